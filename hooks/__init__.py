@@ -1,0 +1,83 @@
+"""The hooks, and their catalogue: what `configs/hooks` offers, read without importing TensorFlow."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from trainer.errors import unknown_name
+
+CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
+
+
+@dataclass(frozen=True)
+class HookEntry:
+    """Describe a hook that a run can have.
+
+    Attributes:
+        name: its key under `hooks` in the config, such as "nan_guard".
+        target: import path of its class.
+        purpose: one line: the comment that the config file starts with.
+        config_file: the YAML file that adds it.
+    """
+
+    name: str
+    target: str
+    purpose: str
+    config_file: Path
+
+
+def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
+    """Return every hook of the config directory, by name, in alphabetical order.
+
+    A file that adds no hook of its own, such as a list of defaults, is left out. Nothing is imported.
+
+    Args:
+        directory: where the YAML files are; each one holds one hook under its name.
+
+    Raises:
+        ValueError: a file with several hooks, or without a purpose in its first line.
+    """
+    entries = (_read_entry(path) for path in sorted(directory.glob("*.yaml")))
+    return {entry.name: entry for entry in entries if entry is not None}
+
+
+def load(name: str) -> type:
+    """Return the class of a hook; this imports it, and TensorFlow with it.
+
+    Args:
+        name: a key of the catalogue.
+
+    Raises:
+        UserError: no such hook.
+    """
+    entries = catalogue()
+    if name not in entries:
+        raise unknown_name("hook", name, entries)
+    module, _, attribute = entries[name].target.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    if not isinstance(found, type):
+        raise TypeError(f"{entries[name].target} in {entries[name].config_file} is not a class.")
+    return found
+
+
+def _read_entry(path: Path) -> HookEntry | None:
+    """Return what a config file says of its hook, or None when it holds none."""
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    nodes = content.items() if isinstance(content, dict) else ()
+    targets = {
+        str(name): str(node["_target_"]) for name, node in nodes if isinstance(node, dict) and "_target_" in node
+    }
+    if not targets:
+        return None
+    if len(targets) > 1:
+        raise ValueError(f"{path} holds the hooks {', '.join(targets)}. Expected one hook a file.")
+    first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+    purpose = first_line.removeprefix("#").strip()
+    if not first_line.startswith("#") or not purpose:
+        raise ValueError(f"{path} must start with a comment that says in one line what the hook is for.")
+    (name, target), *_ = targets.items()
+    return HookEntry(name=name, target=target, purpose=purpose, config_file=path)

@@ -1,0 +1,215 @@
+"""Binary networks: kernels and layer inputs are rounded to bits in the forward pass, latent weights are trained."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.quantization.insert import insert_input_quantizers
+from hooks.quantization.kernel_layers import Kernel, find_kernels
+from hooks.quantization.optimizer import decays_weight, moving_average
+from hooks.quantization.options import check_bools, check_patterns, check_positive
+from hooks.quantization.quantizers import Quantizer, parse_quantizer
+from hooks.quantization.selection import Selection, choose_kernel_layers, layers_to_precede
+from hooks.quantization.shares import entry_shares
+from trainer.errors import UserError
+from trainer.hook import GraphHook, Tensors
+from trainer.ops.stochastic_sign import stochastic_sign
+from trainer.step.context import BuildContext, StepContext
+
+STOCHASTIC = ("ste_sign", "binary_tanh")
+
+
+class BnnRounding(GraphHook):
+    """Train a network whose kernels, and whose layers' inputs, are -1 or +1.
+
+    The forward pass uses c Q(w / c) in place of a latent kernel w, with the quantizer Q and c = `clip`; gradients go to
+    w through Q's straight-through estimator; after each update w is clipped to [-c, c] by projection. Zero counts as
+    +1 everywhere. A layer that pads with "same" adds zeros to its quantized input: `summary` names these layers.
+
+    With an input quantizer this is a BNN (binary neural network), without one a BWN (binary weight network), with
+    nothing but input quantizers a BAN. Hubara et al. 2016, arXiv 1602.02830; Rastegari et al. 2016, arXiv 1603.05279.
+
+    Measures, each also per layer as "<name>/<layer>": "bnn/flip_ratio", the share of entries whose quantized value
+    this update changed; "bnn/starved_ratio", the share of latent entries that stand at the clip. A hook that is not
+    named "bnn_rounding" puts its own name in place of "bnn".
+
+    State saved: none. The latent weights are the network's own.
+    """
+
+    priority = 80  # masks and other transformations of latent weights come before rounding
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str] = "*",
+        kernel_quantizer: str | Mapping[str, Any] | None = "ste_sign",
+        input_quantizer: str | Mapping[str, Any] | None = "ste_sign",
+        stochastic: bool = False,
+        clip: float = 1.0,
+        all_binary: bool = False,
+        quantize_first_input: bool = False,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of kernel layers: dense layers and convolutions.
+            kernel_quantizer: a name such as "ste_sign", a dict such as {"name": "dorefa", "k_bit": 2}, or None.
+            input_quantizer: the same, for what the layers see; None quantizes weights only.
+            stochastic: whether kernels are drawn, P(+1) = hard_sigmoid(w / c), in training; evaluation takes the sign.
+            clip: above 0; latent weights stay in [-clip, clip], and quantized ones are multiples of it.
+            all_binary: whether the network's first and last layers are quantized too.
+            quantize_first_input: whether the network's own input is quantized too; needs `all_binary`.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value, or two of them contradict each other.
+        """
+        check_bools(stochastic=stochastic, all_binary=all_binary, quantize_first_input=quantize_first_input)
+        self.layers = check_patterns("layers", layers)
+        self.kernel_quantizer = parse_quantizer(kernel_quantizer, role="kernel", option="kernel_quantizer")
+        self.input_quantizer = parse_quantizer(input_quantizer, role="input", option="input_quantizer")
+        self.stochastic = stochastic
+        self.clip = check_positive("clip", clip)
+        self.all_binary = all_binary
+        self.quantize_first_input = quantize_first_input
+        self.network = network
+        self._selection: Selection | None = None
+        self._kernels: list[Kernel] = []
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.kernel_quantizer is None and self.input_quantizer is None:
+            raise UserError("kernel_quantizer and input_quantizer are both null. Expected at least one of them.")
+        if self.stochastic and (self.kernel_quantizer is None or self.kernel_quantizer.name not in STOCHASTIC):
+            name = self.kernel_quantizer and self.kernel_quantizer.name
+            raise UserError(f"stochastic=true draws -1 or +1. Expected kernel_quantizer=ste_sign. Received: {name}.")
+        if self.quantize_first_input and not (self.all_binary and self.input_quantizer):
+            raise UserError(
+                "quantize_first_input=true has no effect here. Expected all_binary=true and an input_quantizer with it."
+            )
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        selection = choose_kernel_layers(model, self.layers, all_binary=self.all_binary)
+        if self.input_quantizer is None:
+            return model
+        missing = layers_to_precede(selection, self.input_quantizer, first_too=self.quantize_first_input)
+        return insert_input_quantizers(model, missing, self.input_quantizer) if missing else model
+
+    def build(self, context: BuildContext) -> None:
+        self._selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)
+        self._kernels = []
+        if self.kernel_quantizer is not None:
+            self._kernels = find_kernels(context.network, self._selection.layers)
+            _warn_of_decay(self._kernels, context.network.optimizer)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def projected(self) -> set[str]:
+        return {kernel.name for kernel in self._kernels}
+
+    def stored_bits(self) -> dict[str, float]:
+        """Return bits per entry of each quantized kernel; float scales are spread over its entries."""
+        return {kernel.name: self._bits + 32.0 * self._scales(kernel) / kernel.size for kernel in self._kernels}
+
+    @property
+    def _bits(self) -> int:
+        return self.kernel_quantizer.bits if self.kernel_quantizer else 32
+
+    def _scales(self, kernel: Kernel) -> int:
+        assert self.kernel_quantizer is not None
+        own = self.kernel_quantizer.scales(tuple(kernel.variable.shape), kernel.channel_axes)
+        return own or int(self.clip != 1.0)
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        changed = dict(weights)
+        for kernel in self._kernels:
+            seed = (
+                context.stateless_seed(f"{self.name}/{kernel.name}") if self.stochastic and context.training else None
+            )
+            changed[kernel.name] = self._quantize(weights[kernel.name], kernel, seed)
+        return changed
+
+    def _quantize(self, latent: tf.Tensor, kernel: Kernel, seed: tf.Tensor | None) -> tf.Tensor:
+        """Return c Q(w / c), or a draw when there is a seed."""
+        assert self.kernel_quantizer is not None
+        scaled = latent if self.clip == 1.0 else latent / self.clip
+        if seed is None:
+            quantized = self.kernel_quantizer(scaled, kernel.channel_axes)
+        else:
+            quantized = stochastic_sign(scaled, seed=seed)
+        return quantized if self.clip == 1.0 else self.clip * quantized
+
+    def project(self, context: StepContext) -> None:
+        for kernel in self._kernels:
+            average = moving_average(context.network.optimizer, kernel.variable)
+            for variable in (kernel.variable, average):
+                if variable is not None:  # the average was taken before the clip, and may replace the variable later
+                    value = tf.convert_to_tensor(variable.value)
+                    variable.value.assign(tf.clip_by_value(value, -self.clip, self.clip))
+
+    def measure(self, context: StepContext) -> Tensors:
+        flipped, starved = [], []
+        for kernel in self._kernels:
+            latent = tf.convert_to_tensor(kernel.variable.value)
+            flipped.append(self._code(context.latent[kernel.name], kernel) != self._code(latent, kernel))
+            starved.append(tf.abs(latent) >= self.clip)
+        prefix = "bnn" if self.name in ("", "bnn_rounding") else self.name
+        return {
+            **entry_shares(f"{prefix}/flip_ratio", self._kernels, flipped),
+            **entry_shares(f"{prefix}/starved_ratio", self._kernels, starved),
+        }
+
+    def _code(self, latent: tf.Tensor, kernel: Kernel) -> tf.Tensor:
+        """Return which of its values an entry is quantized to; the scale of a sign does not count."""
+        assert self.kernel_quantizer is not None
+        return latent >= 0 if self.kernel_quantizer.is_sign else self._quantize(latent, kernel, None)
+
+    def summary(self) -> dict[str, Any]:
+        if self._selection is None:
+            return {}
+        kernels = {path: [each for each in self._kernels if each.layer == path] for path in self._selection.layers}
+        kind = "BAN" if self.kernel_quantizer is None else "BWN" if self.input_quantizer is None else "BNN"
+        return {
+            "kind": kind,
+            "kernel_quantizer": _config(self.kernel_quantizer),
+            "input_quantizer": _config(self.input_quantizer),
+            "stochastic": self.stochastic,
+            "latent_dtype": sorted({str(each.variable.dtype) for each in self._kernels}),
+            "kernel_bits": self._bits,
+            "kernel_entries": {path: sum(each.size for each in group) for path, group in kernels.items()},
+            "float_scales": sum(self._scales(kernel) for kernel in self._kernels),
+            "full_precision": self._selection.full_precision,
+            "zero_padded": _zero_padded(self._selection) if self.input_quantizer else [],
+        }
+
+
+def _config(quantizer: Quantizer | None) -> dict[str, Any] | None:
+    return None if quantizer is None else quantizer.config
+
+
+def _zero_padded(selection: Selection) -> list[str]:
+    return [path for path, layer in selection.layers.items() if getattr(layer, "padding", "valid") == "same"]
+
+
+def _warn_of_decay(kernels: list[Kernel], optimizer: keras.optimizers.Optimizer) -> None:
+    """Warn of what pulls latent weights toward 0, and so makes them change sign more often."""
+    pulled = [each.name for each in kernels if each.variable.regularizer is not None]
+    if pulled:
+        warnings.warn(
+            f"A kernel_regularizer pulls latent weights toward 0 and raises the flip rate: {', '.join(pulled)}. "
+            "Remove it from binarized layers, unless that is what you want.",
+            stacklevel=3,
+        )
+    if any(decays_weight(optimizer, each.variable) for each in kernels):
+        warnings.warn(
+            "The optimizer's weight_decay pulls latent weights toward 0 and raises the flip rate. "
+            "Set optimizer.weight_decay=null, unless that is what you want.",
+            stacklevel=3,
+        )

@@ -1,0 +1,1 @@
+"""Hooks that only watch a run: what they show, write and ask for."""

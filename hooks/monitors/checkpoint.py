@@ -1,0 +1,104 @@
+"""Checkpoints: when to save. The trainer does the writing."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from hooks.monitors.arguments import check_flag, check_number
+from trainer.hook import HostHook
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+
+class Checkpoint(HostHook):
+    """Ask for checkpoints: "last" to go on from after an interruption, "best" to evaluate and to ship.
+
+    "last" is due at every multiple of `every_epochs`, when `every_seconds` have passed since the one before: short
+    epochs are not slowed down by saving, and at most about that much time is lost. It is always due at the end of the
+    run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step.
+    """
+
+    after = ("early_stopping",)  # a stop that another hook has just asked for makes "last" due
+    priority = 90
+
+    def __init__(self, *, every_epochs: float = 1.0, every_seconds: float = 60.0, keep_best: bool = True) -> None:
+        """Set up the cadence.
+
+        Args:
+            every_epochs: distance between the steps at which "last" may be saved, in epochs; above 0. A fraction
+                such as 0.1 saves inside long epochs.
+            every_seconds: wall time that must have passed since "last" was saved; 0 saves at each of those steps.
+            keep_best: whether to save "best".
+        """
+        self._every_epochs = check_number("checkpoint", "every_epochs", every_epochs, minimum=0, exclusive=True)
+        self._every_seconds = check_number("checkpoint", "every_seconds", every_seconds, minimum=0)
+        self._keep_best = check_flag("checkpoint", "keep_best", keep_best)
+        self._steps_per_epoch: float | None = None
+        self._saved_at = 0.0
+        self._steps: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps at which each tag was asked for last."""
+        return {"steps": dict(self._steps)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._steps = {str(tag): int(step) for tag, step in state["steps"].items()}
+
+    def summary(self) -> dict[str, Any]:
+        return {"steps": dict(self._steps)}
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next multiple of `every_epochs`, rounded up to a whole step."""
+        if self._steps_per_epoch is None:
+            return None
+        return due_after(step, self._every_epochs * self._steps_per_epoch)
+
+    def on_fit_begin(self, run: Run) -> None:
+        self._steps_per_epoch = run.steps_per_epoch
+        self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: another fit's
+        self._saved_at = time.monotonic()
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        distance = self._every_epochs * run.steps_per_epoch
+        at_multiple = run.step > 0 and due_after(run.step - 1, distance) == run.step
+        waited = time.monotonic() - self._saved_at >= self._every_seconds
+        if (at_multiple and waited) or self._is_over(run):
+            self._ask(run, "last")
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        if report.split != "validation":
+            return
+        if self._keep_best and run.best.improved:
+            self._ask(run, "best")
+        if self._is_over(run):
+            self._ask(run, "last")
+
+    @staticmethod
+    def _is_over(run: Run) -> bool:
+        return run.step >= run.total_steps or run.control.stop_reason is not None
+
+    def _ask(self, run: Run, tag: str) -> None:
+        if self._steps.get(tag) == run.step:
+            return
+        run.control.save(tag)
+        self._steps[tag] = run.step
+        if tag == "last":
+            self._saved_at = time.monotonic()
+
+
+def due_after(step: int, distance: float) -> int:
+    """Return the smallest step after `step` that completes a multiple of `distance`.
+
+    Args:
+        step: steps made so far.
+        distance: steps between two multiples, perhaps a fraction; above 0.
+    """
+    multiple = math.floor(step / distance + 1e-9) + 1
+    due = math.ceil(multiple * distance - 1e-9)
+    while due <= step:
+        multiple += 1
+        due = math.ceil(multiple * distance - 1e-9)
+    return due

@@ -1,0 +1,91 @@
+"""The console: standard output that may be a terminal, a pipe or a file, and may go away while training goes on."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from rich.console import Console
+
+WIDTH_WITHOUT_TERMINAL = 120
+
+
+class LastingStream(io.TextIOBase):
+    """Pass text on to a stream; when the stream breaks, drop the text and go on.
+
+    A reader that leaves early (`| head`, a closed terminal) must not end a training run. The broken descriptor is
+    then pointed at the null device, so that no later print and no flush at exit fails either.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        """Wrap a stream.
+
+        Args:
+            stream: such as `sys.stdout`; None (a process without output) drops everything.
+        """
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # a property over the base's attribute
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._open() and self._stream is not None and self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        """Write text; what the stream's encoding lacks becomes a question mark."""
+        if self._stream is not None and self._open():
+            try:
+                self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
+            except OSError:
+                self._let_go()
+        return len(text)
+
+    def flush(self) -> None:
+        if self._stream is not None and self._open():
+            try:
+                self._stream.flush()
+            except OSError:
+                self._let_go()
+
+    def _open(self) -> bool:
+        return self._stream is not None and not self._stream.closed
+
+    def _let_go(self) -> None:
+        stream, self._stream = self._stream, None
+        with suppress(OSError, ValueError):  # a stream without a descriptor
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, stream.fileno() if stream else null_device)
+            os.close(null_device)
+
+
+def is_terminal(stream: io.TextIOBase) -> bool:
+    """Return whether the stream shows control sequences; a pipe, a file and TERM=dumb do not.
+
+    Args:
+        stream: where the text goes.
+    """
+    return stream.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb", "unknown"}
+
+
+def open_console(plain: bool | None = None) -> Console:
+    """Return a console on the present standard output; it never raises because the reader has left.
+
+    Args:
+        plain: True for text without control characters, False for a terminal's, None to see for oneself.
+    """
+    stream = LastingStream(sys.stdout)
+    terminal = is_terminal(stream) if plain is None else not plain
+    return Console(
+        file=stream,  # type: ignore[arg-type]  # rich asks for IO[str] and uses write, flush, isatty and encoding
+        force_terminal=terminal,
+        force_jupyter=False,
+        color_system="auto" if terminal else None,
+        width=None if terminal else WIDTH_WITHOUT_TERMINAL,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )

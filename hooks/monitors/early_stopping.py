@@ -1,0 +1,88 @@
+"""Early stopping: end the run when the monitored validation metric no longer improves."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from hooks.monitors.arguments import check_integer, check_number
+from trainer.hook import HostHook
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+
+class EarlyStopping(HostHook):
+    """Ask for the end of the run after `patience` evaluations without an improvement.
+
+    The metric and its direction are the run's own (`run.best`). A value counts as an improvement when it is finite
+    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once.
+    """
+
+    def __init__(self, *, patience: int = 20, min_delta: float = 0.0) -> None:
+        """Set up early stopping.
+
+        Args:
+            patience: evaluations on the validation split without an improvement before the run ends; at least 1.
+            min_delta: the gain that an improvement must exceed, in units of the metric; at least 0.
+        """
+        self._best: float | None
+        self._patience = check_integer("early_stopping", "patience", patience, minimum=1)
+        self._min_delta = check_number("early_stopping", "min_delta", min_delta, minimum=0)
+        self._forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "best": self._best,
+            "best_step": self._best_step,
+            "seen_step": self._seen_step,
+            "waited": self._waited,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._best = state["best"]
+        self._best_step = state["best_step"]
+        self._seen_step = state["seen_step"]
+        self._waited = state["waited"]
+
+    def summary(self) -> dict[str, Any]:
+        return {"patience": self._patience, "waited": self._waited, "best": self._best, "best_step": self._best_step}
+
+    def on_fit_begin(self, run: Run) -> None:
+        if self._seen_step > run.step:  # the state is from another fit
+            self._forget()
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        if report.split != "validation" or report.step == self._seen_step:
+            return
+        self._seen_step = report.step
+        value = report.values[run.best.monitor]
+        if self._improves(value, run.best.mode):
+            self._best, self._best_step, self._waited = value, report.step, 0
+            return
+        self._waited += 1
+        if self._waited >= self._patience and run.step < run.total_steps:
+            run.control.stop(self._reason(run.best.monitor))
+
+    def _forget(self) -> None:
+        self._best = None
+        self._best_step = 0
+        self._seen_step = -1
+        self._waited = 0
+
+    def _improves(self, value: float, mode: str) -> bool:
+        if not math.isfinite(value):
+            return False
+        if self._best is None:
+            return True
+        gain = value - self._best if mode == "max" else self._best - value
+        return gain > self._min_delta
+
+    def _reason(self, monitor: str) -> str:
+        evaluations = "evaluation" if self._waited == 1 else "evaluations"
+        if self._best is None:
+            return f"early stopping: {monitor} was never finite in {self._waited} {evaluations}"
+        return (
+            f"early stopping: {monitor} did not improve on {self._best:.6g} of step {self._best_step} "
+            f"in {self._waited} {evaluations}"
+        )

@@ -1,0 +1,114 @@
+"""Final table: what a run has reached and what its network costs, printed at the end."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hooks.monitors.arguments import check_flag
+from hooks.monitors.console import open_console
+from trainer.hook import HostHook
+from trainer.run.results import format_bytes, format_seconds, format_value, metric_rows
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
+
+REASON_LENGTH = 300
+
+
+class FinalTable(HostHook):
+    """Print metrics of train, validation and test, parameters, sizes, speed, the status and where the run lies.
+
+    It prints for a run that was stopped or failed, too, with dashes for what is missing.
+    """
+
+    after = ("progress",)  # its bar gives the terminal back first
+    priority = 100
+
+    def __init__(self, *, plain: bool | None = None) -> None:
+        """Set up the table.
+
+        Args:
+            plain: True for plain text even on a terminal, False for a terminal's even elsewhere; None decides by the
+                output.
+        """
+        self._plain = None if plain is None else check_flag("final_table", "plain", plain)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state: everything comes from the summary."""
+        return {}
+
+    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        console = open_console(self._plain)
+        console.print()
+        console.print(f"{run.recipe}: {describe_status(summary)}", style="bold", soft_wrap=True)
+        if rows := metric_rows(summary):
+            console.print(_metric_table(console, summary, rows))
+        for label, text in result_lines(summary):
+            console.print(f"{label:<11}{text}", soft_wrap=True)
+        console.print(f"{'run':<11}{run.directory}", soft_wrap=True)
+        console.print(f"tensorboard --logdir {shlex.quote(str(run.directory))}", soft_wrap=True)
+
+
+def describe_status(summary: Mapping[str, Any]) -> str:
+    """Return the status with its reason, such as "stopped (early stopping: ...) after 400 steps".
+
+    Args:
+        summary: what `summary.json` holds; any part may be missing.
+    """
+    reason = f" ({shorten_reason(str(summary['stop_reason']))})" if summary.get("stop_reason") else ""
+    steps = f" after {summary['steps']:,} step{'' if summary['steps'] == 1 else 's'}" if "steps" in summary else ""
+    epochs = f", {summary['epochs']:.4g} epochs" if "epochs" in summary else ""
+    return f"{summary.get('status', 'unknown')}{reason}{steps}{epochs}"
+
+
+def shorten_reason(reason: str) -> str:
+    """Return the first line of a reason, cut to a readable length: a framework's error may fill pages."""
+    first_line = reason.strip().partition("\n")[0]
+    return first_line if len(first_line) <= REASON_LENGTH else f"{first_line[: REASON_LENGTH - 3]}..."
+
+
+def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is said below the table, as label and text.
+
+    Args:
+        summary: what `summary.json` holds; what is missing is left out.
+    """
+    lines = []
+    if parameters := summary.get("params"):
+        lines.append(("parameters", f"{parameters['total']:,} ({parameters['trainable']:,} trainable)"))
+    if sizes := summary.get("bytes"):
+        lines.append(("size", _describe_size(sizes["float32"], sizes["deployed"])))
+    if "seconds" in summary:
+        speed = f", {summary['images_per_second']:,.0f} images/s" if summary.get("images_per_second") else ""
+        lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
+    return lines
+
+
+def _describe_size(float32: int, deployed: int) -> str:
+    text = f"{format_bytes(float32)} as float32"
+    if deployed and deployed != float32:
+        text += f", {format_bytes(deployed)} deployed, {float32 / deployed:.1f} times smaller"
+    return text
+
+
+def _metric_table(
+    console: Console, summary: Mapping[str, Any], rows: list[tuple[str, float | None, float | None, float | None]]
+) -> Table:
+    best = summary.get("best") or {}
+    weights = (summary.get("test") or {}).get("weights")
+    table = Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False
+    )
+    table.add_column("")
+    table.add_column("train", justify="right")
+    table.add_column(f"validation (best, step {best['step']})" if best.get("values") else "validation", justify="right")
+    table.add_column("test" if weights is None else f"test ({weights} weights)", justify="right")
+    for name, *values in rows:
+        table.add_row(name, *(format_value(value) for value in values))
+    return table

@@ -1,0 +1,92 @@
+"""metrics.jsonl: one line of JSON for every report."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError
+from trainer.hook import HostHook
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+FILE_NAME = "metrics.jsonl"
+
+
+class MetricsJsonl(HostHook):
+    """Append every report to `metrics.jsonl` in the run directory.
+
+    A line is {"step": int, "split": str, name: value, ...}. A value that is NaN or infinite is written as null, as in
+    `summary.json`: JSON has no other word for it. A line is handed to the operating system before training goes on.
+    A resumed run first drops the lines of the steps that it will make again.
+    """
+
+    def __init__(self) -> None:
+        """Set up; the file is opened when training begins."""
+        self._path: Path | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state: the file is the state."""
+        return {}
+
+    def on_resume(self, run: Run) -> None:
+        path = run.directory / FILE_NAME
+        if path.exists():
+            keep_lines_until(path, run.step)
+
+    def on_fit_begin(self, run: Run) -> None:
+        path = run.directory / FILE_NAME
+        try:
+            with path.open("a", encoding="utf-8"):
+                self._path = path.resolve()
+        except OSError as error:
+            raise UserError(
+                f"Cannot write {path}: {error.strerror}. Expected a directory that can be written to: set run_dir."
+            ) from error
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        if report is not None:
+            self._append(report)
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        self._append(report)
+
+    def _append(self, report: Report) -> None:
+        if self._path is None:
+            raise RuntimeError("metrics_jsonl saw a report before on_fit_begin.")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(encode_report(report) + "\n")
+
+
+def encode_report(report: Report) -> str:
+    """Return a report as one line of valid JSON, without the line end.
+
+    Args:
+        report: the report; its values are numbers.
+    """
+    values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
+    return json.dumps({"step": int(report.step), "split": report.split, **values}, allow_nan=False)
+
+
+def keep_lines_until(path: Path, step: int) -> None:
+    """Drop the lines of later steps, and a last line that was cut off. The file is replaced at once or not at all.
+
+    Args:
+        path: a metrics.jsonl.
+        step: the last step whose lines stay.
+    """
+    kept = [line for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if _is_until(line, step)]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _is_until(line: str, step: int) -> bool:
+    try:
+        return int(json.loads(line)["step"]) <= step
+    except (ValueError, KeyError, TypeError):
+        return False

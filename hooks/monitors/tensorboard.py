@@ -1,0 +1,144 @@
+"""TensorBoard: scalars of every report, and config, plan and result as text; written from the host."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
+from tensorboard.plugins.text.summary_v2 import text_pb
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+from trainer.errors import UserError
+from trainer.hook import HostHook
+from trainer.run.results import format_value, metric_rows
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+DIRECTORY_NAME = "tensorboard"
+FLUSH_SECONDS = 5  # a curve on screen is at most this old
+QUEUE_LENGTH = 100
+
+
+class TensorBoard(HostHook):
+    """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
+
+    All scalars of a report go into one event, so curves of the splits overlay under one tag. The step is the number
+    of optimizer steps. A thread of the writer does the writing; its errors surface at the next report.
+    """
+
+    def __init__(self) -> None:
+        """Set up; files are opened when training begins."""
+        self._directory: Path | None = None
+        self._writers: dict[str, EventFileWriter] = {}
+        self._first_step = 0
+        self._started: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state: a resumed run tells the reader to drop the records of the steps that it makes again."""
+        return {}
+
+    def on_fit_begin(self, run: Run) -> None:
+        self._directory = run.directory / DIRECTORY_NAME
+        self._first_step, self._started = run.step, set()
+        self._write_texts(run.step, {"run/config": config_as_markdown(run.config), "run/plan": run.plan})
+        self._flush()
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        if report is not None:
+            self._write(report.split, report.step, scalar_summary(report))
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        self._write(report.split, report.step, scalar_summary(report))
+
+    def before_save(self, run: Run) -> None:
+        self._flush()
+
+    def on_exception(self, run: Run, error: BaseException) -> None:
+        self._close()
+
+    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        if self._directory is not None:
+            self._write_texts(run.step, {"run/summary": summary_as_markdown(summary)})
+        self._close()
+
+    def _write_texts(self, step: int, texts: dict[str, str]) -> None:
+        summary = Summary()
+        for tag, text in texts.items():
+            summary.MergeFrom(text_pb(tag, text))
+        self._write("train", step, summary)
+
+    def _write(self, split: str, step: int, summary: Summary) -> None:
+        self._writer(split).add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def _writer(self, split: str) -> EventFileWriter:
+        """Return the writer of a split, opened on first use: after an error it opens a further file."""
+        if self._directory is None:
+            raise RuntimeError("tensorboard saw a report before on_fit_begin.")
+        if split not in self._writers:
+            path = self._directory / split
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                if not os.access(path, os.W_OK | os.X_OK):  # the writer's thread would fail later and less clearly
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
+            except OSError as error:
+                raise UserError(
+                    f"Cannot write {path}: {error.strerror}. Expected a directory that can be written to: set run_dir."
+                ) from error
+            if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
+                start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
+                self._writers[split].add_event(start)
+                self._started.add(split)
+        return self._writers[split]
+
+    def _flush(self) -> None:
+        for writer in self._writers.values():
+            writer.flush()
+
+    def _close(self) -> None:
+        while self._writers:
+            _, writer = self._writers.popitem()
+            writer.close()
+
+
+def scalar_summary(report: Report) -> Summary:
+    """Return all values of a report as one summary, marked for TensorBoard's scalars plugin.
+
+    Args:
+        report: the report; its values are numbers.
+    """
+    summary = Summary()
+    for name, value in report.values.items():
+        summary.MergeFrom(scalar_pb(name, float(value)))
+    return summary
+
+
+def config_as_markdown(config: dict[str, Any]) -> str:
+    """Return the resolved config as a fenced block of YAML.
+
+    Args:
+        config: plain dicts and lists.
+    """
+    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.create(config))}```"
+
+
+def summary_as_markdown(summary: dict[str, Any]) -> str:
+    """Return the result as a Markdown table of the metrics, followed by everything that `summary.json` holds.
+
+    Args:
+        summary: what `summary.json` holds.
+    """
+    lines = ["| | train (final) | validation (best) | test |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {' | '.join(format_value(value) for value in values)} |" for name, *values in metric_rows(summary)
+    ]
+    return "\n".join([*lines, "", "```json", json.dumps(summary, indent=2, default=str), "```"])

@@ -1,0 +1,1 @@
+"""What hooks that quantize weights or layer inputs share."""

@@ -1,0 +1,48 @@
+"""Input quantizers put before layers of a functional model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from hooks.quantization.graph_facts import as_functional, is_graph
+from hooks.quantization.input_quantizer import InputQuantizer
+from hooks.quantization.quantizers import Quantizer
+
+
+def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
+    """Return the model with an `InputQuantizer` before each of the layers: the same layers, the same variables.
+
+    Nested models that hold such layers are rebuilt too. A layer that is called several times has one quantizer, which
+    is called as often.
+
+    Args:
+        model: functional, or Sequential and built.
+        layers: to put quantizers before, by path; none of them inside a layer that is not a functional model.
+        quantizer: for inputs.
+    """
+    before = {
+        id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)
+        for layer in layers.values()
+    }
+    return _rebuild(model, before)
+
+
+def _rebuild(model: keras.Model, before: Mapping[int, InputQuantizer]) -> keras.Model:
+    def clone(layer: Any) -> Any:
+        if is_graph(layer) and any(id(each) in before for each in layer._flatten_layers()):
+            return _rebuild(layer, before)
+        return layer
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(layer) in before:
+            quantizer = before[id(layer)]
+            if args:
+                args = (quantizer(args[0]), *args[1:])
+            else:
+                kwargs["inputs"] = quantizer(kwargs["inputs"])
+        return layer(*args, **kwargs)
+
+    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)

@@ -1,0 +1,30 @@
+"""What a Keras optimizer does to a variable beside the update: weight decay, moving average."""
+
+from __future__ import annotations
+
+import keras
+
+
+def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Return whether the optimizer applies its weight decay to a variable.
+
+    Args:
+        optimizer: any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: any variable.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return bool(inner.weight_decay) and inner._use_weight_decay(variable)
+
+
+def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable | None:
+    """Return the average that an optimizer with `use_ema` keeps of a variable, or None.
+
+    Args:
+        optimizer: built; any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: one that it trains.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.use_ema:
+        return None
+    pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
+    return next((average for trained, average in pairs if trained is variable), None)

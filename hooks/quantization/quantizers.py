@@ -1,0 +1,138 @@
+"""The quantizers by name, and how a config names one."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from trainer.errors import UserError, unknown_name
+from trainer.ops.approx_sign import approx_sign
+from trainer.ops.binary_tanh import binary_tanh
+from trainer.ops.dorefa import MAX_BITS, dorefa
+from trainer.ops.magnitude_aware_sign import magnitude_aware_sign
+from trainer.ops.ste_sign import ste_sign
+from trainer.ops.ste_tern import ste_tern
+from trainer.ops.swish_sign import swish_sign
+
+Role = Literal["kernel", "input"]
+
+FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
+    "approx_sign": approx_sign,
+    "binary_tanh": binary_tanh,
+    "dorefa": dorefa,
+    "magnitude_aware_sign": magnitude_aware_sign,
+    "ste_sign": ste_sign,
+    "ste_tern": ste_tern,
+    "swish_sign": swish_sign,
+}
+KERNEL_ONLY = {"magnitude_aware_sign"}  # a scale per channel of a batch would differ from batch to batch
+SET_BY_ROLE = {"x", "mode", "channel_axes"}
+RANGES = {
+    "clip_value": (lambda value: value > 0, "a number above 0"),
+    "beta": (lambda value: 0 < value < math.inf, "a number above 0"),
+    "threshold": (lambda value: 0 <= value < math.inf, "a number of 0 or more"),
+    "k_bit": (lambda value: 1 <= value <= MAX_BITS, f"a whole number from 1 to {MAX_BITS}"),
+    "ternary_weight_networks": (lambda value: True, "true or false"),
+}
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """Hold a quantizer with its arguments.
+
+    Attributes:
+        name: a key of FUNCTIONS.
+        role: whether it quantizes kernels or layer inputs.
+        arguments: those that were given.
+    """
+
+    name: str
+    role: Role
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x: tf.Tensor, channel_axes: tuple[int, ...] = (-1,)) -> tf.Tensor:
+        """Return the quantized tensor.
+
+        Args:
+            x: any shape and float dtype.
+            channel_axes: axes of a kernel that tell its output channels apart.
+        """
+        arguments = dict(self.arguments)
+        if self.name == "dorefa":
+            arguments["mode"] = "weights" if self.role == "kernel" else "activations"
+        if self.name == "magnitude_aware_sign":
+            arguments["channel_axes"] = channel_axes
+        return FUNCTIONS[self.name](x, **arguments)
+
+    @property
+    def bits(self) -> int:
+        """Return the bits that tell its values apart, scales not counted."""
+        if self.name == "dorefa":
+            return int(self.arguments.get("k_bit", 2))
+        return 2 if self.name == "ste_tern" else 1
+
+    @property
+    def is_sign(self) -> bool:
+        """Return whether its values are -1 and +1, up to a scale: the sign of the input, +1 at 0."""
+        return self.bits == 1 and not (self.name == "dorefa" and self.role == "input")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Return the name and the arguments as one dict, such as {"name": "dorefa", "k_bit": 2}."""
+        return {"name": self.name, **self.arguments}
+
+    def scales(self, shape: tuple[int, ...], channel_axes: tuple[int, ...]) -> int:
+        """Return how many float scales the quantized kernel of a shape carries.
+
+        Args:
+            shape: of the kernel.
+            channel_axes: axes that tell its output channels apart.
+        """
+        if self.name == "magnitude_aware_sign":
+            return math.prod(shape[axis] for axis in channel_axes)
+        return 1 if self.name == "dorefa" and self.bits == 1 else 0
+
+
+def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option: str) -> Quantizer | None:
+    """Return the quantizer that a config names, or None for None.
+
+    Args:
+        spec: a name such as "ste_sign", or a dict such as {"name": "dorefa", "k_bit": 2}.
+        role: what it shall quantize.
+        option: the config key, for errors.
+
+    Raises:
+        UserError: unknown name or argument, or a value of the wrong type or out of range.
+    """
+    if spec is None:
+        return None
+    given: Any = {"name": spec} if isinstance(spec, str) else spec  # a config may hold anything
+    arguments = dict(given) if isinstance(given, Mapping) else {}
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(
+            f"Invalid {option}: {spec!r}. Expected a name such as ste_sign, or {{name: dorefa, k_bit: 2}}, or null."
+        )
+    known = [each for each in FUNCTIONS if role == "kernel" or each not in KERNEL_ONLY]
+    if name not in known:
+        raise unknown_name(option, name, known)
+    signature = inspect.signature(FUNCTIONS[name]).parameters
+    defaults = {key: each.default for key, each in signature.items() if key not in SET_BY_ROLE}
+    for key, value in arguments.items():
+        if key not in defaults:
+            raise unknown_name(f"argument of {option} {name}", str(key), defaults)
+        _check_argument(f"{option} {name}", key, value, defaults[key])
+    return Quantizer(name, role, arguments)
+
+
+def _check_argument(owner: str, key: str, value: Any, default: Any) -> None:
+    in_range, expected = RANGES[key]
+    wanted = (int, float) if isinstance(default, float) else type(default)
+    is_typed = isinstance(value, wanted) and isinstance(value, bool) == isinstance(default, bool)
+    if not is_typed or not in_range(value):
+        raise UserError(f"Invalid {key} of {owner}: {value!r}. Expected {expected}.")

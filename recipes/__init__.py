@@ -1,0 +1,3 @@
+"""What is trained: networks, objectives, evaluation."""
+
+from __future__ import annotations

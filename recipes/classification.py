@@ -1,0 +1,71 @@
+"""Classification: one network, softmax cross-entropy, accuracy."""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.network import Network
+from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from trainer.recipe import Parts, Recipe
+
+
+class Classification(Objective):
+    """Minimise the softmax cross-entropy of a network's logits."""
+
+    name = "classification"
+    changes = ("model",)
+
+    def __init__(self, *, classes: int, label_smoothing: float = 0.0) -> None:
+        """Set the loss.
+
+        Args:
+            classes: number of classes.
+            label_smoothing: float in [0, 1): the share of each target spread evenly over the classes.
+        """
+        self.classes = classes
+        self.label_smoothing = label_smoothing
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        """Return cross-entropy and accuracy per example.
+
+        Args:
+            forward: runs the network "model"; its outputs are logits [batch, classes].
+            batch: "inputs" and integer "targets" [batch].
+        """
+        logits = tf.cast(forward("model", batch["inputs"]), tf.float32)
+        targets = tf.one_hot(batch["targets"], self.classes)
+        smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
+        cross_entropy = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
+        correct = tf.equal(tf.argmax(logits, axis=-1), tf.cast(batch["targets"], tf.int64))
+        return ObjectiveOutput(
+            losses={"cross_entropy": cross_entropy}, metrics={"accuracy": tf.cast(correct, tf.float32)}, outputs=logits
+        )
+
+
+def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
+    """Build the network of the config and its classification objective.
+
+    Args:
+        parts: data and builders.
+        label_smoothing: float in [0, 1).
+
+    Raises:
+        UserError: a label smoothing out of range, or a network whose outputs are not [batch, classes].
+    """
+    if not 0.0 <= label_smoothing < 1.0:
+        raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
+    model = parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes)
+    _check_outputs(model, parts.data.classes)
+    network = Network("model", model, parts.build_optimizer())
+    return Recipe([network], [Classification(classes=parts.data.classes, label_smoothing=label_smoothing)])
+
+
+def _check_outputs(model: keras.Model, classes: int) -> None:
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, tuple) and shape[1:] != (classes,):
+        raise UserError(
+            f"The network '{model.name}' returns the shape {shape}. Expected logits [batch, {classes}]: "
+            "end it with a Dense layer of that many units and no softmax."
+        )

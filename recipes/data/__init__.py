@@ -1,0 +1,1 @@
+"""Data sets that a run can name: each function here returns checked splits."""

@@ -1,0 +1,52 @@
+"""Read arrays from an npz file that a user names."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trainer.errors import UserError
+
+
+def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return arrays of an npz file by key. Nothing in the file is ever executed: pickled objects are refused.
+
+    Args:
+        path: the file; "~" is the home directory, and a relative path starts at the working directory.
+        keys: the arrays wanted.
+
+    Raises:
+        UserError: no such file, not a readable npz, or a key that it does not hold.
+    """
+    file = _existing_file(path)
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            found = list(archive)
+            arrays = {key: archive[key] for key in keys if key in found}
+    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
+            "download it again."
+        ) from error
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise UserError(
+            f"'{file}' holds {', '.join(found) or 'no array'}; expected {', '.join(keys)}. Add {', '.join(missing)}."
+        )
+    return arrays
+
+
+def _existing_file(path: str) -> Path:
+    if not str(path).strip():
+        raise UserError("data.path is empty; expected the path of an npz file. Give one, or null for none.")
+    file = Path(str(path)).expanduser()
+    if not file.is_file():
+        state = "is a directory" if file.is_dir() else "does not exist"
+        raise UserError(f"data.path '{file}' {state}; expected an npz file. Working directory: {Path.cwd()}.")
+    if not zipfile.is_zipfile(file):
+        raise UserError(f"'{file}' is not an npz file; expected what numpy.savez writes. Convert or download it again.")
+    return file

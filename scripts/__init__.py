@@ -1,0 +1,3 @@
+"""Commands over the rooms: each a thin script."""
+
+from __future__ import annotations

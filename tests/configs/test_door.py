@@ -1,0 +1,191 @@
+"""The command itself: exit codes, one line for a mistake, a traceback for a fault, sweeps that go on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train
+from trainer.errors import NonFiniteError, UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+Execute = Callable[[dict[str, Any], str, list[str]], dict[str, Any]]
+
+
+def summary(recipe: str, seed: int) -> dict[str, Any]:
+    return {
+        "recipe": recipe,
+        "best": {"values": {"metric/accuracy": 0.9 + seed / 100}},
+        "test": {"metric/accuracy": 0.8 + seed / 100},
+        "bytes": {"float32": 49380, "deployed": 6789},
+        "seconds": 1.25,
+        "run_dir": f"runs/{recipe}/{seed}",
+    }
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[str]]]:
+    """Runs that are recorded and not made. A seed of 13 goes wrong in the way that its recipe's name stands for."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    runs: list[tuple[str, int, list[str]]] = []
+    failures = {
+        13: UserError("The data is not there."),
+        14: NonFiniteError("The loss is NaN at step 3."),
+        15: RuntimeError("a fault of the program"),
+        16: KeyboardInterrupt(),
+    }
+
+    def execute(config: dict[str, Any], recipe: str, overrides: list[str]) -> dict[str, Any]:
+        runs.append((recipe, config["seed"], overrides))
+        if config["seed"] in failures:
+            raise failures[config["seed"]]
+        return summary(recipe, config["seed"])
+
+    monkeypatch.setitem(sys.modules, "trainer.run.session", types.SimpleNamespace(execute=execute))
+    return runs
+
+
+def test_a_run_is_executed_with_its_config(session: list[Any]) -> None:
+    assert train.main(["recipe=bnn", "seed=3"]) == 0
+    assert session == [("bnn", 3, ["recipe=bnn", "seed=3"])]
+
+
+@pytest.mark.parametrize(
+    ("seed", "code", "line"),
+    [
+        (13, 2, "Error: The data is not there.\n"),
+        (14, 1, "Error: The loss is NaN at step 3.\n"),
+        (16, 130, "Interrupted.\n"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    session: list[Any], capfd: pytest.CaptureFixture[str], seed: int, code: int, line: str
+) -> None:
+    assert train.main(["recipe=bnn", f"seed={seed}"]) == code
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", line)
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["recipe=bnn", "seed=15"]) == 1
+    assert "Traceback" in (error := capfd.readouterr().err)
+    assert error.endswith("RuntimeError: a fault of the program\n")
+
+
+@pytest.mark.parametrize("arguments", [["recipe=bnn", "seed=13"], ["recipe=bnn", "trainer.epoch=3"], ["recipe=x"]])
+@pytest.mark.parametrize("how", ["debug=true", "HYDRA_FULL_ERROR"])
+def test_the_traceback_is_shown_on_request(
+    session: list[Any],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    how: str,
+) -> None:
+    if how == "HYDRA_FULL_ERROR":
+        monkeypatch.setenv(how, "1")
+    assert train.main(arguments if how == "HYDRA_FULL_ERROR" else [*arguments, how]) == 2
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_sweep_goes_on_after_a_failure_and_compares_its_jobs(
+    session: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    arguments = ["-m", "recipe=bnn,baseline", "seed=1,13", "trainer.batch_size=32"]
+    assert train.main(arguments) == 2
+    captured = capfd.readouterr()
+    assert [(recipe, seed) for recipe, seed, _ in session] == [
+        ("bnn", 1),
+        ("bnn", 13),
+        ("baseline", 1),
+        ("baseline", 13),
+    ]
+    assert captured.err == "Error: The data is not there.\n" * 2
+    rows = [line.split() for line in captured.out.splitlines() if "seed=" in line and not line.startswith("Job")]
+    assert rows == [
+        ["bnn", "seed=1", "0.9100", "0.8100", "6.63", "KiB", "1.2"],
+        ["bnn", "seed=13", "-", "-", "-", "failed"],
+        ["baseline", "seed=1", "0.9100", "0.8100", "6.63", "KiB", "1.2"],
+        ["baseline", "seed=13", "-", "-", "-", "failed"],
+    ]
+
+
+def test_the_worst_exit_code_of_a_sweep_is_returned(session: list[Any]) -> None:
+    assert train.main(["-m", "recipe=bnn", "seed=14,1"]) == 1
+    assert train.main(["-m", "recipe=bnn", "seed=1,2"]) == 0
+    assert train.main(["-m", "recipe=bnn", "seed=14,13,1"]) == 2
+
+
+def test_an_interruption_ends_a_sweep(session: list[Any]) -> None:
+    assert train.main(["-m", "recipe=bnn", "seed=1,16,2"]) == 130
+    assert [seed for _, seed, _ in session] == [1, 16]
+
+
+def test_one_wrong_job_stops_a_sweep_before_it_starts(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["-m", "recipe=bnn", "trainer.batch_size=32,0"]) == 2
+    assert capfd.readouterr().err == "Error: trainer.batch_size=0 received. Expected at least 1.\n"
+    assert session == []
+
+
+def test_showing_a_config_trains_nothing(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["recipe=bnn", "seed=5", "--cfg", "job", "--resolve"]) == 0
+    out = capfd.readouterr().out
+    assert out.startswith("seed: 5\n")
+    assert "  bnn_rounding:\n" in out
+    assert session == []
+
+
+def command(*arguments: str, cwd: Path) -> tuple[int, str, str, float]:
+    """Exit code, output, errors and processor seconds, which a busy machine does not stretch as it does wall time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    environment = {name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *arguments], cwd=cwd, capture_output=True, text=True, env=environment
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.returncode, done.stdout, done.stderr, seconds
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["recipe=bnnn"],
+        ["recipe=bnn", "+trainer.stepz=3"],
+        ["recipe=bnn", "+hooks=none_such"],
+        ["recipe=bnn", "hooks.bnn_rounding.clip=abc"],
+        ["recipe=bnn", "optimizer.learning_rate="],
+        ["recipe=bnn", "hooks=null"],
+        ["recipe=bnn", "+hooks.x={_target_: os.system, command: 'touch here'}"],
+        ["-m", "recipe=bnn,bnnn"],
+        ["--unknown"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_is_one_line_at_once_and_leaves_nothing_behind(arguments: list[str], tmp_path: Path) -> None:
+    code, out, error, seconds = command(*arguments, cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert error.startswith("Error: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+    assert seconds < 2.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path: Path) -> None:
+    code, out, _, _ = command("recipe=bnn", "--info", "defaults", cwd=tmp_path)
+    assert code == 0
+    assert "recipe/bnn" in out
+    code, out, _, _ = command("recipe=bnn", "--cfg", "job", "--package", "trainer", cwd=tmp_path)
+    assert code == 0
+    assert "batch_size: " in out
+    assert list(tmp_path.iterdir()) == []

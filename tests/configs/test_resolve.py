@@ -1,0 +1,158 @@
+"""A `_target_` is a call, and a config may come from somebody else: what may be called, and every way around it."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import keras
+import pytest
+
+from trainer import schedules
+from trainer.config.resolve import check_path, resolve
+from trainer.errors import UserError
+
+ELSEWHERE = [
+    "os.system",
+    "posix.system",
+    "subprocess.run",
+    "builtins.eval",
+    "builtins.exec",
+    "importlib.import_module",
+    "shutil.rmtree",
+    "pickle.loads",
+    "numpy.load",
+    "tensorflow.io.write_file",
+    "tensorflow.saved_model.load",
+    "hydra.utils.instantiate",
+    "omegaconf.OmegaConf.load",
+]
+ALIASES = [
+    "keras.src.utils.file_utils.os.system",
+    "keras.src.layers.core.dense.ops",
+    "keras.layers.os.system",
+    "trainer.schedules.keras.utils.get_file",
+    "trainer.schedules.tf.io.write_file",
+    "trainer.schedules.Any",
+    "trainer.errors.difflib.get_close_matches",
+    "trainer.errors.difflib",
+    "trainer.network.dataclass",
+    "hooks.__builtins__.eval",
+    "hooks.__init__.__builtins__",
+    "recipes.data.mnist.np.load",
+]
+LOADERS = [
+    "keras.utils.get_file",
+    "keras.models.load_model",
+    "keras.saving.load_model",
+    "keras.saving.deserialize_keras_object",
+    "keras.config.enable_unsafe_deserialization",
+    "keras.layers.deserialize",
+    "keras.layers.get",
+    "keras.layers.TFSMLayer",
+    "keras.optimizers.deserialize",
+    "keras.optimizers.get",
+    "keras.optimizers.Adam.from_config",
+    "keras.callbacks.LambdaCallback",
+    "keras.src.saving.serialization_lib.deserialize_keras_object",
+]
+OUR_OWN_MACHINERY = [
+    "trainer.config.build.build",
+    "trainer.config.build.resolve",
+    "trainer.config.build.importlib.import_module",
+    "trainer.config.resolve.importlib.import_module",
+    "trainer.run.directory.make_directory",
+    "trainer.run.directory.subprocess.run",
+]
+
+
+@pytest.mark.parametrize("path", [*ELSEWHERE, *ALIASES, *LOADERS, *OUR_OWN_MACHINERY])
+def test_what_builds_no_part_of_a_run_is_refused(path: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(path)
+    assert str(caught.value).startswith(f"_target_={path}")
+
+
+@pytest.mark.parametrize("path", ["trainer.schedules.Any", "trainer.schedules.keras"])
+def test_a_name_that_a_module_only_imported_is_refused(path: str) -> None:
+    assert hasattr(schedules, path.rpartition(".")[2])
+    with pytest.raises(UserError, match="it is not a class or function that trainer defines for building"):
+        resolve(path)
+
+
+@pytest.mark.parametrize("path", ["", "Adam", ".Adam", "keras.", "keras..Adam", "keras.optimizers.Adam()", None, 3, []])
+def test_what_is_no_path_is_refused(path: object) -> None:
+    with pytest.raises(UserError, match="Expected an import path such as"):
+        check_path(path)
+
+
+def test_classes_and_functions_that_build_are_found() -> None:
+    assert resolve("keras.optimizers.Adam") is keras.optimizers.Adam
+    assert resolve("keras.layers.Dense") is keras.layers.Dense
+    assert resolve("keras.applications.MobileNetV2") is keras.applications.MobileNetV2
+    assert resolve("trainer.schedules.cosine") is schedules.cosine
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed package with a hook, aliases, and things that only look like a class or function."""
+    folder = tmp_path / "some_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from some_package.nets import net\n")
+    (folder / "nets.py").write_text(
+        "import functools\nimport os\nfrom os import system\nfrom keras.layers import Dense\n"
+        "def net(width):\n    return width\n"
+        "class Net:\n    class Inner: ...\n    def __call__(self): ...\n"
+        "instance = Net()\npartial = functools.partial(os.system, 'ls')\nanonymous = lambda: None\n"
+        "system.__class__\n"
+        "def liar(): ...\nliar.__module__ = 'os'\n"
+        "def imposter(): ...\nimposter.__qualname__ = 'net'\n"
+    )
+    (folder / "broken.py").write_text("import a_package_that_is_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "some_package"]:
+        monkeypatch.delitem(sys.modules, name)
+    return "some_package"
+
+
+def test_a_package_of_ones_own_must_be_listed(package: str) -> None:
+    with pytest.raises(UserError, match=r"If you trust it, add plugins=\[some_package\]"):
+        resolve("some_package.nets.net")
+    assert package not in sys.modules, "it must not be imported before it is allowed"
+    found = resolve("some_package.nets.net", plugins=[package])
+    assert isinstance(found, types.FunctionType)
+    assert resolve("some_package.net", plugins=[package]) is found, "a package may re-export its own"
+    assert resolve("some_package.nets.Dense", plugins=[package]) is keras.layers.Dense
+
+
+def test_a_listed_package_allows_no_other_with_the_same_beginning(package: str) -> None:
+    with pytest.raises(UserError, match="is not allowed"):
+        check_path("some_package_2.net", plugins=[package])
+    with pytest.raises(UserError, match="is not allowed"):
+        check_path("hooksmith.net")
+
+
+@pytest.mark.parametrize("name", ["system", "os", "partial", "instance", "anonymous", "liar", "imposter"])
+def test_a_listed_package_leads_nowhere_else(package: str, name: str) -> None:
+    with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
+        resolve(f"some_package.nets.{name}", plugins=[package])
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("keras.optimizers.Adma", "the module 'keras.optimizers' has no 'Adma'. Did you mean 'Adamax'?"),
+        ("trainer.schedules.cosin", "the module 'trainer.schedules' has no 'cosin'. Did you mean 'cosine'?"),
+        ("trainer.schedule.cosine", "there is no module 'trainer.schedule'. Did you mean 'schedules'?"),
+        ("some_package.net.net", "there is no module 'some_package.net'. Did you mean 'nets'?"),
+        (
+            "some_package.broken.net",
+            "cannot be imported: No module named 'a_package_that_is_not_installed'. Install what is missing.",
+        ),
+    ],
+)
+def test_a_typo_is_named(package: str, path: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        resolve(path, plugins=[package])
+    assert message in str(caught.value)

@@ -1,0 +1,37 @@
+"""What every test shares: a quiet TensorFlow of modest size, fixed seeds, repeatable hypothesis examples."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Read by TensorFlow and Keras when they are imported, so they stand before any test module is.
+os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own Keras config must not decide what is tested
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+
+settings.register_profile(
+    "repeatable",
+    deadline=None,  # the first example traces a graph, the others do not
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Reset the seeds of Python, NumPy and TensorFlow before each test, and return the seed.
+
+    A test that has not imported TensorFlow is left alone: importing it here would cost seconds.
+    """
+    if "tensorflow" in sys.modules:
+        import keras
+
+        keras.utils.set_random_seed(0)
+    return 0

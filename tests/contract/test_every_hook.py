@@ -1,0 +1,87 @@
+"""What every hook of the catalogue must do. A new hook is covered by being there."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+from hooks import catalogue, load
+from tests.support.command import run_small
+from trainer.config.build import bind, build
+from trainer.config.resolve import resolve
+from trainer.hook import GraphHook, Hook, HostHook
+from trainer.step.plan import GRAPH_STAGES, HOST_STAGES, overridden_stages
+
+HOOKS = sorted(catalogue())
+DEFAULTS = {"checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "progress", "tensorboard"}
+
+
+def node_of(name: str) -> dict:
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_constructs_from_its_config_and_every_argument_is_in_it(name: str) -> None:
+    node = node_of(name)
+    bind(node)
+    hook = build(node)
+    assert isinstance(hook, Hook)
+    arguments = set(inspect.signature(type(hook).__init__).parameters) - {"self"}
+    assert set(node) - {"_target_"} == arguments
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_declares_its_state_and_overrides_a_stage(name: str) -> None:
+    hook_class = load(name)
+    if issubclass(hook_class, GraphHook):
+        assert "state" in {key for each in hook_class.__mro__ for key in vars(each) if each is not GraphHook}
+    if issubclass(hook_class, HostHook):
+        hook = build(node_of(name))
+        state = hook.state_dict()
+        assert json.loads(json.dumps(state)) == state
+    hook = build(node_of(name))
+    stages = overridden_stages(hook, GraphHook, GRAPH_STAGES) if isinstance(hook, GraphHook) else []
+    stages += overridden_stages(hook, HostHook, HOST_STAGES) if isinstance(hook, HostHook) else []
+    assert stages
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_names_the_hooks_it_declares_about_as_they_are_in_the_catalogue(name: str) -> None:
+    hook_class = load(name)
+    for other in (*hook_class.before, *hook_class.after, *hook_class.conflicts):
+        assert other in HOOKS
+    assert 0 <= hook_class.priority <= 100
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_refuses_an_argument_that_it_does_not_have(name: str) -> None:
+    from trainer.errors import UserError
+
+    with pytest.raises(UserError, match="Unknown argument 'no_such_argument'"):
+        bind({**node_of(name), "no_such_argument": 1})
+    assert resolve(catalogue()[name].target, plugins=()) is load(name)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, tmp_path) -> None:
+    override = [] if name in DEFAULTS else [f"+hooks={name}"]
+    for attempt in range(2):
+        summary = run_small("baseline", *override, run_dir=tmp_path / f"run_{attempt}")
+        assert summary["status"] == "completed"
+        assert name in summary["hooks"]
+        if issubclass(load(name), HostHook):
+            assert summary["hooks"][name]["host_seconds"] >= 0.0
+    first, second = (json.loads((tmp_path / f"run_{n}" / "summary.json").read_text()) for n in range(2))
+    assert first["test"] == second["test"]
+    assert first["final"]["loss/total"] == second["final"]["loss/total"]
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_run_goes_on_without_a_default_hook(name: str, tmp_path) -> None:
+    summary = run_small("baseline", f"hooks.{name}=null", run_dir=tmp_path / "run")
+    assert summary["status"] == "completed"
+    assert name not in summary["hooks"]

@@ -1,0 +1,1 @@
+"""Small networks, objectives and hooks that tests share."""

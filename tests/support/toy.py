@@ -1,0 +1,107 @@
+"""A toy problem: a small network with batch norm and dropout, its data, and a loop over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from trainer.step.context import BuildContext
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+FEATURES, CLASSES, BATCH, SIZE = 6, 3, 16, 64
+
+
+def toy_arrays() -> tuple[np.ndarray, np.ndarray]:
+    """Return inputs [64, 6] float32 and separable targets [64] int64."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(SIZE, FEATURES)).astype(np.float32)
+    return inputs, np.argmax(inputs[:, :CLASSES], axis=-1).astype(np.int64)
+
+
+def toy_batch(step: tf.Tensor) -> Batch:
+    """Return rows step*16 ... of the toy data, wrapping around."""
+    inputs, targets = toy_arrays()
+    rows = (step * BATCH + tf.range(BATCH, dtype=tf.int64)) % SIZE
+    return {"inputs": tf.gather(tf.constant(inputs), rows), "targets": tf.gather(tf.constant(targets), rows)}
+
+
+def toy_model(*, dropout: float = 0.0, regularizer: float = 0.0) -> keras.Model:
+    """Return Dense, batch norm, (dropout,) Dense with readable layer names."""
+    penalty = keras.regularizers.L2(regularizer) if regularizer else None
+    layers = [
+        keras.Input((FEATURES,)),
+        keras.layers.Dense(8, name="hidden", kernel_regularizer=penalty),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Activation("tanh", name="activation"),
+        *([keras.layers.Dropout(dropout, seed=3, name="dropout")] if dropout else []),
+        keras.layers.Dense(CLASSES, name="logits"),
+    ]
+    return keras.Sequential(layers, name="toy")
+
+
+def toy_network(
+    name: str = "model", optimizer: keras.optimizers.Optimizer | None = None, **arguments: float
+) -> Network:
+    """Return a network with a built optimizer (SGD at 0.1 unless given)."""
+    network = Network(name, toy_model(**arguments), optimizer or keras.optimizers.SGD(0.1))
+    network.optimizer.build(network.model.trainable_variables)
+    return network
+
+
+class ToyObjective(Objective):
+    """Minimise the cross-entropy of one network."""
+
+    def __init__(self, network: str = "model", name: str = "objective") -> None:
+        """Train the network `network` alone."""
+        self.network, self.name, self.changes = network, name, (network,)
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        """Return cross-entropy and accuracy per example."""
+        logits = forward(self.network, batch["inputs"])
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
+        correct = tf.cast(tf.equal(tf.argmax(logits, -1), batch["targets"]), tf.float32)
+        return ObjectiveOutput({"cross_entropy": loss}, {"accuracy": correct}, logits)
+
+
+class StatelessHook(GraphHook):
+    """A graph hook without state, to override a stage of."""
+
+    def __init__(self, name: str = "probe") -> None:
+        """Take a name."""
+        self.name = name
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Declare no state."""
+        return {}
+
+
+def build_context(network: Network) -> BuildContext:
+    """Return a context for a run of 100 steps."""
+    return BuildContext(network, total_steps=100, steps_per_epoch=4.0, batch_size=BATCH, seed=0)
+
+
+def toy_loop(
+    hooks: Sequence[GraphHook] = (),
+    *,
+    network: Network | None = None,
+    batch: Callable[[tf.Tensor], Batch] = toy_batch,
+    xla: bool = False,
+) -> ChunkLoop:
+    """Return a traced and audited loop over the toy problem."""
+    network = network or toy_network()
+    for hook in hooks:
+        hook.build(build_context(network))
+    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), batch, xla=xla)
+
+
+def values_of(network: Network) -> dict[str, np.ndarray]:
+    """Return copies of all model and optimizer variables by name."""
+    named = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
+    return {name: np.array(variable.value) for name, variable in named.items()}

@@ -1,0 +1,229 @@
+"""Batches are pure functions of the step: one order in every placement, and exact coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.errors import UserError
+from trainer.input import batches as batches_module
+from trainer.input.batches import EvaluationBatches, TrainingBatches
+from trainer.input.data import Split
+from trainer.input.source import ArraySource
+
+
+def scaled(batch):
+    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / 255.0) - 1.0}
+
+
+def make_split(size, spare=3, name="train"):
+    """Return a split of the odd rows of a larger source, so that a row is never its own position."""
+    rows = 2 * size + spare
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, 4, 4, 1), np.uint8)
+    source = ArraySource({"inputs": pixels, "targets": np.arange(rows, dtype=np.int64) % 10}, scaled)
+    return Split(name, source, 2 * np.arange(size, dtype=np.int64) + 1)
+
+
+def step_of(value):
+    return tf.constant(value, tf.int64)
+
+
+def eager_batches(batches, start, stop):
+    found = [batches.batch(step_of(step)) for step in range(start, stop)]
+    return {key: np.stack([batch[key] for batch in found]) for key in found[0]}
+
+
+def traced_batches(batches, start, stop):
+    """Collect the same batches from inside one traced loop."""
+    specs = {key: (value.dtype, value.shape) for key, value in batches.batch(step_of(0)).items()}
+
+    @tf.function(autograph=False)
+    def loop(first, last):
+        arrays = {
+            key: tf.TensorArray(dtype, last - first, element_shape=shape) for key, (dtype, shape) in specs.items()
+        }
+
+        def body(step, written):
+            batch = batches.batch(tf.cast(step, tf.int64))
+            return step + 1, {key: written[key].write(step - first, batch[key]) for key in written}
+
+        _, arrays = tf.while_loop(lambda step, _: step < last, body, (first, arrays))
+        return {key: array.stack() for key, array in arrays.items()}
+
+    return {key: value.numpy() for key, value in loop(tf.constant(start), tf.constant(stop)).items()}
+
+
+def assert_same_bits(first, second):
+    assert set(first) == set(second)
+    for key in first:
+        assert first[key].dtype == second[key].dtype
+        assert first[key].tobytes() == second[key].tobytes(), key
+
+
+def test_eager_tf_data_and_traced_loop_give_the_same_bits():
+    batches = TrainingBatches(make_split(1001), batch_size=64, seed=11)
+    eager = eager_batches(batches, 5, 40)  # crosses two epoch borders
+    assert_same_bits(eager, traced_batches(batches, 5, 40))
+    parallel = tf.data.Dataset.range(5, 40).map(batches.batch, num_parallel_calls=8, deterministic=True)
+    found = list(parallel.as_numpy_iterator())
+    assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
+
+
+def test_the_host_iterator_starts_at_any_step_and_runs_in_a_traced_loop():
+    batches = TrainingBatches(make_split(101), batch_size=16, seed=1, placement="host")
+    assert batches.placement == "host"
+    iterator = batches.iterator(7)
+
+    @tf.function(autograph=False)
+    def take(iterator, count):
+        rows = tf.TensorArray(tf.int64, count, element_shape=[16])
+
+        def body(i, rows):
+            return i + 1, rows.write(i, next(iterator)["index"])
+
+        return tf.while_loop(lambda i, _: i < count, body, (tf.constant(0), rows))[1].stack()
+
+    first, then = take(iterator, tf.constant(9)), take(iterator, tf.constant(4))
+    expected = eager_batches(batches, 7, 20)["index"]
+    np.testing.assert_array_equal(np.concatenate([first, then]), expected)
+
+
+def test_both_placements_give_the_same_batches():
+    split = make_split(50)
+    found = [
+        eager_batches(TrainingBatches(split, batch_size=8, seed=2, placement=placement), 0, 14)
+        for placement in ("device", "host")
+    ]
+    assert_same_bits(*found)
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=st.integers(1, 120), share=st.floats(0.01, 1), seed=st.integers(0, 2**32))
+def test_each_example_comes_once_an_epoch_whatever_the_batch(size, share, seed):
+    batch_size = max(1, int(share * size))
+    split = make_split(size)
+    batches = TrainingBatches(split, batch_size=batch_size, seed=seed)
+    drawn = eager_batches(batches, 0, batches.epoch_end(3))["index"]
+    assert drawn.shape[1] == batch_size
+    epochs = drawn.reshape(-1)[: 3 * size].reshape(3, size)
+    for epoch in epochs:
+        np.testing.assert_array_equal(np.sort(epoch), split.indices)
+
+
+def test_a_batch_may_straddle_two_epochs():
+    batches = TrainingBatches(make_split(10), batch_size=4, seed=0)
+    drawn = eager_batches(batches, 0, 5)["index"]
+    np.testing.assert_array_equal(np.sort(drawn.reshape(2, 10), axis=1), np.tile(batches.split.indices, (2, 1)))
+    assert not np.array_equal(drawn.reshape(2, 10)[0], drawn.reshape(2, 10)[1])
+
+
+def test_index_names_the_rows_of_the_source():
+    split = make_split(30)
+    batch = TrainingBatches(split, batch_size=7, seed=4).batch(step_of(9))
+    assert batch["index"].dtype == tf.int64
+    np.testing.assert_array_equal(batch["targets"], batch["index"].numpy() % 10)
+    np.testing.assert_array_equal(batch["inputs"], split.source.gather(batch["index"])["inputs"])
+
+
+def test_batch_shapes_are_known_when_tracing():
+    batches = TrainingBatches(make_split(30), batch_size=7, seed=4)
+    traced = tf.function(batches.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+    assert {key: tuple(value.shape) for key, value in traced.structured_outputs.items()} == {
+        "inputs": (7, 4, 4, 1),
+        "targets": (7,),
+        "index": (7,),
+    }
+
+
+def test_seeds_that_differ_give_orders_that_differ():
+    split = make_split(100)
+    first, again, other = (
+        eager_batches(TrainingBatches(split, batch_size=10, seed=seed), 0, 10)["index"] for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_no_op_of_a_batch_is_stateful_and_no_data_is_in_the_graph():
+    split = make_split(30_000)
+    for batches in (TrainingBatches(split, batch_size=8, seed=0), EvaluationBatches(split, batch_size=8)):
+        traced = tf.function(batches.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+        assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
+        assert traced.graph.as_graph_def().ByteSize() < split.indices.nbytes // 4
+
+
+def test_a_compiled_step_can_use_the_batch_of_a_traced_loop():
+    batches = TrainingBatches(make_split(50), batch_size=8, seed=0)
+
+    @tf.function(autograph=False, jit_compile=True)
+    def compiled(inputs):
+        return tf.reduce_sum(inputs)
+
+    @tf.function(autograph=False)
+    def loop(steps):
+        def body(step, total):
+            return step + 1, total + compiled(batches.batch(step)["inputs"])
+
+        return tf.while_loop(lambda step, _: step < steps, body, (step_of(0), tf.constant(0.0)))[1]
+
+    expected = eager_batches(batches, 0, 12)["inputs"].sum(dtype=np.float64)
+    assert float(loop(step_of(12))) == pytest.approx(expected, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize(("size", "batch_size"), [(100, 10), (101, 10), (99, 10), (7, 7), (5, 1)])
+def test_epoch_end_is_the_first_step_that_has_drawn_whole_epochs(size, batch_size):
+    batches = TrainingBatches(make_split(size), batch_size=batch_size, seed=0)
+    assert batches.steps_per_epoch == size / batch_size
+    for epoch in range(5):
+        end = batches.epoch_end(epoch)
+        assert end * batch_size >= epoch * size
+        assert (end - 1) * batch_size < epoch * size
+
+
+def test_auto_placement_goes_by_the_size_of_the_source(monkeypatch):
+    split = make_split(50)
+    assert TrainingBatches(split, batch_size=8, seed=0, placement="auto").placement == "device"
+    monkeypatch.setattr(batches_module, "DEVICE_BYTES", split.source.bytes)
+    assert TrainingBatches(split, batch_size=8, seed=0, placement="auto").placement == "host"
+    assert TrainingBatches(split, batch_size=8, seed=0, placement="device").placement == "device"
+
+
+@settings(deadline=None, max_examples=40)
+@given(size=st.integers(1, 120), batch_size=st.integers(1, 150))
+def test_evaluation_counts_each_example_once(size, batch_size):
+    split = make_split(size, name="test")
+    batches = EvaluationBatches(split, batch_size=batch_size)
+    assert batches.batch_size == min(size, batch_size)
+    found = eager_batches(batches, 0, batches.count)
+    assert found["weights"].dtype == np.float32
+    real = found["weights"].reshape(-1) == 1
+    np.testing.assert_array_equal(found["index"].reshape(-1)[real], split.indices)
+    assert found["weights"].sum() == size
+    assert np.isin(found["index"], split.indices).all()
+
+
+def test_evaluation_is_the_same_in_a_traced_loop():
+    batches = EvaluationBatches(make_split(45, name="validation"), batch_size=16)
+    assert batches.count == 3
+    assert_same_bits(eager_batches(batches, 0, 3), traced_batches(batches, 0, 3))
+
+
+@pytest.mark.parametrize("batch_size", [0, -3, 2.0, "8", True, None])
+@pytest.mark.parametrize("kind", [TrainingBatches, EvaluationBatches])
+def test_a_batch_size_that_is_no_positive_integer_is_refused(kind, batch_size):
+    extra = {"seed": 0} if kind is TrainingBatches else {}
+    with pytest.raises(UserError, match=r"batch size .* expected an integer of 1 or more"):
+        kind(make_split(10), batch_size=batch_size, **extra)
+
+
+def test_a_batch_larger_than_the_split_is_refused():
+    with pytest.raises(UserError, match=r"batch size 11 for 10 train examples; expected 1\.\.10\. Choose a smaller"):
+        TrainingBatches(make_split(10), batch_size=11, seed=0)
+
+
+def test_an_unknown_placement_is_refused_with_a_suggestion():
+    with pytest.raises(UserError, match="Did you mean 'device'"):
+        TrainingBatches(make_split(10), batch_size=2, seed=0, placement="devise")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from trainer.network import Network
+from trainer.run.control import Best, Run
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Run]:
+    """Return a function that makes a run of a small network; fields can be replaced."""
+
+    def make(**fields: Any) -> Run:
+        keras.utils.clear_session()
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")])
+        directory = tmp_path / "run"
+        directory.mkdir(exist_ok=True)
+        values = {
+            "directory": directory,
+            "recipe": "bnn",
+            "config": {"recipe": "bnn", "optimizer": {"learning_rate": 0.001}},
+            "networks": {"model": Network("model", model, keras.optimizers.Adam())},
+            "batch_size": 64,
+            "total_steps": 100,
+            "steps_per_epoch": 10.0,
+            "plan": "| stage | hooks |\n|---|---|\n| project | bnn |\n",
+            "best": Best("metric/accuracy", "max"),
+        }
+        return Run(**(values | fields))
+
+    return make
+
+
+@pytest.fixture
+def summary() -> dict[str, Any]:
+    """Return a summary as a completed run writes it."""
+    return {
+        "recipe": "bnn",
+        "status": "completed",
+        "stop_reason": None,
+        "steps": 1200,
+        "epochs": 30.0,
+        "seconds": 83.4,
+        "images_per_second": 12345.6,
+        "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
+        "best": {
+            "monitor": "metric/accuracy",
+            "value": 0.9703,
+            "step": 1080,
+            "values": {"loss/total": 0.1334, "metric/accuracy": 0.9703},
+        },
+        "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
+        "hooks": {"progress": {"host_seconds": 0.1}},
+        "params": {"total": 93556, "trainable": 93088},
+        "bytes": {"float32": 374224, "deployed": 13508},
+    }

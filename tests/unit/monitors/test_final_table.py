@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from hooks.monitors.final_table import FinalTable, describe_status, result_lines
+from hooks.monitors.progress import Progress
+from trainer.errors import UserError
+from trainer.order import order_hooks
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys):
+    run = make_run()
+    FinalTable().on_fit_end(run, summary)
+    output = capsys.readouterr().out
+    lines = [re.sub(r"\s{2,}", "  ", line).strip() for line in output.splitlines()]
+    assert lines[1:] == [
+        "bnn: completed after 1,200 steps, 30 epochs",
+        "train  validation (best, step 1080)  test (best weights)",
+        "accuracy  0.9981  0.9703  0.9722",
+        "loss  0.0512  0.1334  0.1111",
+        "parameters 93,556 (93,088 trainable)",
+        "size  365.45 KiB as float32, 13.19 KiB deployed, 27.7 times smaller",
+        "time  1:23 (83.4 s), 12,346 images/s",
+        f"run  {run.directory}",
+        f"tensorboard --logdir {run.directory}",
+    ]
+
+
+def test_a_pipe_gets_no_control_characters_and_no_wrapped_line(make_run, summary, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "30")
+    run = make_run(directory=tmp_path / ("long_name_" * 20))
+    FinalTable().on_fit_end(run, summary)
+    output = capsys.readouterr().out
+    assert not CONTROL.search(output)
+    assert output.isascii()
+    assert f"tensorboard --logdir {run.directory}\n" in output
+
+
+def test_a_path_with_a_space_can_be_pasted(make_run, summary, capsys, tmp_path):
+    FinalTable().on_fit_end(make_run(directory=tmp_path / "my runs"), summary)
+    assert f"tensorboard --logdir '{tmp_path}/my runs'" in capsys.readouterr().out
+
+
+def test_a_terminal_gets_a_styled_table(make_run, summary, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    FinalTable().on_fit_end(make_run(), summary)
+    assert "\x1b[1m" in stream.getvalue()
+    assert "0.9722" in stream.getvalue()
+    plain = Terminal()
+    monkeypatch.setattr(sys, "stdout", plain)
+    FinalTable(plain=True).on_fit_end(make_run(), summary)
+    assert not CONTROL.search(plain.getvalue())
+
+
+@pytest.mark.parametrize("status", ["stopped", "failed", "interrupted"])
+def test_a_run_that_did_not_complete_says_why_and_leaves_out_what_is_missing(make_run, summary, capsys, status):
+    parts = {"status": status, "stop_reason": "a good reason", "test": {}}
+    best = {"monitor": "metric/accuracy", "value": None, "step": 0, "values": {}}
+    FinalTable().on_fit_end(make_run(), summary | parts | {"best": best})
+    output = capsys.readouterr().out
+    assert f"bnn: {status} (a good reason) after 1,200 steps" in output
+    assert re.search(r"accuracy +0\.9981 +- +-", output)
+    assert "step 0" not in output
+    assert "tensorboard --logdir" in output
+
+
+def test_a_run_that_failed_before_its_first_report_prints_without_a_table(make_run, summary, capsys):
+    nothing = {
+        "status": "failed",
+        "stop_reason": "boom",
+        "steps": 0,
+        "epochs": 0.0,
+        "final": {},
+        "best": {},
+        "test": {},
+    }
+    FinalTable().on_fit_end(make_run(), summary | nothing | {"images_per_second": 0.0})
+    output = capsys.readouterr().out
+    assert "failed (boom) after 0 steps" in output
+    assert "accuracy" not in output
+    assert "images/s" not in output
+
+
+def test_a_bare_summary_still_prints(make_run, capsys):
+    FinalTable().on_fit_end(make_run(), {"status": "failed"})
+    assert "bnn: failed" in capsys.readouterr().out
+
+
+def test_a_network_that_ships_as_float_has_one_size(summary):
+    lines = dict(result_lines(summary | {"bytes": {"float32": 1024, "deployed": 1024}}))
+    assert lines["size"] == "1.00 KiB as float32"
+
+
+def test_a_reason_of_many_pages_is_cut_to_a_line():
+    status = describe_status({"status": "failed", "stop_reason": "x" * 500 + "\nmore\nmore"})
+    assert "\n" not in status
+    assert status.endswith("xxx...)")
+    assert len(status) < 320
+
+
+def test_the_table_comes_after_the_bar():
+    table, progress = FinalTable(), Progress()
+    table.name, progress.name = "final_table", "progress"
+    table.priority = 0  # the declaration holds whatever the priority
+    assert order_hooks([table, progress]) == [progress, table]
+
+
+def test_a_reader_that_left_does_not_fail_the_run(make_run, summary, monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    FinalTable().on_fit_end(make_run(), summary)
+
+
+def test_bad_arguments_are_named_and_no_state_is_kept():
+    with pytest.raises(UserError, match=r"hooks\.final_table\.plain"):
+        FinalTable(plain="no")
+    assert FinalTable().state_dict() == {}
+
+
+@pytest.mark.parametrize(("steps", "text"), [(0, "0 steps"), (1, "1 step"), (2000, "2,000 steps")])
+def test_steps_are_counted_in_words(steps, text):
+    assert describe_status({"status": "completed", "steps": steps}) == f"completed after {text}"

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from hooks.monitors.metrics_jsonl import MetricsJsonl
+from trainer.errors import UserError
+from trainer.run.control import Report
+
+
+def read(run):
+    return [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_report_is_a_line_with_step_split_and_values(make_run):
+    hook, run = MetricsJsonl(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(10, "train", {"loss/total": 0.5, "metric/accuracy": np.float32(0.25)}))
+    hook.on_chunk_end(run, None)
+    hook.on_evaluation_end(run, Report(10, "validation", {"loss/total": 0.75}))
+    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 1}))
+    assert read(run) == [
+        {"step": 10, "split": "train", "loss/total": 0.5, "metric/accuracy": 0.25},
+        {"step": 10, "split": "validation", "loss/total": 0.75},
+        {"step": 20, "split": "test", "loss/total": 1.0},
+    ]
+
+
+def test_a_line_is_readable_before_the_run_ends(make_run):
+    hook, run = MetricsJsonl(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0}))
+    assert (run.directory / "metrics.jsonl").read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_values_that_are_not_finite_become_null_and_the_line_stays_valid_json(make_run, value):
+    hook, run = MetricsJsonl(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": value, "metric/accuracy": 0.1}))
+    text = (run.directory / "metrics.jsonl").read_text()
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    assert json.loads(text, parse_constant=refuse) == {
+        "step": 1,
+        "split": "train",
+        "loss/total": None,
+        "metric/accuracy": 0.1,
+    }
+
+
+def test_float32_values_come_back_exactly(make_run):
+    hook, run = MetricsJsonl(), make_run()
+    hook.on_fit_begin(run)
+    value = np.float32(1) / np.float32(3)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": value}))
+    assert np.float32(read(run)[0]["loss/total"]) == value
+
+
+def test_resume_drops_the_lines_of_steps_that_are_made_again(make_run):
+    hook, run = MetricsJsonl(), make_run()
+    hook.on_fit_begin(run)
+    for step in (10, 20, 30):
+        hook.on_chunk_end(run, Report(step, "train", {"loss/total": float(step)}))
+    with (run.directory / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 20, "split": "tr')  # killed while it wrote
+
+    resumed, run.step = MetricsJsonl(), 20
+    resumed.on_resume(run)
+    resumed.on_fit_begin(run)
+    resumed.on_chunk_end(run, Report(30, "train", {"loss/total": -1.0}))
+    assert [(line["step"], line["loss/total"]) for line in read(run)] == [(10, 10.0), (20, 20.0), (30, -1.0)]
+    assert [path.name for path in run.directory.iterdir()] == ["metrics.jsonl"]
+
+
+def test_resume_without_a_file_starts_one(make_run):
+    hook, run = MetricsJsonl(), make_run(step=20)
+    hook.on_resume(run)
+    hook.on_fit_begin(run)
+    assert read(run) == []
+
+
+def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):
+    run = make_run()
+    (run.directory / "metrics.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl: Is a directory\. Expected .* run_dir"):
+        MetricsJsonl().on_fit_begin(run)
+
+
+def test_a_change_of_the_working_directory_does_not_move_the_file(make_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hook, run = MetricsJsonl(), make_run()
+    run.directory = run.directory.relative_to(tmp_path)
+    hook.on_fit_begin(run)
+    monkeypatch.chdir("/")
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0}))
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1
+
+
+def test_the_state_is_the_file():
+    assert MetricsJsonl().state_dict() == {}

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer import event_file_writer
+from tensorboard.util import tensor_util
+
+from hooks.monitors.tensorboard import TensorBoard
+from trainer.errors import UserError
+from trainer.run.control import Report
+
+
+def events(run, split) -> Iterator[Event]:
+    for path in sorted((run.directory / "tensorboard" / split).iterdir()):
+        yield from (event for event in EventFileLoader(str(path)).Load() if event.HasField("summary"))
+
+
+def values(run, split, plugin="scalars"):
+    """Return (step, tag, value) of the records that are marked for a plugin."""
+    return [
+        (event.step, value.tag, tensor_util.make_ndarray(value.tensor).item())
+        for event in events(run, split)
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == plugin
+    ]
+
+
+def test_reports_come_back_with_tags_steps_and_values(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(10, "train", {"loss/total": 0.5, "metric/accuracy": 0.25}))
+    hook.on_chunk_end(run, None)
+    hook.on_evaluation_end(run, Report(10, "validation", {"loss/total": 0.75}))
+    hook.on_chunk_end(run, Report(20, "train", {"loss/total": 0.125, "metric/accuracy": 1.0}))
+    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 2.0}))
+    hook.on_fit_end(run, summary)
+    assert values(run, "train") == [
+        (10, "loss/total", 0.5),
+        (10, "metric/accuracy", 0.25),
+        (20, "loss/total", 0.125),
+        (20, "metric/accuracy", 1.0),
+    ]
+    assert values(run, "validation") == [(10, "loss/total", 0.75)]
+    assert values(run, "test") == [(20, "loss/total", 2.0)]
+
+
+def test_a_report_is_one_event(make_run):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(10, "train", {f"metric/{index}": float(index) for index in range(20)}))
+    hook.before_save(run)
+    assert [len(event.summary.value) for event in events(run, "train")] == [2, 20]
+    hook.on_exception(run, RuntimeError())
+
+
+def test_config_and_plan_are_text_at_the_start_and_the_result_at_the_end(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    run.step = 1200
+    hook.on_fit_end(run, summary)
+    texts = {tag: (step, text.decode()) for step, tag, text in values(run, "train", plugin="text")}
+    assert texts["run/config"] == (0, "```yaml\nrecipe: bnn\noptimizer:\n  learning_rate: 0.001\n```")
+    assert texts["run/plan"] == (0, run.plan)
+    step, text = texts["run/summary"]
+    assert step == 1200
+    assert "| accuracy | 0.9981 | 0.9703 | 0.9722 |" in text
+    assert '"status": "completed"' in text
+
+
+def test_tensorboard_itself_lists_the_records_under_the_plugins(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(10, "train", {"loss/total": 0.5}))
+    hook.on_fit_end(run, summary)
+    reader = EventAccumulator(str(run.directory / "tensorboard" / "train"))
+    reader.Reload()
+    assert set(reader.PluginTagToContent("scalars")) == {"loss/total"}
+    assert set(reader.PluginTagToContent("text")) == {"run/config", "run/plan", "run/summary"}
+
+
+def test_values_that_are_not_finite_are_written(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": math.nan, "loss/center": math.inf}))
+    hook.on_fit_end(run, summary | {"final": {"loss/total": math.nan}})
+    (_, _, nan), (_, _, infinity) = values(run, "train")
+    assert math.isnan(nan)
+    assert infinity == math.inf
+
+
+def test_a_save_puts_everything_on_disk(make_run):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    for step in range(1, 201):
+        hook.on_chunk_end(run, Report(step, "train", {"loss/total": float(step)}))
+        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": float(step)}))
+    hook.before_save(run)
+    assert len(values(run, "train")) == len(values(run, "validation")) == 200
+    hook.on_exception(run, RuntimeError())
+
+
+def test_no_thread_and_no_open_file_stays_behind(make_run, summary):
+    threads = threading.active_count()
+    hook = TensorBoard()
+    for _ in range(2):  # two fits
+        run = make_run()
+        hook.on_fit_begin(run)
+        hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
+        assert threading.active_count() == threads + 2
+        hook.on_fit_end(run, summary)
+        assert threading.active_count() == threads
+
+
+def test_an_exception_closes_the_files_and_the_end_still_writes_the_result(make_run, summary):
+    threads = threading.active_count()
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(5, "train", {"loss/total": 1.0}))
+    hook.on_exception(run, RuntimeError())
+    assert threading.active_count() == threads
+    assert values(run, "train") == [(5, "loss/total", 1.0)]
+    hook.on_fit_end(run, summary | {"status": "failed", "best": {"value": None, "values": {}}, "test": {}})
+    assert threading.active_count() == threads
+    assert "run/summary" in {tag for _, tag, _ in values(run, "train", plugin="text")}
+
+
+def test_an_end_without_a_beginning_writes_nothing(make_run, summary):
+    run = make_run()
+    TensorBoard().on_fit_end(run, summary)
+    assert list(run.directory.iterdir()) == []
+
+
+def test_a_resumed_run_heals_the_curve(make_run, summary, monkeypatch):
+    # Files of one second are read in the order of this count as text: keep its length.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
+    run = make_run()
+    for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):
+        hook, run.step = TensorBoard(), begin
+        hook.on_fit_begin(run)
+        for step, loss in losses.items():
+            hook.on_chunk_end(run, Report(step, "train", {"loss/total": loss}))
+            hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": loss}))
+        hook.on_exception(run, RuntimeError())
+    hook.on_fit_end(run, summary)  # opens the files once more, and drops nothing
+    assert curve(run, "train") == curve(run, "validation") == [(10, 1.0), (20, -2.0), (30, -3.0)]
+
+
+def curve(run, split):
+    """Return what TensorBoard keeps of the total loss."""
+    reader = EventAccumulator(str(run.directory / "tensorboard" / split))
+    reader.Reload()
+    events = reader.Tensors("loss/total")
+    return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
+
+
+def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):
+    run = make_run()
+    (run.directory / "tensorboard").write_text("a file in the way")
+    with pytest.raises(UserError, match=r"Cannot write .*tensorboard.*: Not a directory\. Expected .* run_dir"):
+        TensorBoard().on_fit_begin(run)
+
+
+def test_a_directory_without_write_permission_is_one_clear_line(make_run, monkeypatch):
+    monkeypatch.setattr("hooks.monitors.tensorboard.os.access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(UserError, match="Permission denied"):
+        TensorBoard().on_fit_begin(make_run())
+
+
+def test_no_state_is_kept():
+    assert TensorBoard().state_dict() == {}

@@ -1,0 +1,175 @@
+"""The loop over chunks, told through a host hook that writes down what it sees."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.toy import BATCH, SIZE, StatelessHook, toy_batch, toy_loop, toy_network
+from trainer.errors import NonFiniteError
+from trainer.hook import HostHook
+from trainer.run.cadence import Cadence
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.control import Best, Run
+from trainer.run.fit import Fit
+from trainer.run.state import run_variables
+from trainer.step.evaluate import Evaluator
+
+
+class Diary(HostHook):
+    """Write down every call as (stage, step, split)."""
+
+    def __init__(self, name: str = "diary") -> None:
+        self.name = name
+        self.calls: list[tuple] = []
+        self.reports = []
+
+    def state_dict(self):
+        return {"calls": len(self.calls)}
+
+    def on_fit_begin(self, run):
+        self.calls.append(("begin", run.step))
+
+    def on_chunk_end(self, run, report):
+        if report is not None:
+            self.calls.append(("train", run.step))
+            self.reports.append(report)
+
+    def on_evaluation_end(self, run, report):
+        self.calls.append((report.split, run.step))
+        self.reports.append(report)
+
+    def before_save(self, run):
+        self.calls.append(("save", run.step))
+
+
+def toy_fit(tmp_path, hooks=(), graph_hooks=(), *, epochs: int = 2, report_every: int | None = None) -> Fit:
+    network = toy_network(optimizer=keras.optimizers.Adam(0.05))
+    loop = toy_loop(graph_hooks, network=network)
+    total = epochs * SIZE // BATCH
+    evaluators = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for _ in range(2)]
+    networks = {"model": network}
+    run = Run(tmp_path, "toy", {}, networks, BATCH, total, SIZE / BATCH, "", Best("metric/accuracy", "max"))
+    variables = run_variables([network], loop.trainer.hooks, loop.accumulators.variable)
+    cadence = Cadence(total, SIZE / BATCH, 1, report_every)
+    return Fit(run, loop, *evaluators, list(hooks), cadence, CheckpointStore(tmp_path / "checkpoints"), variables)
+
+
+def test_reports_and_evaluations_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path) -> None:
+    diary = Diary()
+    fit = toy_fit(tmp_path, [diary])
+    fit.train()
+    test = fit.finish()
+    expected = [("begin", 0), ("train", 4), ("validation", 4), ("train", 8), ("validation", 8), ("test", 8)]
+    assert diary.calls == expected
+    assert test["weights"] == "final"
+    assert 0.0 <= test["metric/accuracy"] <= 1.0
+    assert fit.run.step == 8
+
+
+def test_reports_average_their_own_steps_only(tmp_path) -> None:
+    diary = Diary()
+    fit = toy_fit(tmp_path, [diary], epochs=8)
+    fit.train()
+    losses = [report.values["loss/total"] for report in diary.reports if report.split == "train"]
+    assert losses[-1] < 0.5 * losses[0]
+    values = diary.reports[0].values
+    assert values["opt/learning_rate"] == pytest.approx(0.05)
+    assert values["time/images_per_second"] > 0
+
+
+def test_reports_may_come_more_often_than_evaluations(tmp_path) -> None:
+    diary = Diary()
+    toy_fit(tmp_path, [diary], report_every=3).train()
+    assert [call for call in diary.calls if call[0] == "train"] == [("train", 3), ("train", 6), ("train", 8)]
+
+
+class SaveAtStep(Diary):
+    """Ask for a checkpoint."""
+
+    def on_evaluation_end(self, run, report):
+        super().on_evaluation_end(run, report)
+        if report.split == "validation" and run.best.improved:
+            run.control.save("best")
+
+
+def test_checkpoint_that_a_hook_asks_for_is_written_and_tested_with(tmp_path) -> None:
+    fit = toy_fit(tmp_path, [SaveAtStep()], epochs=6)
+    fit.train()
+    assert fit.store.tags() == {"best": f"step_{fit.run.best.step:08d}"}
+    best = fit.store.load("best")
+    kernel = fit.run.networks["model"].variables["toy/hidden/kernel"]
+    kernel.assign(np.zeros(kernel.shape))
+    assert fit.finish()["weights"] == "best"
+    np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
+    assert best.host_state["diary"]["calls"] > 0
+
+
+def test_chunk_ends_where_a_hook_wants_to_be_called(tmp_path) -> None:
+    class Wish(Diary):
+        def next_step(self, step):
+            return 3 if step < 3 else None
+
+        def on_chunk_end(self, run, report):
+            self.calls.append(("edge", run.step))
+
+    wish = Wish()
+    toy_fit(tmp_path, [wish]).train()
+    assert ("edge", 3) in wish.calls
+
+
+def test_stop_ends_the_run_after_an_evaluation(tmp_path) -> None:
+    class Stop(Diary):
+        def on_chunk_end(self, run, report):
+            if run.step >= 2:
+                run.control.stop("enough")
+
+    stop = Stop()
+    fit = toy_fit(tmp_path, [stop], epochs=50)
+    fit.train()
+    assert fit.run.step < 8
+    assert stop.calls[-1] == ("validation", fit.run.step)
+
+
+def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path) -> None:
+    class Veto(StatelessHook):
+        def veto(self, context):
+            return {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
+
+    fit = toy_fit(tmp_path, [Diary()], [Veto()])
+    with pytest.raises(NonFiniteError, match="Step 5 was held back by gradient/toy/hidden/kernel"):
+        fit.train()
+
+
+def test_error_in_a_host_hook_names_it_and_the_step(tmp_path) -> None:
+    class Broken(Diary):
+        def on_evaluation_end(self, run, report):
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken") as caught:
+        toy_fit(tmp_path, [Broken("broken_hook")]).train()
+    assert "in hook broken_hook, stage on_evaluation_end, step 4" in caught.value.__notes__
+
+
+def test_closing_stages_reach_every_hook(tmp_path) -> None:
+    closed = []
+
+    class Closing(Diary):
+        def on_fit_end(self, run, summary):
+            closed.append(self.name)
+            if self.name == "first":
+                raise OSError("disk")
+
+    fit = toy_fit(tmp_path, [Closing("first"), Closing("second")])
+    failures = fit.call_all("on_fit_end", fit.run, {})
+    assert closed == ["first", "second"]
+    assert [str(failure) for failure in failures] == ["disk"]
+
+
+def test_time_in_hooks_is_kept_by_name(tmp_path) -> None:
+    fit = toy_fit(tmp_path, [Diary("a"), Diary("b")])
+    fit.train()
+    assert set(fit.seconds) == {"a", "b"}
+    assert all(seconds > 0 for seconds in fit.seconds.values())

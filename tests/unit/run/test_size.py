@@ -1,0 +1,37 @@
+"""Parameters and bytes."""
+
+from __future__ import annotations
+
+import keras
+
+from trainer.network import Network
+from trainer.run.size import measure_size
+
+
+def small() -> Network:
+    layers = [
+        keras.Input((4,)),
+        keras.layers.Dense(8, use_bias=False, name="dense"),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(2, name="last"),
+    ]
+    return Network("model", keras.Sequential(layers, name="net"), keras.optimizers.SGD())
+
+
+def test_batch_norm_counts_two_floats_a_channel_and_seed_state_nothing() -> None:
+    size = measure_size([small()], {})
+    assert size.total == 4 * 8 + 4 * 8 + 8 * 2 + 2
+    assert size.trainable == 4 * 8 + 2 * 8 + 8 * 2 + 2
+    assert size.float32_bytes == size.deployed_bytes == 4 * (4 * 8 + 2 * 8 + 8 * 2 + 2)
+
+
+def test_one_bit_weights_count_one_bit() -> None:
+    size = measure_size([small()], {"model": {"net/dense/kernel": 1.0}})
+    assert size.deployed_bytes == 4 * 8 // 8 + 4 * (2 * 8 + 8 * 2 + 2)
+    assert size.float32_bytes == 4 * (4 * 8 + 2 * 8 + 8 * 2 + 2)
+
+
+def test_networks_add_up() -> None:
+    one, two = measure_size([small()], {}), measure_size([small(), small()], {})
+    assert two.float32_bytes == 2 * one.float32_bytes

@@ -1,0 +1,70 @@
+"""The run's variables by key, and assigning them."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.toy import StatelessHook, toy_network
+from trainer.errors import UserError
+from trainer.run.state import assign_variables, network_keys, read_variables, run_variables
+
+
+class Stateful(StatelessHook):
+    """Keep one variable."""
+
+    count = None
+
+    def state(self):
+        self.count = self.count if self.count is not None else tf.Variable([1.0, 2.0])
+        return {"count": self.count}
+
+
+def variables():
+    network = toy_network(optimizer=keras.optimizers.Adam(), dropout=0.5)
+    return run_variables([network], [Stateful("probe")], tf.Variable(0.0))
+
+
+def test_every_kind_of_variable_has_a_key() -> None:
+    keys = set(variables())
+    assert {"accumulators", "hook/probe/count", "network/model/toy/norm/moving_mean"} <= keys
+    assert any(key.startswith("network/model/") and key.endswith("seed_generator_state") for key in keys)
+    assert any(key.startswith("optimizer/model/") and "momentum" in key for key in keys)
+    assert "optimizer/model/iteration" in keys
+    assert network_keys(variables()) == {key for key in keys if key.startswith("network/")}
+
+
+def test_values_round_trip() -> None:
+    first, second = variables(), variables()
+    values = {key: value + 1 for key, value in read_variables(first).items()}
+    assign_variables(second, values, "there")
+    for key, value in read_variables(second).items():
+        np.testing.assert_array_equal(value, values[key], err_msg=key)
+
+
+def test_read_values_are_copies() -> None:
+    some = variables()
+    values = read_variables(some)
+    some["hook/probe/count"].assign([9.0, 9.0])
+    assert values["hook/probe/count"].tolist() == [1.0, 2.0]
+
+
+def test_missing_variable_is_named_and_nothing_changes() -> None:
+    some = variables()
+    values = {key: value + 1 for key, value in read_variables(some).items()}
+    del values["network/model/toy/hidden/kernel"]
+    before = read_variables(some)
+    with pytest.raises(UserError, match="the old run has no variable 'network/model/toy/hidden/kernel'"):
+        assign_variables(some, values, "the old run")
+    for key, value in read_variables(some).items():
+        np.testing.assert_array_equal(value, before[key])
+
+
+def test_other_shape_is_named() -> None:
+    some = variables()
+    values = read_variables(some)
+    values["network/model/toy/hidden/kernel"] = np.zeros((2, 2), np.float32)
+    with pytest.raises(UserError, match=r"has the shape \[2, 2\] in the old run, but \[6, 8\] here"):
+        assign_variables(some, values, "the old run")

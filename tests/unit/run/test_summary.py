@@ -1,0 +1,49 @@
+"""summary.json: stable keys, valid JSON, never half written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from trainer.run.control import Best, Run
+from trainer.run.size import Size
+from trainer.run.summary import build_summary, write_summary
+
+
+def summary() -> dict:
+    best = Best("metric/accuracy", "max", 0.97, 40, values={"metric/accuracy": 0.97})
+    run = Run(Path("runs/x"), "bnn", {}, {}, 10, 100, 12.5, "", best, step=51, train_seconds=5.0, timed_steps=50)
+    return build_summary(
+        run,
+        status="completed",
+        reason=None,
+        seconds=6.0,
+        size=Size(100, 90, 400, 50),
+        final={"loss/total": float("nan")},
+        test={"weights": "best", "metric/accuracy": 0.96},
+        hooks={"bnn_rounding": {"bits": 1}},
+    )
+
+
+def test_keys_are_the_documented_ones() -> None:
+    assert set(summary()) == {
+        *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
+        *("test", "hooks", "params", "bytes", "run_dir"),
+    }
+    assert summary()["epochs"] == 4.08
+    assert summary()["images_per_second"] == 100.0
+    assert summary()["bytes"] == {"float32": 400, "deployed": 50}
+    assert summary()["best"] == {
+        "monitor": "metric/accuracy",
+        "value": 0.97,
+        "step": 40,
+        "values": {"metric/accuracy": 0.97},
+    }
+
+
+def test_file_is_valid_json_and_nan_becomes_null(tmp_path) -> None:
+    write_summary(tmp_path, summary())
+    read = json.loads((tmp_path / "summary.json").read_text(), parse_constant=lambda name: 1 / 0)
+    assert read["final"] == {"loss/total": None}
+    assert read["test"]["metric/accuracy"] == 0.96
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]

@@ -1,0 +1,66 @@
+"""Evaluation: exact averages, the hooks' weights, no variable changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
+from trainer.step.evaluate import Evaluator
+from trainer.step.trainer import Trainer
+
+
+def batches(size: int):
+    """Return a batch function over the first `SIZE` rows, the last batch padded, and the number of batches."""
+    inputs, targets = toy_arrays()
+
+    def batch(index: tf.Tensor):
+        rows = index * size + tf.range(size, dtype=tf.int64)
+        weights = tf.cast(rows < SIZE, tf.float32)
+        rows = tf.minimum(rows, SIZE - 1)
+        return {"inputs": tf.gather(inputs, rows), "targets": tf.gather(targets, rows), "weights": weights}
+
+    return batch, -(-SIZE // size)
+
+
+def by_hand(network) -> float:
+    inputs, targets = toy_arrays()
+    return float(np.mean(np.argmax(network.model.predict(inputs, verbose=0), -1) == targets))
+
+
+@pytest.mark.parametrize("size", [1, 10, 64, 100])
+def test_every_example_counts_once_for_any_batch_size(size: int) -> None:
+    network = toy_network(dropout=0.5)
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [], seed=0), *batches(size))
+    before = values_of(network)
+    values = evaluator.run(0)
+    assert set(values) == set(evaluator.names) == {"loss/cross_entropy", "loss/total", "metric/accuracy"}
+    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+    for name, value in values_of(network).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_evaluation_uses_the_hooks_weights_and_the_variables_of_now() -> None:
+    class Negate(StatelessHook):
+        def transform_weights(self, weights, context):
+            assert not context.training
+            return {n: -w if n == "toy/logits/kernel" else w for n, w in weights.items()}
+
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Negate()], seed=0), *batches(16))
+    kernel = network.trainable_variables["toy/logits/kernel"]
+    plain = by_hand(network)
+    kernel.assign(-kernel.value)  # the hook turns it back
+    assert evaluator.run(0)["metric/accuracy"] == pytest.approx(plain, abs=1e-6)
+    assert by_hand(network) != plain
+
+
+def test_hooks_do_not_change_evaluation_batches() -> None:
+    class Zero(StatelessHook):
+        def transform_batch(self, batch, context):
+            return {**batch, "inputs": tf.zeros_like(batch["inputs"])}
+
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Zero()], seed=0), *batches(16))
+    assert evaluator.run(0)["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)

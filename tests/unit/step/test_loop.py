@@ -1,0 +1,114 @@
+"""The traced loop: chunks of any size give the same run, and a veto stops it with nothing written."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.toy import StatelessHook, toy_batch, toy_loop, toy_network, values_of
+
+
+def fresh():
+    keras.utils.set_random_seed(1)
+    return toy_network(optimizer=keras.optimizers.Adam(0.01), dropout=0.3)
+
+
+def test_chunk_sizes_do_not_change_the_run() -> None:
+    whole, parts = fresh(), fresh()
+    parts.model.set_weights(whole.model.get_weights())
+    one = toy_loop(network=whole)
+    many = toy_loop(network=parts)
+    assert one.run(0, 10) == (10, [])
+    for start, steps in ((0, 1), (1, 4), (5, 5)):
+        many.run(start, steps)
+    for ours, theirs in zip(values_of(whole).values(), values_of(parts).values(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert one.accumulators.read() == many.accumulators.read()
+
+
+def test_xla_gives_the_same_losses() -> None:
+    plain, compiled = toy_network(), toy_network()
+    compiled.model.set_weights(plain.model.get_weights())
+    loops = toy_loop(network=plain), toy_loop(network=compiled, xla=True)
+    for loop in loops:
+        loop.run(0, 20)
+    ours, theirs = (loop.accumulators.read() for loop in loops)
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
+def test_training_reduces_the_loss() -> None:
+    loop = toy_loop()
+    loop.run(0, 4)
+    first = loop.accumulators.read()["loss/total"]
+    loop.accumulators.reset()
+    loop.run(4, 60)
+    loop.accumulators.reset()
+    loop.run(64, 4)
+    assert loop.accumulators.read()["loss/total"] < 0.5 * first
+
+
+class VetoAt(StatelessHook):
+    """Hold back one step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__("veto")
+        self.step = step
+
+    def build(self, context):
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def state(self):
+        return {"count": self.count}
+
+    def update_ops(self, context):
+        return [self.count.assign_add(1.0)]
+
+    def veto(self, context):
+        return {"never": tf.constant(False), "at": tf.equal(context.step, self.step)}
+
+    def project(self, context):
+        for variable in context.network.trainable_variables.values():
+            variable.assign(variable.value * 0.999)
+
+    def measure(self, context):
+        return {"one": tf.constant(1.0)}
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_vetoed_step_writes_nothing_at_all(xla: bool) -> None:
+    stopped, reference = fresh(), fresh()
+    reference.model.set_weights(stopped.model.get_weights())
+    hook, other = VetoAt(5), VetoAt(-1)
+    loop = toy_loop([hook], network=stopped, xla=xla)
+    assert loop.run(0, 20) == (5, ["at"])
+    toy_loop([other], network=reference, xla=xla).run(0, 5)
+    assert hook.count.numpy() == other.count.numpy() == 5.0
+    for name, value in values_of(stopped).items():
+        np.testing.assert_array_equal(value, values_of(reference)[name], err_msg=name)
+
+
+def test_vetoed_step_does_not_count_in_the_metrics() -> None:
+    loop = toy_loop([VetoAt(3)])
+    loop.run(0, 10)
+    assert loop.accumulators.variable.numpy()[:, 1].tolist() == [3.0] * len(loop.accumulators.names)
+
+
+def test_hook_without_veto_leaves_no_branch_in_the_graph() -> None:
+    def branches(loop) -> int:
+        graph = loop.trainer.commits[0].graph
+        return sum("cond" in str(getattr(each, "name", "")) for each in (graph,))
+
+    assert branches(toy_loop()) == 0
+    assert branches(toy_loop([VetoAt(3)])) == 1
+
+
+def test_batches_may_come_from_an_iterator() -> None:
+    network, twin = toy_network(), toy_network()
+    twin.model.set_weights(network.model.get_weights())
+    iterator = iter(tf.data.Dataset.range(100).map(toy_batch))
+    toy_loop(network=network, batch=lambda step: next(iterator)).run(0, 9)
+    toy_loop(network=twin).run(0, 9)
+    for ours, theirs in zip(network.model.get_weights(), twin.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)

@@ -1,0 +1,124 @@
+"""Patterns on layer paths and variable names, and the error when one matches nothing."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+
+from trainer.errors import UserError
+from trainer.network import Network
+from trainer.select import layer_paths, select_layers, select_variables
+
+layers = keras.layers
+
+
+def nested_model() -> keras.Model:
+    inner_input = keras.Input((8,))
+    inner = keras.Model(inner_input, layers.Dense(8, name="dense_1")(inner_input), name="encoder")
+    inputs = keras.Input((8,), name="image")
+    x = inner(inputs)
+    x = layers.Dense(8, name="dense_1")(x)
+    x = layers.BatchNormalization(name="batch_norm_1")(x)
+    x = inner(x)
+    return keras.Model(inputs, layers.Dense(3, name="logits")(x))
+
+
+class Block(layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first = layers.Dense(4, name="dense")
+        self.second = layers.Dense(4, name="dense")
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block(name="block_a"), Block(name="block_b")]
+        self.shared = self.blocks[0]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.shared(x)
+
+
+def test_paths_join_nested_names_and_list_a_shared_layer_once():
+    paths = list(layer_paths(nested_model()))
+    assert [path for path in paths if "dense" in path or path == "logits"] == ["encoder/dense_1", "dense_1", "logits"]
+    assert len(paths) == len(set(paths))
+
+
+def test_a_path_that_repeats_gets_a_number():
+    model = Subclassed()
+    model(keras.ops.zeros((1, 4)))
+    assert list(layer_paths(model)) == [
+        "block_a",
+        "block_a/dense",
+        "block_a/dense_1",
+        "block_b",
+        "block_b/dense",
+        "block_b/dense_1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("dense_1", ["encoder/dense_1", "dense_1"]),
+        ("encoder/*", ["encoder/dense_1"]),
+        (["logits", "encoder/dense_1"], ["encoder/dense_1", "logits"]),
+        ("*", ["encoder/dense_1", "dense_1", "logits"]),
+        ("[!d]*", ["encoder/dense_1", "logits"]),
+    ],
+)
+def test_a_pattern_matches_the_path_or_the_name_in_the_order_of_the_model(patterns, expected):
+    selected = select_layers(nested_model(), patterns, accept=lambda layer: isinstance(layer, layers.Dense))
+    assert list(selected) == expected
+    assert all(layer.name in path for path, layer in selected.items())
+
+
+def test_without_a_filter_every_layer_is_offered():
+    assert list(select_layers(nested_model(), "batch*")) == ["batch_norm_1"]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (
+            "logit",
+            r"matches no kernel layer\. Did you mean 'logits'\? Expected one of: encoder/dense_1, dense_1, logits\.",
+        ),
+        (["*", "batch_norm_1"], r"The pattern 'batch_norm_1' matches no kernel layer\."),
+        ("LOGITS", "matches no kernel layer"),
+        ([], "No kernel layer pattern was given"),
+    ],
+)
+def test_a_pattern_that_matches_nothing_lists_the_paths(patterns, message):
+    with pytest.raises(UserError, match=message) as error:
+        select_layers(
+            nested_model(), patterns, accept=lambda layer: isinstance(layer, layers.Dense), kind="kernel layer"
+        )
+    assert "\n" not in str(error.value)
+
+
+def test_a_long_list_of_paths_is_cut():
+    model = keras.Sequential([keras.Input((2,))] + [layers.Dense(2, name=f"dense_{i}") for i in range(50)])
+    with pytest.raises(UserError, match="and 10 more"):
+        select_layers(model, "conv*", accept=lambda layer: isinstance(layer, layers.Dense))
+
+
+def test_a_model_without_such_layers_says_so():
+    with pytest.raises(UserError, match="the model has none"):
+        select_layers(nested_model(), "*", accept=lambda layer: False)
+
+
+def test_variables_are_chosen_among_the_trainable_ones():
+    network = Network("model", nested_model(), keras.optimizers.SGD())
+    assert select_variables(network, "*/gamma") == ["batch_norm_1/gamma"]
+    kernels = select_variables(network, ["logits/*", "*/kernel"])
+    assert kernels == [name for name in network.trainable_variables if name.endswith("kernel") or "logits" in name]
+    with pytest.raises(UserError, match="matches no variable.*batch_norm_1/beta"):
+        select_variables(network, "*/moving_mean")

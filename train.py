@@ -1,0 +1,130 @@
+"""The door: compose the config, check it, build, train. See `python train.py --help`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.config.listing import help_text
+from trainer.errors import NonFiniteError, UserError
+
+if TYPE_CHECKING:
+    from trainer.config.preflight import Job
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit code: 0 done, 1 failed, 2 a mistake of the user, 130 interrupted.
+
+    Args:
+        arguments: without the program's name; None for the process's own.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text())
+        return DONE
+    try:
+        jobs = check(arguments)
+    except UserError as error:
+        return report(error, WRONG, debug=_asks_for_traceback(arguments))
+    except KeyboardInterrupt as error:
+        return report(error, INTERRUPTED)
+    return run_jobs(jobs) if jobs else DONE
+
+
+def check(arguments: Sequence[str]) -> list[Job]:
+    """Return the validated jobs of a command line. Where it only shows a config, show it and return none.
+
+    Args:
+        arguments: without the program's name.
+
+    Raises:
+        UserError: a mistake that shows before anything is built.
+    """
+    from trainer.config.command import parse_command  # Hydra: not needed for --help
+    from trainer.config.compose import show
+    from trainer.config.preflight import check_display, preflight
+
+    command = parse_command(arguments)
+    if command.display:
+        if command.shows_config:
+            check_display(command)
+        show(command)
+        return []
+    return preflight(command)
+
+
+def run_jobs(jobs: Sequence[Job]) -> int:
+    """Run jobs one after another; a job that fails does not stop the rest. Return the worst exit code.
+
+    Args:
+        jobs: several of them are compared in a table at the end.
+    """
+    from trainer.run.comparison import Result, comparison_table
+
+    worst, results = DONE, []
+    for number, job in enumerate(jobs, start=1):
+        if len(jobs) > 1:
+            print(f"\nJob {number} of {len(jobs)}: {' '.join(job.overrides)}", flush=True)
+        code, summary = run_job(job)
+        worst = max(worst, code)
+        results.append(Result(job.recipe, job.overrides, summary))
+        if code == INTERRUPTED:
+            break
+    if len(results) > 1:
+        from rich.console import Console
+
+        Console().print(comparison_table(results))
+    return worst
+
+
+def run_job(job: Job) -> tuple[int, dict[str, Any]]:
+    """Run one job and return its exit code with its summary, which is empty when it failed.
+
+    Args:
+        job: validated.
+    """
+    try:
+        from trainer.quiet import quiet_start
+
+        with quiet_start():
+            from trainer.run.session import execute  # TensorFlow: seconds to import
+        return DONE, execute(job.config, job.recipe, job.overrides)
+    except UserError as error:
+        return report(error, WRONG, debug=job.config["debug"]), {}
+    except NonFiniteError as error:
+        return report(error, FAILED, debug=job.config["debug"]), {}
+    except KeyboardInterrupt as error:
+        return report(error, INTERRUPTED), {}
+    except Exception:  # noqa: BLE001 - a fault of the program: its traceback is what is needed
+        traceback.print_exc()
+        return FAILED, {}
+
+
+def report(error: BaseException, code: int, *, debug: bool = False) -> int:
+    """Print an error as one line, or with its traceback where that is wanted, and return the exit code.
+
+    Args:
+        error: what went wrong.
+        code: the exit code to return.
+        debug: whether to show the traceback; HYDRA_FULL_ERROR=1 asks for it, too.
+    """
+    if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
+        traceback.print_exception(error)
+    elif isinstance(error, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+    else:
+        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _asks_for_traceback(arguments: Sequence[str]) -> bool:
+    return "debug=true" in (argument.lower().lstrip("+") for argument in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

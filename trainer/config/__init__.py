@@ -1,0 +1,1 @@
+"""Config: compose it, check it, and build objects from it."""

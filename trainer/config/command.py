@@ -1,0 +1,160 @@
+"""The command line: flags and overrides, and the jobs that a sweep stands for."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from trainer.errors import UserError
+
+MAX_JOBS = 64
+INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Hold a parsed command line.
+
+    Attributes:
+        overrides: such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress".
+        sweep: whether -m was given.
+        config_dir: a further directory of configs.
+        config_name: another root config than train.
+        display: flags of Hydra that show something and train nothing, such as ("--cfg", "job").
+    """
+
+    overrides: tuple[str, ...]
+    sweep: bool = False
+    config_dir: str | None = None
+    config_name: str | None = None
+    display: tuple[str, ...] = ()
+
+    @property
+    def shows_config(self) -> bool:
+        """Return whether a config is shown, so that its overrides must be right."""
+        return "--cfg" in self.display or "--info" in self.display
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. Expected key=value without dashes, or a flag; see python train.py --help.")
+
+
+def parse_command(arguments: Sequence[str]) -> Command:
+    """Return the command that command line arguments stand for.
+
+    Args:
+        arguments: without the program's name.
+
+    Raises:
+        UserError: an unknown flag, or a flag without its value.
+    """
+    parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--run", "-r", action="store_true")
+    parser.add_argument("--config-dir", "-cd")
+    parser.add_argument("--config-name", "-cn")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument("--package", "-p")
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    for flags in (("--version",), ("--hydra-help",), ("--shell-completion", "-sc")):
+        parser.add_argument(*flags, action="store_true")
+    found = parser.parse_intermixed_args(list(arguments))
+    return Command(tuple(found.overrides), found.multirun, found.config_dir, found.config_name, _display(found))
+
+
+def _display(found: argparse.Namespace) -> tuple[str, ...]:
+    """Return the flags that show something, as Hydra takes them."""
+    named = ("version", "hydra_help", "shell_completion", "resolve")
+    flags = [f"--{name.replace('_', '-')}" for name in named if getattr(found, name)]
+    for name in ("cfg", "package", "info"):
+        if (value := getattr(found, name)) is not None:
+            flags += [f"--{name}", value]
+    if found.cfg is None and (found.resolve or found.package):
+        raise UserError("--resolve and --package show nothing alone. Expected --cfg job --resolve.")
+    if flags and (found.multirun or found.run):
+        raise UserError(f"{flags[0]} shows something and trains nothing. Expected it without -m and --run.")
+    return tuple(flags)
+
+
+def parse_overrides(texts: Sequence[str], loader: ConfigLoader) -> list[Override]:
+    """Return the overrides that the user wrote, parsed by Hydra's grammar.
+
+    Args:
+        texts: one override each.
+        loader: lists the options of a group, for glob(*).
+
+    Raises:
+        UserError: a text that is no override, or one without a value.
+    """
+    parser = OverridesParser.create(config_loader=loader)
+    overrides = []
+    for text in texts:
+        try:
+            override = parser.parse_overrides([text])[0]
+        except HydraException as error:
+            raise _unreadable(text, str(error)) from error
+        if not override.key_or_group:
+            raise _unreadable(text, "the key is missing")
+        if "=" in text and override.get_value_string().strip() == "":
+            raise UserError(f"'{text}' has no value. Expected {override.get_key_element()}=<value>.")
+        overrides.append(override)
+    return overrides
+
+
+def _unreadable(text: str, reason: str) -> UserError:
+    if "=" not in text:
+        return UserError(f"'{text}' cannot be read. Expected key=value, such as recipe=<name>; see --help.")
+    detail = reason.splitlines()[0].removeprefix(f"Error parsing override '{text}'").strip(": ")
+    return UserError(
+        f"'{text}' cannot be read{f' ({detail})' if detail and 'Exception' not in detail else ''}. "
+        "Expected key=value; a value with special characters stands in quotes twice: \"key='a=b'\"."
+    )
+
+
+def expand_sweep(overrides: Sequence[Override], sweep: bool) -> list[list[str]]:
+    """Return the overrides of each job: the product of everything that lists several values.
+
+    Args:
+        overrides: the user's.
+        sweep: whether -m was given; without it, nothing may list several values.
+
+    Raises:
+        UserError: several values without -m, values that cannot be listed, or more than 64 jobs.
+    """
+    choices: list[list[str]] = []
+    count = 1
+    for override in overrides:
+        choices.append(_choices(override, sweep))
+        count *= len(choices[-1])
+        if count == 0:
+            raise UserError(f"'{override.input_line}' stands for no value. Expected at least one.")
+        if count > MAX_JOBS:
+            raise UserError(f"The sweep has more than {MAX_JOBS} jobs. Expected at most that many: sweep in parts.")
+    return [list(job) for job in itertools.product(*choices)]
+
+
+def _choices(override: Override, sweep: bool) -> list[str]:
+    text, key = str(override.input_line), override.get_key_element()
+    if not override.is_sweep_override():
+        return [text]
+    if not sweep:
+        one = f"{key}=[{override.get_value_string()}]"
+        raise UserError(f"'{text}' lists several values. Expected -m to run them one by one, or a list: {one}.")
+    if not override.is_discrete_sweep():
+        raise UserError(f"'{text}' is an interval. Expected values that can be listed, such as {key}=1,2,3.")
+    try:
+        values_in_turn = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
+        return [f"{key}={value}" for value in values_in_turn]
+    except HydraException as error:
+        raise UserError(f"'{text}' cannot be listed: {error}. Expected values such as {key}=1,2,3.") from error

@@ -1,0 +1,159 @@
+"""Composition by Hydra: groups, their options, and the composed config as plain values."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from trainer.config.command import Command
+from trainer.config.schema import TrainConfig
+from trainer.errors import UserError
+
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
+CONFIG_NAME = "train"
+SCHEMA_NAME = "train_schema"
+HYDRA_VERSION_BASE = "1.3"
+BUNDLES = {"hooks": ("default",)}  # options that stand for several others and are not chosen by themselves
+
+
+@dataclass(frozen=True)
+class Composer:
+    """Compose configs from one tree of files.
+
+    Attributes:
+        loader: Hydra's, with the search path of this run.
+        config_name: the root config.
+    """
+
+    loader: ConfigLoader
+    config_name: str
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups, such as "recipe" and "data"."""
+        return [name for name in self.loader.list_groups("") if name != "hydra"]
+
+    def is_group(self, name: str) -> bool:
+        """Return whether a name such as "recipe" or "hooks/monitors" is a group."""
+        parent, _, last = name.rpartition("/")
+        return last in self.loader.list_groups(parent)
+
+    def options(self, group: str) -> list[str]:
+        """Return the options of a group, such as the recipes."""
+        options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
+        return [option for option in options if option not in BUNDLES.get(group, ())]
+
+    def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
+        """Return the composed config as plain values; references to other values stay as they are written.
+
+        Args:
+            overrides: such as "recipe=bnn".
+
+        Raises:
+            UserError: the files and the overrides do not go together.
+        """
+        try:
+            config = hydra.compose(self.config_name, overrides=list(overrides))
+            return OmegaConf.to_container(config)  # type: ignore[return-value]
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
+
+
+@contextmanager
+def open_composer(command: Command, config_dir: Path = CONFIG_DIR) -> Iterator[Composer]:
+    """Start Hydra for a command and give a composer.
+
+    Args:
+        command: its `config_dir` is searched beside the project's own; its `config_name` is the root.
+        config_dir: the project's configs.
+
+    Raises:
+        UserError: a directory or a root config that does not exist.
+    """
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
+    with hydra.initialize_config_dir(str(config_dir), job_name="train", version_base=HYDRA_VERSION_BASE):
+        loader = GlobalHydra.instance().config_loader()
+        if command.config_dir is not None:
+            _add_directory(loader, command.config_dir)
+        name = command.config_name or CONFIG_NAME
+        roots = loader.get_group_options("", results_filter=ObjectType.CONFIG)
+        if name.removesuffix(".yaml") not in roots:
+            known = ", ".join(root for root in roots if root != SCHEMA_NAME and not root.startswith("_"))
+            raise UserError(f"--config-name {name} does not exist. Expected one of: {known}.")
+        yield Composer(loader, name)
+
+
+def _add_directory(loader: ConfigLoader, directory: str) -> None:
+    if not os.path.isdir(directory):
+        raise UserError(f"--config-dir {directory} does not exist. Expected a directory of configs.")
+    search_path = loader.get_search_path()
+    search_path.prepend("command-line", f"file://{os.path.abspath(directory)}", SearchPathQuery(provider="schema"))
+    loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
+
+
+def typed(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a composed config with types applied and references resolved.
+
+    It is merged into a fresh schema, since what `+` added is in the composed one without being checked.
+
+    Args:
+        config: as composed.
+
+    Raises:
+        UserError: an unknown key, a wrong type, or a reference to nothing.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), config)
+        return OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except MissingMandatoryValue as error:
+        raise UserError(f"{error.full_key} has no value. Expected {error.full_key}=<value>.") from error
+    except OmegaConfBaseException as error:
+        raise UserError(f"The config is wrong: {_one_line(error)}") from error
+
+
+def _one_line(error: BaseException) -> str:
+    """Return what an error of Hydra says, with its cause, as one sentence without the lists that follow."""
+    text = ": ".join(_first_line(str(each)) for each in (error, error.__cause__) if each is not None and str(each))
+    if "Key 'recipe' not in" in text:
+        text += ". A recipe file must begin with '# @package _global_'"
+    key = getattr(error.__cause__ or error, "full_key", None)
+    return f"{text}{f' ({key})' if key else ''}."
+
+
+def _first_line(text: str) -> str:
+    """Return the first line; with the next where the first only announces it."""
+    lines = text.strip().splitlines()
+    return (" ".join(lines[:2]) if lines[0].endswith(":") else lines[0]).rstrip(".")
+
+
+def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
+    """Let Hydra show what its flags ask for: the composed config, the defaults list, its own help.
+
+    Args:
+        command: with `display` flags.
+        config_dir: the project's configs.
+    """
+    ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
+    flags = list(command.display)
+    for flag, value in (("--config-dir", command.config_dir), ("--config-name", command.config_name)):
+        flags += [flag, value] if value is not None else []
+    sys.argv = [sys.argv[0], *command.overrides, *flags]
+    hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)(_nothing)()
+
+
+def _nothing(config: Any) -> None:
+    """Stand for the task that Hydra does not run when it shows something."""

@@ -1,0 +1,190 @@
+"""Overrides that set, add or remove a value: whether the key exists, whether the value fits, and what was meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override, OverrideType
+
+from trainer.config.compose import Composer
+from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.config.values import describe, fits, is_interpolation, like, show
+from trainer.errors import UserError, did_you_mean, unknown_name
+
+TARGET = "_target_"
+
+
+def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set[str]:
+    """Return the nodes that get another `_target_` than the files give them; `bind` checks their arguments.
+
+    Args:
+        overrides: those that set values.
+        base: the config without them.
+    """
+    found = set()
+    for override in overrides:
+        for path, value in _entries(override.key_or_group, override.value()):
+            node, _, last = path.rpartition(".")
+            if last == TARGET and _may_build(node, base) and _lookup(base, path) != value:
+                found.add(node)
+    return found
+
+
+def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], composer: Composer) -> None:
+    """Check an override that sets, adds or removes a value.
+
+    Args:
+        override: one of the user's.
+        base: the config without such overrides.
+        foreign: as `foreign_nodes` returned it.
+        composer: knows the hooks that could be added.
+
+    Raises:
+        UserError: an unknown key, a plus or a removal where none is allowed, or a value of the wrong type.
+    """
+    key, value = override.key_or_group, override.value()
+    for path, item in _entries(key, value, base):
+        nodes = [node for node in foreign if path == node or path.startswith(f"{node}.")]
+        if nodes:
+            _check_foreign(override, path, item, min(nodes, key=len), base, composer)
+        elif override.is_delete():
+            _check_removal(override, path, base, composer)
+        else:
+            known = _find(path, base, composer)
+            if override.is_add():
+                raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(item)}.")
+            _check_type(path, item, known)
+
+
+def _may_build(node: str, base: Mapping[str, Any]) -> bool:
+    """Return whether a node is a place for something with a `_target_`: a section that has one, a hook, or a part."""
+    root, _, rest = node.partition(".")
+    section = base.get(root)
+    return isinstance(section, Mapping) and (TARGET in section or (root == "hooks" and bool(rest)))
+
+
+def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield what a value sets, one entry at a time.
+
+    With a base, a mapping is taken apart only where it is merged into another; without one, everywhere.
+    """
+    merged = base is None or isinstance(_lookup(base, path), Mapping | None)
+    if isinstance(value, Mapping) and value and merged:
+        for name, item in value.items():
+            yield from _entries(f"{path}.{name}" if path else str(name), item, base)
+    else:
+        yield path, value
+
+
+def _lookup(base: Any, path: str) -> Any:
+    for part in path.split("."):
+        base = _children(base).get(part)
+    return base
+
+
+def _children(node: Any) -> dict[str, Any]:
+    if isinstance(node, Mapping):
+        return {str(key): value for key, value in node.items()}
+    return {str(index): value for index, value in enumerate(node)} if isinstance(node, list) else {}
+
+
+def _find(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
+    """Return the value that a path has in the config, or raise with the nearest path that exists."""
+    node: Any = base
+    parts = path.split(".")
+    for depth, part in enumerate(parts):
+        children = _children(node)
+        if part not in children:
+            raise _unknown_key(parts, depth, children, base, composer)
+        node = children[part]
+    return node
+
+
+def _unknown_key(
+    parts: Sequence[str], depth: int, siblings: Mapping[str, Any], base: Mapping[str, Any], composer: Composer
+) -> UserError:
+    above, part, below = ".".join(parts[:depth]), parts[depth], "".join(f".{each}" for each in parts[depth + 1 :])
+    if above == "hooks":
+        return _unknown_hook(part, sorted(siblings), composer)
+    if TARGET in siblings:
+        return unknown_name(f"argument of {above}", part, [name for name in siblings if name != TARGET])
+    prefix = f"{above}." if above else ""
+    siblings = siblings if above else dict.fromkeys([*siblings, *composer.groups()])
+    near = difflib.get_close_matches(part, siblings, n=1) if siblings else []
+    candidate = f"{prefix}{near[0]}{below}" if near else _same_name(parts[-1], base)
+    hint = f" Did you mean '{candidate}'?" if candidate else ""
+    listing = f" Expected one of: {', '.join(prefix + name for name in sorted(siblings))}." if siblings else ""
+    return UserError(f"Unknown key '{'.'.join(parts)}'.{hint}{listing}")
+
+
+def _same_name(name: str, base: Mapping[str, Any]) -> str | None:
+    """Return a path whose last part is a name, or nearly so: "trainer.epochs" for "epochs"."""
+    paths = {path.rpartition(".")[2]: path for path, _ in _entries("", base) if TARGET not in path}
+    near = difflib.get_close_matches(name, paths, n=1, cutoff=0.75)
+    return paths[near[0]] if near else None
+
+
+def _unknown_hook(name: str, present: Sequence[str], composer: Composer) -> UserError:
+    addable = [option for option in composer.options("hooks") if option not in present]
+    if name in addable:
+        return UserError(f"The hook '{name}' is not part of this run. Expected +hooks={name} to add it first.")
+    hint = did_you_mean(name, [*present, *addable])
+    return UserError(f"Unknown hook '{name}'.{hint} Expected one of this run's: {', '.join(present)}.")
+
+
+def _check_foreign(
+    override: Override, path: str, value: Any, node: str, base: Mapping[str, Any], composer: Composer
+) -> None:
+    """Check what can be checked of a node whose target is the user's own: that it stands where something is built."""
+    if node.count(".") > (1 if node.startswith("hooks.") else 0):
+        _find(node, base, composer)
+    parent, _, name = path.rpartition(".")
+    exists = name in _children(_lookup(base, parent))
+    if override.is_add() and exists:
+        raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(value)}.")
+    if override.type is OverrideType.CHANGE and not exists:
+        raise UserError(f"'{override.input_line}' sets what does not exist yet. Expected +{path}={show(value)}.")
+
+
+def _check_removal(override: Override, path: str, base: Mapping[str, Any], composer: Composer) -> None:
+    _find(path, base, composer)
+    if not path.startswith("hooks.") or path.count(".") > 1:
+        text = override.input_line
+        raise UserError(f"'{text}' removes what every run needs. Expected ~hooks.<name>, or {path}=<value>.")
+
+
+def _check_type(path: str, value: Any, known: Any) -> None:
+    if is_interpolation(value) or is_interpolation(known):
+        return
+    if isinstance(known, Mapping):
+        is_hook = path.startswith("hooks.") and path.count(".") == 1
+        if not isinstance(value, Mapping) and not (is_hook and value is None):
+            remove = f", or {path}=null to remove it" if is_hook else ""
+            raise UserError(f"{path}={show(value)} received. Expected a value for one of its keys{remove}.")
+        return
+    annotation, choices = _declared(path)
+    annotation = annotation or like(known)
+    if not fits(value, annotation):
+        expected = f"one of: {', '.join(choices)}" if choices else describe(annotation)
+        raise UserError(f"{path}={show(value)} received. Expected {expected}.{_mend(path, value, annotation)}")
+
+
+def _mend(path: str, value: Any, annotation: Any) -> str:
+    if isinstance(value, float) and value.is_integer() and fits(1, annotation):
+        return f" Write {path}={int(value)}."
+    if isinstance(value, str) and fits([value], annotation):
+        return f" Write {path}=[{value}]."
+    return ""
+
+
+def _declared(path: str) -> tuple[Any, Sequence[str]]:
+    """Return the type of a key of the schema and the values it may have; None and nothing for other keys."""
+    schema: type = TrainerConfig if path.startswith("trainer.") else TrainConfig
+    name = path.removeprefix("trainer.")
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    choices = fields[name].metadata.get("choices", ()) if name in fields else ()
+    return typing.get_type_hints(schema).get(name), choices

@@ -1,0 +1,120 @@
+"""Everything that can be checked before TensorFlow is imported: from the command line to validated configs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from trainer.config.choices import check_choice, is_group_choice
+from trainer.config.command import Command, expand_sweep, parse_overrides
+from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed
+from trainer.config.keys import check_value, foreign_nodes
+from trainer.config.validate import validate
+from trainer.config.values import show
+from trainer.errors import UserError
+
+
+@dataclass(frozen=True)
+class Job:
+    """Hold one run to make.
+
+    Attributes:
+        config: resolved and validated, plain values; hooks that were removed are left out.
+        recipe: the recipe's name; several are joined by "+".
+        overrides: as the user wrote them, one value each.
+    """
+
+    config: dict[str, Any]
+    recipe: str
+    overrides: list[str]
+
+
+def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
+    """Return the jobs of a command, each composed and checked.
+
+    Args:
+        command: the parsed command line.
+        config_dir: the project's configs.
+
+    Raises:
+        UserError: any mistake that shows without building something.
+    """
+    with open_composer(command, config_dir) as composer:
+        overrides = parse_overrides(command.overrides, composer.loader)
+        for override in overrides:
+            _check_is_ours(override)
+        _check_repetition(overrides)
+        bases: dict[tuple[str, ...], dict[str, Any]] = {}
+        return [_job(texts, composer, bases) for texts in expand_sweep(overrides, command.sweep)]
+
+
+def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
+    """Check the overrides of a command that shows a config; it may be incomplete.
+
+    Args:
+        command: with `display` flags.
+        config_dir: the project's configs.
+
+    Raises:
+        UserError: an unknown group, option or key, or a value of the wrong type.
+    """
+    with open_composer(command, config_dir) as composer:
+        overrides = parse_overrides(command.overrides, composer.loader)
+        ours = [override for override in overrides if not override.is_hydra_override()]
+        for texts in expand_sweep(ours, command.sweep):
+            _compose(texts, composer, {})
+
+
+def _check_is_ours(override: Override) -> None:
+    if override.is_hydra_override() or override.key_or_group == "hydra":
+        raise UserError(
+            f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
+            "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
+        )
+
+
+def _check_repetition(overrides: Sequence[Override]) -> None:
+    """Refuse a key that is set twice: Hydra takes the last without a word, or none."""
+    for key, count in Counter(override.get_key_element() for override in overrides).items():
+        if count > 1:
+            several = " For several, write {key}=[first,second]." if key in ("recipe", "+hooks") else ""
+            raise UserError(f"'{key}' is given {count} times. Expected it once.{several.format(key=key)}")
+
+
+def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]) -> Job:
+    composed, choices = _compose(texts, composer, bases)
+    recipe = choices.get("recipe", "").strip("[]").replace(",", "+")
+    if not recipe:
+        known = ", ".join(composer.options("recipe"))
+        raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")
+    config = typed(composed)
+    validate(config)
+    config["hooks"] = {name: hook for name, hook in config["hooks"].items() if hook is not None}
+    return Job(config, recipe, texts)
+
+
+def _compose(
+    texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the composed config and what each group is set to, after checking every override by itself.
+
+    The config that the group choices alone give is composed first: it shows which keys exist.
+    """
+    overrides = parse_overrides(texts, composer.loader)
+    choosing = [override for override in overrides if is_group_choice(override, composer)]
+    setting = [override for override in overrides if override not in choosing]
+    choices = {each.key_or_group: show(each.value()) for each in choosing if each.type.name == "CHANGE"}
+    for override in choosing:
+        check_choice(override, composer, choices)
+    chosen = tuple(str(override.input_line) for override in choosing)
+    if chosen not in bases:
+        bases[chosen] = composer.compose(chosen)
+    foreign = foreign_nodes(setting, bases[chosen])
+    for override in setting:
+        check_value(override, bases[chosen], foreign, composer)
+    return (composer.compose(texts) if setting else bases[chosen]), choices

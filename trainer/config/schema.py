@@ -1,0 +1,62 @@
+"""Names, types and ranges of the config. Composed by Hydra; free of TensorFlow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(default: Any, help_text: str, **limits: Any) -> Any:
+    """Return a dataclass field with a help text and limits.
+
+    Args:
+        default: the value where none is given.
+        help_text: what the setting does.
+        limits: `minimum` and `maximum`, both allowed values, or `choices`.
+    """
+    return field(default=default, metadata={"help": help_text, **limits})
+
+
+def section(help_text: str, **limits: Any) -> Any:
+    """Return a dataclass field for a free-form mapping: a `_target_` with its arguments, or several by name.
+
+    Args:
+        help_text: what the section describes.
+        limits: `target`, whether the section must have a `_target_`.
+    """
+    return field(default_factory=dict, metadata={"help": help_text, **limits})
+
+
+@dataclass
+class TrainerConfig:
+    """Say how long, how often and where to train."""
+
+    epochs: int | None = setting(None, "passes over the training split", minimum=1)
+    steps: int | None = setting(None, "optimizer steps", minimum=1)
+    batch_size: int = setting(64, "training examples a step", minimum=1)
+    evaluation_batch_size: int = setting(256, "examples a step of evaluation", minimum=1)
+    evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
+    report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)
+    monitor: str = setting("metric/accuracy", "the validation metric that decides which step is the best")
+    monitor_mode: str = setting("max", "whether a larger or a smaller value is better", choices=("max", "min"))
+    placement: str = setting("auto", "where batches are made", choices=("auto", "device", "host"))
+    compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
+    threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
+
+
+@dataclass
+class TrainConfig:
+    """Hold everything that decides a run."""
+
+    seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
+    run_dir: str | None = setting(None, "where the run is written; null: runs/<recipe>/<date_time>")
+    init_from: str | None = setting(None, "a run directory whose weights the networks start from")
+    plugins: list[str] = field(default_factory=list, metadata={"help": "packages that a _target_ may name"})
+    debug: bool = setting(False, "whether errors show their traceback")
+    task: dict[str, Any] = section("builds the networks and the objectives", target=True)
+    data: dict[str, Any] = section("opens the data", target=True)
+    model: dict[str, Any] = section("builds the model", target=True)
+    optimizer: dict[str, Any] = section("builds the optimizer", target=True)
+    schedule: dict[str, Any] = section("builds the schedule of the learning rate", target=True)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig, metadata={"help": "how long, how often, where"})
+    hooks: dict[str, Any] = section("hooks by name; null removes one")

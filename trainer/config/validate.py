@@ -1,0 +1,95 @@
+"""Ranges and combinations that types cannot say. Pure; free of TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config.resolve import check_path
+from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.config.values import fits, show
+from trainer.errors import UserError, did_you_mean
+
+
+def validate(config: Mapping[str, Any]) -> None:
+    """Check a composed config whose names and types are right already.
+
+    Args:
+        config: plain values, resolved; keys as in `TrainConfig`.
+
+    Raises:
+        UserError: a value out of range, or values that do not go together.
+    """
+    _check_fields(TrainConfig, config, "")
+    _check_fields(TrainerConfig, config["trainer"], "trainer.")
+    _check_duration(config["trainer"])
+    _check_optimizer(config["optimizer"])
+    _check_plugins(config["plugins"])
+    for name, hook in config["hooks"].items():
+        if hook is not None:
+            _check_target(f"hooks.{name}", hook)
+    _check_paths(config, config["plugins"])
+
+
+def _check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
+    for field in dataclasses.fields(schema):
+        value, key = values[field.name], prefix + field.name
+        if field.metadata.get("target"):
+            _check_target(key, value)
+        elif value is not None:
+            _check_limits(key, value, field.metadata)
+
+
+def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if "minimum" in limits and value < limits["minimum"]:
+        raise UserError(f"{key}={value} received. Expected at least {limits['minimum']}.")
+    if "maximum" in limits and value > limits["maximum"]:
+        raise UserError(f"{key}={value} received. Expected at most {limits['maximum']}.")
+    if "choices" in limits and value not in limits["choices"]:
+        choices = limits["choices"]
+        raise UserError(f"{key}={value} received.{did_you_mean(value, choices)} Expected one of: {', '.join(choices)}.")
+    if value == "":
+        raise UserError(f"{key} is empty. Expected a text; to leave it out, write {key}=null.")
+
+
+def _check_target(key: str, section: Any) -> None:
+    if not isinstance(section, Mapping):
+        raise UserError(f"{key}={show(section)} received. Expected a mapping with a _target_.")
+    target = section.get("_target_")
+    if not isinstance(target, str) or not target:
+        raise UserError(f"{key} has no _target_. Expected {key}._target_=<import path of what it builds>.")
+
+
+def _check_duration(trainer: Mapping[str, Any]) -> None:
+    epochs, steps = trainer["epochs"], trainer["steps"]
+    if epochs is not None and steps is not None:
+        raise UserError(
+            f"trainer.epochs={epochs} and trainer.steps={steps} are both set. "
+            "Expected exactly one: add trainer.epochs=null or trainer.steps=null."
+        )
+    if epochs is None and steps is None:
+        raise UserError("Neither trainer.epochs nor trainer.steps is set. Expected one, such as trainer.epochs=20.")
+
+
+def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
+    rate: Any = optimizer.get("learning_rate")
+    if not fits(rate, float) or not math.isfinite(rate) or rate <= 0:
+        raise UserError(f"optimizer.learning_rate={show(rate)} received. Expected a number above 0, such as 0.001.")
+
+
+def _check_plugins(plugins: list[str]) -> None:
+    for name in plugins:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UserError(f"plugins holds {name!r}. Expected names of packages, such as plugins=[my_package].")
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            raise UserError(f"plugins holds '{name}', a module of Python itself. Expected a package of your own.")
+
+
+def _check_paths(node: Any, plugins: list[str]) -> None:
+    if isinstance(node, Mapping) and "_target_" in node:
+        check_path(node["_target_"], plugins=plugins)
+    for child in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
+        _check_paths(child, plugins)

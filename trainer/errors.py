@@ -1,0 +1,45 @@
+"""Errors that a user can mend, shown as one line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Report a mistake in what the user gave.
+
+    The message is one line: what was received, what was expected, how to mend it. The command line prints it
+    without a traceback and exits with code 2.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class NonFiniteError(ArithmeticError):
+    """Report that a step produced NaN or infinity, and that its update was withheld."""
+
+
+def did_you_mean(received: str, known: Iterable[str]) -> str:
+    """Return a suggestion such as " Did you mean 'steps'?", or an empty string when nothing known is close.
+
+    Args:
+        received: the name that was given.
+        known: the names that exist.
+    """
+    close = difflib.get_close_matches(received, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:
+    """Return the error for a name that does not exist: what was received, a suggestion, what exists.
+
+    Args:
+        kind: what the name stands for, such as "quantizer".
+        received: the name that was given.
+        known: the names that exist.
+    """
+    names = sorted(known)
+    listing = ", ".join(names) if names else "none"
+    return UserError(f"Unknown {kind} '{received}'.{did_you_mean(received, names)} Expected one of: {listing}.")

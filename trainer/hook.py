@@ -1,0 +1,160 @@
+"""The hook interface: a GraphHook may change training, a HostHook watches it and asks."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from trainer.objective import Batch
+from trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+Tensors = dict[str, tf.Tensor]
+Gradients = dict[str, tf.Tensor | None]
+
+
+class Hook(ABC):
+    """Carry what both kinds of hooks declare.
+
+    Attributes:
+        name: the key under `hooks` in the config; set by the builder, unique in a run.
+        before: names of hooks that must come after this one, where they are present.
+        after: names of hooks that must come before this one, where they are present.
+        conflicts: names of hooks that cannot run beside this one.
+        priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered.
+    """
+
+    name: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    priority: int = 50
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the hook adds to `summary.json` under its name: JSON values only."""
+        return {}
+
+
+class GraphHook(Hook):
+    """Change training from inside the traced step.
+
+    Every stage but `rebuild_model` and `build` is traced once and must be pure: it takes tensors and returns
+    tensors; it prints nothing and touches no file. The stages run in the order in which they stand here. A stage
+    that a hook does not override costs nothing.
+
+    Attributes:
+        network: name of the network that the hook works on.
+        reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
+        supports_xla: whether XLA can compile what it traces; not so for a hook that calls NumPy.
+    """
+
+    network: str = "model"
+    reads: tuple[str, ...] = ()
+    supports_xla: bool = True
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        """Return the model to train: the same variables, perhaps with layers inserted. Runs before `build`."""
+        return model
+
+    def request_taps(self, model: keras.Model) -> dict[str, Any]:
+        """Return inner Keras tensors of a functional model, by name; their values appear in `context.taps`."""
+        return {}
+
+    def build(self, context: BuildContext) -> None:
+        """Create state variables and resolve patterns. Runs once, outside the graph."""
+
+    @abstractmethod
+    def state(self) -> dict[str, tf.Variable]:
+        """Return the hook's variables by name; they are in every checkpoint. An empty dict declares: no state."""
+
+    def writes(self) -> dict[str, tf.Variable]:
+        """Return the variables that `update_ops` writes; the audit refuses a run in which nothing writes them."""
+        return {}
+
+    def frozen(self) -> set[str]:
+        """Return names of latent variables that get no gradient on purpose."""
+        return set()
+
+    def projected(self) -> set[str]:
+        """Return names of latent variables that `project` may rewrite; shown in the plan."""
+        return set()
+
+    def stored_bits(self) -> dict[str, float]:
+        """Return bits per entry in the shipped network, by variable name, where it is not the variable's own dtype."""
+        return {}
+
+    def transform_batch(self, batch: Batch, context: StepContext) -> Batch:
+        """Return the batch that training uses. Not called in evaluation."""
+        return batch
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        """Return the tensors that the forward pass uses in place of the latent variables, under the same names."""
+        return weights
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        """Return losses to add to the objective's, by name; each of shape [batch] or []."""
+        return {}
+
+    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
+        """Return the gradients that the optimizer gets, under the same names."""
+        return gradients
+
+    def veto(self, context: StepContext) -> Tensors:
+        """Return named bool scalars; when one is True, nothing of this step is written and the loop stops."""
+        return {}
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        """Create and return ops that write this hook's state; they go into UPDATE_OPS and run before the apply."""
+        return []
+
+    def project(self, context: StepContext) -> None:
+        """Assign latent variables back into their set (mask, clip), after the optimizer, its slots and its EMA."""
+
+    def measure(self, context: StepContext) -> Tensors:
+        """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection."""
+        return {}
+
+
+class HostHook(Hook):
+    """Watch a run from the edges of its traced chunks, and ask for things through `run.control`.
+
+    A host hook never changes a variable. Stages run in the hooks' order; `on_fit_end` and `on_exception` run for
+    every hook even when one of them raises.
+    """
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next step after `step` at which the loop must come up for this hook; None for no wish."""
+        return None
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on exactly: JSON values only. An empty dict declares: no state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+    def on_fit_begin(self, run: Run) -> None:
+        """Start: the networks are built, the step is traced and audited, nothing has been trained."""
+
+    def on_resume(self, run: Run) -> None:
+        """Go on after `load_state_dict`; called in place of nothing, before `on_fit_begin`."""
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        """See the edge of a chunk; `report` holds the training metrics when a report is due, else None."""
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        """See the metrics of a split ("validation" or "test")."""
+
+    def before_save(self, run: Run) -> None:
+        """Prepare for a checkpoint that is about to be written."""
+
+    def on_exception(self, run: Run, error: BaseException) -> None:
+        """See the error that ends the run."""
+
+    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        """Finish: `summary` is what `summary.json` holds. Close files here."""

@@ -1,0 +1,178 @@
+"""Batches addressed by their step: resume is one integer, and no queue can replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+from trainer.input.data import Split
+from trainer.input.order import epoch_permutation
+from trainer.input.source import HOST, Source
+from trainer.objective import Batch
+
+DEVICE_BYTES = 2**30
+"""Placement "auto" holds sets smaller than this many bytes on the device."""
+
+
+class TrainingBatches:
+    """Give the batch of any training step, shuffled anew in every epoch.
+
+    The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch
+    also where the batch does not divide the split. Such a batch holds the end of one epoch and the start of the next.
+
+    Attributes:
+        split: what is drawn from.
+        batch_size: examples per batch.
+        seed: of the order.
+        placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
+    """
+
+    def __init__(self, split: Split, *, batch_size: int, seed: int, placement: str = "auto") -> None:
+        """Take a split.
+
+        Args:
+            split: the training split.
+            batch_size: examples per batch, 1 .. split.size.
+            seed: of the order; the run's seed.
+            placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
+
+        Raises:
+            UserError: a batch size or placement out of range.
+        """
+        _check_batch_size(batch_size)
+        if batch_size > split.size:
+            raise UserError(
+                f"Received batch size {batch_size} for {split.size} {split.name} examples; expected 1..{split.size}. "
+                "Choose a smaller batch."
+            )
+        self.split, self.batch_size, self.seed = split, batch_size, seed
+        self.placement = _resolve_placement(placement, split.source)
+        self._source = split.source.on_accelerator() if self.placement == "device" else split.source
+        self._rows = _held(split)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the batches of an epoch: a fraction where the batch does not divide the split."""
+        return self.split.size / self.batch_size
+
+    def epoch_end(self, epoch: int) -> int:
+        """Return the first step before which `epoch` whole epochs have been drawn.
+
+        Args:
+            epoch: number of epochs, 0 or more.
+        """
+        return -(-epoch * self.split.size // self.batch_size)
+
+    def indices(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the rows of the source that make up the batch of a step: int64 [batch].
+
+        Args:
+            step: int64 scalar, batches drawn before this one.
+        """
+        with tf.device(HOST):
+            position = step * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+            return tf.gather(self._rows, epoch_permutation(position, self.split.size, self.seed))
+
+    def batch(self, step: tf.Tensor) -> Batch:
+        """Return the batch of a step: a pure function of (seed, step).
+
+        Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits. Inside a function
+        that XLA compiles it does not (see `epoch_permutation`); compile what uses the batch.
+
+        Args:
+            step: int64 scalar, batches drawn before this one.
+
+        Returns:
+            What the source gives, each [batch, ...], and "index": int64 [batch], the rows in the source.
+        """
+        indices = self.indices(step)
+        return {**self._source.gather(indices), "index": indices}
+
+    def dataset(self, start: int) -> tf.data.Dataset:
+        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order.
+
+        Args:
+            start: first step; a resumed run gives the number of steps it has made.
+        """
+        with tf.device(HOST):
+            steps = tf.data.Dataset.range(start, tf.int64.max)
+            pure = tf.autograph.experimental.do_not_convert(self.batch)
+            return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+
+    def iterator(self, start: int) -> Iterator[Batch]:
+        """Return a `tf.data` iterator over `dataset(start)`; a traced loop can take it as an argument.
+
+        Args:
+            start: first step.
+        """
+        with tf.device(HOST):
+            return iter(self.dataset(start))
+
+
+class EvaluationBatches:
+    """Give every example of a split exactly once, in order, in batches of one size.
+
+    Attributes:
+        split: what is evaluated.
+        batch_size: examples per batch; the split's size when that is smaller than what was asked for.
+    """
+
+    def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
+        """Take a split.
+
+        Args:
+            split: what is evaluated.
+            batch_size: examples per batch, at least 1; cut to the size of the split.
+            placement: see `TrainingBatches`.
+
+        Raises:
+            UserError: a batch size or placement out of range.
+        """
+        _check_batch_size(batch_size)
+        self.split, self.batch_size = split, min(batch_size, split.size)
+        self.placement = _resolve_placement(placement, split.source)
+        self._source = split.source.on_accelerator() if self.placement == "device" else split.source
+        self._rows = _held(split)
+
+    @property
+    def count(self) -> int:
+        """Return the number of batches."""
+        return -(-self.split.size // self.batch_size)
+
+    def batch(self, i: tf.Tensor) -> Batch:
+        """Return one batch; the last one is padded to full size with examples of weight 0.
+
+        Args:
+            i: int64 scalar in [0, count).
+
+        Returns:
+            What the source gives, each [batch, ...]; "index": int64 [batch], the rows in the source; "weights":
+            float32 [batch], 1 for an example and 0 for padding.
+        """
+        with tf.device(HOST):
+            position = i * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+            indices = tf.gather(self._rows, tf.minimum(position, self.split.size - 1))
+            weights = tf.cast(position < self.split.size, tf.float32)
+        return {**self._source.gather(indices), "index": indices, "weights": weights}
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if not is_whole_number(batch_size) or batch_size < 1:
+        raise UserError(f"Received batch size {batch_size!r}; expected an integer of 1 or more.")
+
+
+def _resolve_placement(placement: str, source: Source) -> str:
+    if placement not in ("auto", "device", "host"):
+        raise unknown_name("placement", placement, ("auto", "device", "host"))
+    if placement == "auto":
+        return "device" if source.bytes < DEVICE_BYTES else "host"
+    return placement
+
+
+def _held(split: Split) -> tf.Tensor:
+    """Return the split's rows as one eager tensor, int64 [size], that traced functions capture."""
+    with tf.init_scope(), tf.device(HOST):
+        return tf.convert_to_tensor(split.indices)

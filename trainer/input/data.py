@@ -1,0 +1,91 @@
+"""What a run is given to learn from: splits of examples that share nothing."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.errors import UserError
+from trainer.input.source import Source
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Name the rows of a source that serve one purpose.
+
+    Attributes:
+        name: "train", "validation" or "test".
+        source: where the examples lie.
+        indices: int64 [size], rows of the source, each at most once.
+    """
+
+    name: str
+    source: Source
+    indices: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Check the indices.
+
+        Raises:
+            UserError: they are empty, not int64 [size], repeated, or outside the source.
+        """
+        indices = self.indices
+        if indices.dtype != np.int64 or indices.ndim != 1:
+            raise UserError(
+                f"Split '{self.name}' received indices of dtype {indices.dtype} and shape {list(indices.shape)}; "
+                "expected int64 [size]. Convert them with numpy.asarray(indices, numpy.int64)."
+            )
+        if not indices.size:
+            raise UserError(f"Split '{self.name}' is empty; expected at least one example. Give it a larger share.")
+        if indices.min() < 0 or indices.max() >= self.source.size:
+            raise UserError(
+                f"Split '{self.name}' names rows {indices.min()}..{indices.max()}; expected rows within "
+                f"0..{self.source.size - 1}. Make the indices from the source's size."
+            )
+        repeated = indices.size - np.unique(indices).size
+        if repeated:
+            raise UserError(f"Split '{self.name}' repeats {repeated} rows; expected each once. Remove the repeats.")
+
+    @property
+    def size(self) -> int:
+        """Return the number of examples."""
+        return int(self.indices.size)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Hold the three splits of a data set.
+
+    Attributes:
+        name: what the data is called, such as "mnist".
+        train: what the networks learn from.
+        validation: what decides between settings and steps.
+        test: what is looked at once, at the end.
+        input_shape: shape of one input, without the batch.
+        classes: number of classes; labels lie in [0, classes).
+    """
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    input_shape: tuple[int, ...]
+    classes: int
+
+    def __post_init__(self) -> None:
+        """Check that no example serves two purposes.
+
+        Raises:
+            UserError: two splits of one source share rows.
+        """
+        for first, second in itertools.combinations((self.train, self.validation, self.test), 2):
+            if first.source is not second.source:
+                continue
+            overlap = np.intersect1d(first.indices, second.indices).size
+            if overlap:
+                raise UserError(
+                    f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
+                    "expected none. Split the indices once, before any shuffling."
+                )

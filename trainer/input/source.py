@@ -1,0 +1,115 @@
+"""Where examples lie: a source gives rows by index, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.objective import Batch
+
+HOST = "CPU:0"
+"""The device where input is prepared when it is not held on an accelerator."""
+
+
+class Source(Protocol):
+    """Give examples by row."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of examples."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all examples take, in bytes."""
+        ...
+
+    def gather(self, indices: tf.Tensor) -> Batch:
+        """Return examples as a batch.
+
+        Pure, and made of TensorFlow ops only: works eagerly, in `tf.data` and in a traced loop.
+
+        Args:
+            indices: int64 [n], rows in [0, size).
+
+        Returns:
+            Tensors of shape [n, ...] by name, at least "inputs" and "targets".
+        """
+        ...
+
+    def on_accelerator(self) -> Source:
+        """Return this source with its examples in the accelerator's memory; itself where there is none."""
+        ...
+
+
+class ArraySource:
+    """Hold arrays in memory and gather their rows.
+
+    The arrays keep their own dtype: images stay uint8, and `transform` casts only the rows of a batch. They become
+    eager tensors once, here; a traced function captures them as inputs, so no graph holds a copy as a constant.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], transform: Callable[[Batch], Batch]) -> None:
+        """Take arrays of equal length.
+
+        Args:
+            arrays: arrays of shape [size, ...] by name, such as "inputs" and "targets".
+            transform: applied to the gathered rows; pure, made of TensorFlow ops only.
+
+        Raises:
+            UserError: there is no array, the arrays are empty, or their lengths differ.
+        """
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1 or not all(lengths.values()):
+            found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
+            raise UserError(f"Received arrays of lengths {found}; expected one equal, positive length. Mend the data.")
+        # A source may be made while a function is being traced; its tensors must outlive that trace.
+        with tf.init_scope(), tf.device(HOST):
+            self._tensors = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
+        self._transform = transform
+        self._device: str | None = HOST
+        self._accelerated: ArraySource | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the number of examples."""
+        return int(next(iter(self._tensors.values())).shape[0])
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all examples take, in bytes."""
+        return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in self._tensors.values())
+
+    def gather(self, indices: tf.Tensor) -> Batch:
+        """Return the transformed rows.
+
+        Args:
+            indices: int64 [n], rows in [0, size).
+
+        Returns:
+            What `transform` makes of the rows: tensors of shape [n, ...] by name.
+        """
+        # Arrays on the host are gathered there: only the batch travels to the accelerator, not the arrays.
+        with tf.device(self._device):
+            rows = {name: tf.gather(tensor, indices) for name, tensor in self._tensors.items()}
+        return self._transform(rows)
+
+    def on_accelerator(self) -> ArraySource:
+        """Return this source with its arrays in the accelerator's memory; itself where there is none.
+
+        All splits of one source share the copy.
+        """
+        accelerators = tf.config.list_logical_devices("GPU")
+        if not accelerators or self._device is None:
+            return self
+        if self._accelerated is None:
+            copy = object.__new__(ArraySource)
+            with tf.init_scope(), tf.device(accelerators[0].name):
+                copy._tensors = {name: tf.identity(tensor) for name, tensor in self._tensors.items()}
+            copy._transform, copy._device, copy._accelerated = self._transform, None, None
+            self._accelerated = copy
+        return self._accelerated

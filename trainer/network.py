@@ -1,0 +1,91 @@
+"""A network: one Keras model, the optimizer that trains it, and names for its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+
+
+@dataclass
+class Network:
+    """Hold a model with its optimizer.
+
+    Attributes:
+        name: unique among the networks of a run, such as "model" or "generator".
+        model: any built Keras 3 model. Hooks may replace it once, before training, by `rebuild_model`.
+        optimizer: the Keras optimizer of this network alone. Two networks never share one.
+        taps: inner tensors that hooks asked for, by name. Functional models only.
+        tapped: the model with the taps as further outputs; made on first use.
+    """
+
+    name: str
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    taps: dict[str, Any] = field(default_factory=dict)
+    tapped: keras.Model | None = None
+
+    @property
+    def variables(self) -> dict[str, keras.Variable]:
+        """Return every variable of the model (weights, moving statistics, seed state) by unique name."""
+        return name_variables(self.model.variables, _seed_names(self.model))
+
+    @property
+    def weights(self) -> dict[str, keras.Variable]:
+        """Return the model's weights and moving statistics, without seed state, by unique name."""
+        weights = {id(variable) for variable in self.model.weights}
+        return {name: variable for name, variable in self.variables.items() if id(variable) in weights}
+
+    @property
+    def trainable_variables(self) -> dict[str, keras.Variable]:
+        """Return the latent (trainable) variables by unique name."""
+        trainable = {id(variable) for variable in self.model.trainable_variables}
+        return {name: variable for name, variable in self.variables.items() if id(variable) in trainable}
+
+    @property
+    def state_variables(self) -> dict[str, keras.Variable]:
+        """Return the variables that the forward pass may change: moving statistics and seed state."""
+        trainable = {id(variable) for variable in self.model.trainable_variables}
+        return {name: variable for name, variable in self.variables.items() if id(variable) not in trainable}
+
+    @property
+    def optimizer_variables(self) -> dict[str, keras.Variable]:
+        """Return the optimizer's variables (iterations, slots) by unique name, without the optimizer's own.
+
+        Keras numbers optimizers by the process's history: their names would not be the same in the next run.
+        """
+        variables = self.optimizer.variables
+        return name_variables(variables, {id(v): v.path.partition("/")[2] or v.path for v in variables})
+
+
+def name_variables(
+    variables: Iterable[keras.Variable], names: Mapping[int, str] | None = None
+) -> dict[str, keras.Variable]:
+    """Return variables keyed by their Keras path; a path that repeats gets "_1", "_2", ... in order.
+
+    Keras does not promise unique paths (two layers of one name in a subclassed model share theirs).
+
+    Args:
+        variables: in the order in which the model or the optimizer lists them.
+        names: what to call some of them instead, by the identity of the variable.
+    """
+    named: dict[str, keras.Variable] = {}
+    for variable in variables:
+        path = (names or {}).get(id(variable), variable.path)
+        name, count = path, 0
+        while name in named:
+            count += 1
+            name = f"{path}_{count}"
+        named[name] = variable
+    return named
+
+
+def _seed_names(model: keras.Model) -> dict[int, str]:
+    """Return names for seed states after the layer that draws; Keras numbers them by the process's history instead."""
+    return {
+        id(generator.state): f"{layer.path or layer.name}/seed_generator_state"
+        for layer in model._flatten_layers()
+        for generator in layer._seed_generators
+    }

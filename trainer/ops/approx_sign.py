@@ -1,0 +1,29 @@
+"""The sign with the gradient of a piecewise quadratic function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from trainer.ops.binary_sign import binary_sign
+
+
+def approx_sign(x: tf.Tensor) -> tf.Tensor:
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0.
+
+    NaN stays NaN. Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
+
+    Args:
+        x: any shape and float dtype.
+    """
+
+    @tf.custom_gradient
+    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            magnitude = tf.abs(latent)
+            return tf.where(magnitude <= 1.0, (2.0 - 2.0 * magnitude) * upstream, tf.zeros_like(upstream))
+
+        return binary_sign(latent), gradient
+
+    return quantize(tf.convert_to_tensor(x))

@@ -1,0 +1,29 @@
+"""The sign with the straight-through estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from trainer.ops.binary_sign import binary_sign
+
+
+def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= clip_value}.
+
+    NaN stays NaN. Courbariaux et al. 2016, arXiv 1602.02830, equation 4.
+
+    Args:
+        x: any shape and float dtype.
+        clip_value: above 0; the gradient is cancelled where |x| exceeds it. Infinity cancels none.
+    """
+
+    @tf.custom_gradient
+    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            return tf.where(tf.abs(latent) <= clip_value, upstream, tf.zeros_like(upstream))
+
+        return binary_sign(latent), gradient
+
+    return quantize(tf.convert_to_tensor(x))

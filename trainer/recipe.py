@@ -1,0 +1,45 @@
+"""A recipe: the networks that are trained and the objectives of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from trainer.input.data import Data
+from trainer.network import Network
+from trainer.objective import Objective
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hold what a recipe's builder returns.
+
+    Attributes:
+        networks: with unique names; their optimizers are not built yet.
+        objectives: in the order in which a step runs them.
+    """
+
+    networks: list[Network]
+    objectives: list[Objective]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Give a recipe's builder what the config describes.
+
+    Attributes:
+        data: the opened data.
+        build_model: returns a new model as `model` in the config says; keyword arguments are passed on.
+        build_optimizer: returns a new optimizer as `optimizer` and `schedule` in the config say.
+    """
+
+    data: Data
+    build_model: Callable[..., keras.Model]
+    build_optimizer: Callable[[], keras.optimizers.Optimizer]
+
+
+RecipeBuilder = Callable[..., Any]
+"""Called as builder(parts=Parts, **arguments of `task` in the config); returns a Recipe."""

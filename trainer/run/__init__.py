@@ -1,0 +1,1 @@
+"""How a run proceeds: chunks, reports, evaluation, checkpoints, the run directory."""

@@ -1,0 +1,197 @@
+"""From a config to everything that a run needs, built and traced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.config.build import bind, build
+from trainer.errors import UserError
+from trainer.hook import GraphHook, Hook, HostHook
+from trainer.input.batches import EvaluationBatches, TrainingBatches
+from trainer.input.data import Data
+from trainer.network import Network
+from trainer.objective import Batch
+from trainer.order import order_hooks
+from trainer.recipe import Parts, Recipe
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.state import assign_variables
+from trainer.step.compile import use_xla
+from trainer.step.context import BuildContext
+from trainer.step.evaluate import Evaluator
+from trainer.step.loop import ChunkLoop
+from trainer.step.stage import in_stage
+from trainer.step.trainer import Trainer
+
+Config = Mapping[str, Any]
+
+
+@dataclass
+class Assembly:
+    """Hold a run, ready to start.
+
+    Attributes:
+        trainer: networks, objectives and graph hooks.
+        loop: the traced training loop.
+        validation: the traced evaluation of the validation split.
+        test: likewise of the test split.
+        host_hooks: in order.
+        total_steps: steps to make.
+        steps_per_epoch: steps an epoch, perhaps a fraction.
+    """
+
+    trainer: Trainer
+    loop: ChunkLoop
+    validation: Evaluator
+    test: Evaluator
+    host_hooks: list[HostHook]
+    total_steps: int
+    steps_per_epoch: float
+
+    @property
+    def measures(self) -> list[str]:
+        """Return the names of the training metrics."""
+        return self.loop.accumulators.names
+
+    def stored_bits(self) -> dict[str, dict[str, float]]:
+        """Return the bits an entry that hooks ship variables with, by network and variable."""
+        bits: dict[str, dict[str, float]] = {name: {} for name in self.trainer.networks}
+        for hook in self.trainer.hooks:
+            bits[hook.network] |= hook.stored_bits()
+        return bits
+
+
+def assemble(config: Config) -> Assembly:
+    """Build everything that a config describes, then trace and audit the step.
+
+    All names and arguments are checked before the data is opened, the data before a network is built.
+
+    Args:
+        config: the resolved config.
+
+    Raises:
+        UserError: a mistake that the user can mend.
+    """
+    settings, plugins = config["trainer"], config["plugins"]
+    hook_nodes = {name: node for name, node in config["hooks"].items() if node is not None}
+    for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
+        bind(node, plugins=plugins)
+    hooks = order_hooks([_build_hook(name, node, plugins) for name, node in hook_nodes.items()])
+    keras.utils.set_random_seed(config["seed"])
+    data: Data = build(config["data"], plugins=plugins)
+    training = TrainingBatches(
+        data.train, batch_size=settings["batch_size"], seed=config["seed"], placement=settings["placement"]
+    )
+    total_steps = _total_steps(settings, training)
+    recipe = _build_recipe(config, data, total_steps)
+    graph_hooks = [hook for hook in hooks if isinstance(hook, GraphHook)]
+    _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
+    _build_hooks(recipe.networks, graph_hooks, training, total_steps, config)
+    trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"])
+    xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
+    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    validation, test = (
+        Evaluator(trainer, batches.batch, batches.count)
+        for batches in (
+            EvaluationBatches(split, batch_size=settings["evaluation_batch_size"], placement=settings["placement"])
+            for split in (data.validation, data.test)
+        )
+    )
+    host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
+    return Assembly(trainer, loop, validation, test, host_hooks, total_steps, training.steps_per_epoch)
+
+
+def _build_hook(name: str, node: Config, plugins: list[str]) -> Hook:
+    hook = build(node, plugins=plugins)
+    if not isinstance(hook, Hook):
+        raise UserError(f"hooks.{name} builds a {type(hook).__name__}. Expected a GraphHook or a HostHook.")
+    hook.name = name
+    return hook
+
+
+def _total_steps(settings: Config, training: TrainingBatches) -> int:
+    if settings["steps"] is not None:
+        return int(settings["steps"])
+    return training.epoch_end(settings["epochs"])
+
+
+def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
+    plugins = config["plugins"]
+
+    def build_model(**injected: Any) -> keras.Model:
+        return build(config["model"], plugins=plugins, **injected)
+
+    def build_optimizer() -> keras.optimizers.Optimizer:
+        rate = config["optimizer"]["learning_rate"]
+        schedule = build(config["schedule"], plugins=plugins, learning_rate=rate, total_steps=total_steps)
+        return build({**config["optimizer"], "learning_rate": schedule}, plugins=plugins)
+
+    return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer))
+
+
+def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
+    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
+    for network in networks:
+        for hook in hooks:
+            if hook.network == network.name:
+                with in_stage(hook, "rebuild_model"):
+                    network.model = hook.rebuild_model(network.model)
+        for hook in hooks:
+            if hook.network == network.name:
+                with in_stage(hook, "request_taps"):
+                    network.taps |= hook.request_taps(network.model)
+    if init_from is not None:
+        _load_initial_weights(networks, init_from)
+    for network in networks:
+        network.optimizer.build(network.model.trainable_variables)
+
+
+def _load_initial_weights(networks: list[Network], init_from: str) -> None:
+    path = Path(init_from).expanduser()
+    if not (path / "checkpoints").is_dir():
+        raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
+    store = CheckpointStore(path / "checkpoints")
+    checkpoint = store.load("best" if "best" in store.tags() else "last")
+    for network in networks:
+        keys = {f"network/{network.name}/{name}": variable.value for name, variable in network.weights.items()}
+        assign_variables(keys, checkpoint.tensors, f"init_from={init_from}")
+
+
+def _build_hooks(
+    networks: list[Network], hooks: list[GraphHook], training: TrainingBatches, total_steps: int, config: Config
+) -> None:
+    named = {network.name: network for network in networks}
+    states: dict[str, tf.Variable] = {}
+    for hook in hooks:
+        if hook.network not in named:
+            raise UserError(
+                f"The hook '{hook.name}' works on the network '{hook.network}'. Expected: {', '.join(named)}."
+            )
+        context = BuildContext(
+            named[hook.network],
+            total_steps,
+            training.steps_per_epoch,
+            training.batch_size,
+            config["seed"],
+            dict(states),
+        )
+        with in_stage(hook, "build"):
+            hook.build(context)
+        states |= {f"{hook.name}/{name}": variable for name, variable in hook.state().items()}
+
+
+def _batch_function(training: TrainingBatches) -> Any:
+    if training.placement == "device":
+        return training.batch
+    iterator = training.iterator(0)
+
+    def next_batch(step: tf.Tensor) -> Batch:
+        del step  # the iterator stands at it
+        return next(iterator)
+
+    return next_batch

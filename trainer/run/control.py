@@ -1,0 +1,132 @@
+"""What host hooks see of a run, and how they ask for things."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainer.network import Network
+
+
+@dataclass(frozen=True)
+class Report:
+    """Hold averaged metrics.
+
+    Attributes:
+        step: optimizer steps made so far.
+        split: "train", "validation" or "test".
+        values: name to float, such as {"loss/total": 0.3, "metric/accuracy": 0.95, "opt/learning_rate": 1e-3}.
+    """
+
+    step: int
+    split: str
+    values: Mapping[str, float]
+
+
+@dataclass
+class Control:
+    """Collect what host hooks ask of the loop; the loop acts at the edge of the chunk.
+
+    Attributes:
+        stop_reason: why to stop, such as "early stopping: ..."; None to go on.
+        save_tags: tags of checkpoints to write, such as "last" or "best".
+        evaluate: whether to evaluate on the validation split now.
+    """
+
+    stop_reason: str | None = None
+    save_tags: set[str] = field(default_factory=set)
+    evaluate: bool = False
+
+    def stop(self, reason: str) -> None:
+        """Ask for the run to end after this chunk, in good order."""
+        self.stop_reason = self.stop_reason or reason
+
+    def save(self, tag: str) -> None:
+        """Ask for a checkpoint under `tag`; it replaces the tag's earlier one."""
+        self.save_tags.add(tag)
+
+    def request_evaluation(self) -> None:
+        """Ask for an evaluation on the validation split at this edge."""
+        self.evaluate = True
+
+
+@dataclass
+class Best:
+    """Track the best value of the monitored metric.
+
+    Attributes:
+        monitor: the metric's name on the validation split, such as "metric/accuracy".
+        mode: "max" or "min".
+        value: the best value so far; None before the first evaluation.
+        step: the step at which it was reached.
+        improved: whether the latest evaluation set it.
+        values: all metrics of that evaluation.
+    """
+
+    monitor: str
+    mode: str
+    value: float | None = None
+    step: int = 0
+    improved: bool = False
+    values: dict[str, float] = field(default_factory=dict)
+
+    def update(self, report: Report) -> None:
+        """Compare a validation report with the best so far; NaN is never the best."""
+        value = report.values[self.monitor]
+        worst = -math.inf if self.mode == "max" else math.inf
+        best = worst if self.value is None else self.value
+        self.improved = value > best if self.mode == "max" else value < best
+        if self.improved:
+            self.value, self.step, self.values = value, report.step, dict(report.values)
+
+
+@dataclass
+class Run:
+    """Describe the run to host hooks.
+
+    Attributes:
+        directory: the run directory; exists, holds config.yaml already.
+        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
+        config: the resolved config as plain dicts and lists.
+        networks: the networks that are trained, by name.
+        batch_size: examples per step.
+        total_steps: steps that the run will make.
+        steps_per_epoch: steps an epoch, perhaps a fraction.
+        plan: Markdown text: the stages with their hooks, the update ops, the variables.
+        best: the best validation value so far.
+        control: where hooks ask.
+        step: steps made so far.
+        train_seconds: wall time spent in training chunks, without the first step, evaluation and saving.
+        timed_steps: steps made in that time.
+        first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
+        vetoes: names of the vetoes that held back the latest step; empty in good times.
+    """
+
+    directory: Path
+    recipe: str
+    config: dict[str, Any]
+    networks: dict[str, Network]
+    batch_size: int
+    total_steps: int
+    steps_per_epoch: float
+    plan: str
+    best: Best
+    control: Control = field(default_factory=Control)
+    step: int = 0
+    train_seconds: float = 0.0
+    timed_steps: int = 0
+    first_step_seconds: float = 0.0
+    vetoes: list[str] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> float:
+        """Return epochs made so far, as a fraction."""
+        return self.step / self.steps_per_epoch
+
+    @property
+    def images_per_second(self) -> float:
+        """Return training examples per second of training time."""
+        return self.timed_steps * self.batch_size / self.train_seconds if self.train_seconds else 0.0

@@ -1,0 +1,109 @@
+"""The run directory: made once, never overwritten, told apart by recipe and time."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from omegaconf import OmegaConf
+
+from trainer.errors import UserError
+
+PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")
+
+
+def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
+    """Return the path of a new run directory, without making it.
+
+    Args:
+        run_dir: what the user asked for; None for runs/<recipe>/<date_time>.
+        recipe: the recipe's name.
+        now: the time of the start.
+
+    Raises:
+        UserError: it exists, a file is in the way, or its parent cannot be written.
+    """
+    if run_dir is not None:
+        path = Path(run_dir).expanduser()
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.")
+    else:
+        path = _unused(Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S"))
+    parent = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(
+            f"The run directory {path} cannot be made: {parent} is not writable. Give another with run_dir=."
+        )
+    return path
+
+
+def _unused(path: Path) -> Path:
+    candidate, count = path, 0
+    while candidate.exists():
+        count += 1
+        candidate = path.with_name(f"{path.name}_{count}")
+    return candidate
+
+
+def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Make the run directory with config.yaml, overrides.txt and environment.json.
+
+    Args:
+        path: as `choose_directory` returned it.
+        config: the resolved config.
+        overrides: the command line's.
+
+    Raises:
+        UserError: the directory cannot be made, or somebody made it in the meantime.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=path.exists() and not any(path.iterdir()))
+        (path / "config.yaml").write_text(OmegaConf.to_yaml(dict(config)))
+        (path / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
+        (path / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
+    except OSError as error:
+        raise UserError(
+            f"The run directory {path} cannot be made: {error.strerror}. Give another with run_dir=."
+        ) from error
+
+
+def environment() -> dict[str, Any]:
+    """Return what a result may depend on: versions, threads, CPU, the project's commit."""
+    return {
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "cpu_flags": _cpu_flags(),
+        "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
+        "gpus": [device.name for device in tf.config.list_physical_devices("GPU")],
+        "one_dnn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
+        "git_commit": _git_commit(),
+    }
+
+
+def _cpu_flags() -> list[str]:
+    """Return the instruction sets that change floating-point results, where the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return [flag for flag in flags if flag.startswith(("avx", "fma", "amx", "sse4"))]
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

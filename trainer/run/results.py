@@ -1,0 +1,61 @@
+"""How results read: numbers, sizes and times as text, and the table of a summary's metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SHOWN_LOSS = "loss/total"
+
+
+def format_value(value: float | None) -> str:
+    """Return a metric as text of four significant digits; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
+
+
+def format_bytes(count: float) -> str:
+    """Return a size in binary units, such as "13.19 KiB".
+
+    Args:
+        count: bytes.
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as m:ss or h:mm:ss.
+
+    Args:
+        seconds: of at least 0.
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def short_name(name: str) -> str:
+    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "loss/total" reads "loss"."""
+    return "loss" if name == SHOWN_LOSS else name.removeprefix("metric/")
+
+
+def metric_rows(summary: Mapping[str, Any]) -> list[tuple[str, float | None, float | None, float | None]]:
+    """Return the metrics and the total loss of a summary as rows: name, train, validation, test.
+
+    Args:
+        summary: what `summary.json` holds; a run that failed early may lack any part.
+    """
+    columns = [_values(summary.get("final")), _values(_values(summary.get("best")).get("values"))]
+    columns.append(_values(summary.get("test")))
+    names = {name: None for column in columns for name in column if name.startswith("metric/")}
+    names |= {SHOWN_LOSS: None} if any(SHOWN_LOSS in column for column in columns) else {}
+    return [(short_name(name), *(column.get(name) for column in columns)) for name in names]  # type: ignore[misc]
+
+
+def _values(part: Any) -> Mapping[str, Any]:
+    return part if isinstance(part, Mapping) else {}

@@ -1,0 +1,137 @@
+"""One run from its config to its summary: open the data, build, trace, audit, train, test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError, did_you_mean
+from trainer.hook import Hook, HostHook
+from trainer.run.assembly import Assembly, assemble
+from trainer.run.cadence import Cadence
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.control import Best, Run
+from trainer.run.directory import choose_directory, make_directory
+from trainer.run.fit import Fit
+from trainer.run.size import measure_size
+from trainer.run.state import run_variables
+from trainer.run.summary import build_summary, write_summary
+from trainer.step.plan import describe_plan
+
+
+def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Run a validated config and return what its summary.json holds.
+
+    Nothing is written before the data is open, the networks are built, and the step is traced and audited.
+
+    Args:
+        config: the resolved config.
+        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
+        overrides: the command line's.
+
+    Raises:
+        UserError: a mistake that the user can mend.
+        NonFiniteError: training produced NaN or infinity; the run directory says so.
+    """
+    keras.utils.clear_session()
+    _set_threads(config["trainer"]["threads"])
+    directory = choose_directory(config["run_dir"], recipe, datetime.now())
+    parts = assemble(config)
+    _check_monitor(config["trainer"]["monitor"], parts.validation.names)
+    make_directory(directory, config, overrides)
+    fit = _fit(config, recipe, parts, directory)
+    return _train(fit, parts)
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is not None and tf.config.threading.get_intra_op_parallelism_threads() != threads:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+        except RuntimeError as error:
+            raise UserError(
+                f"trainer.threads={threads} comes too late: TensorFlow has started with another number. "
+                "Give every job of a sweep the same number, or start them one by one."
+            ) from error
+
+
+def _check_monitor(monitor: str, names: Sequence[str]) -> None:
+    if monitor not in names:
+        raise UserError(
+            f"Unknown metric trainer.monitor={monitor}.{did_you_mean(monitor, names)} "
+            f"Expected one of: {', '.join(sorted(names))}."
+        )
+
+
+def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path) -> Fit:
+    settings = config["trainer"]
+    run = Run(
+        directory=directory,
+        recipe=recipe,
+        config=dict(config),
+        networks=parts.trainer.networks,
+        batch_size=settings["batch_size"],
+        total_steps=parts.total_steps,
+        steps_per_epoch=parts.steps_per_epoch,
+        plan=describe_plan(parts.trainer, parts.host_hooks, parts.measures),
+        best=Best(settings["monitor"], settings["monitor_mode"]),
+    )
+    cadence = Cadence(
+        parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
+    )
+    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    store = CheckpointStore(directory / "checkpoints")
+    return Fit(run, parts.loop, parts.validation, parts.test, parts.host_hooks, cadence, store, variables)
+
+
+def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
+    """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close."""
+    start = time.perf_counter()
+    test: dict[str, Any] = {}
+    failure: BaseException | None = None
+    try:
+        fit.train()
+        test = fit.finish()
+    except BaseException as error:  # noqa: BLE001 - raised again, once the run directory says how it ended
+        failure = error
+        fit.call_all("on_exception", fit.run, error)
+    status, reason = _ending(failure, fit.run.control.stop_reason)
+    summary = build_summary(
+        fit.run,
+        status=status,
+        reason=reason,
+        seconds=time.perf_counter() - start,
+        size=measure_size(parts.trainer.networks.values(), parts.stored_bits()),
+        final=fit.final,
+        test=test,
+        hooks=_hook_summaries(fit, parts),
+    )
+    write_summary(fit.run.directory, summary)
+    closing_failures = fit.call_all("on_fit_end", fit.run, summary)
+    if failure is not None:
+        raise failure
+    if closing_failures:
+        raise closing_failures[0]
+    return summary
+
+
+def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str, str | None]:
+    """Return the status and the reason that summary.json gives."""
+    if failure is None:
+        return ("completed", None) if stop_reason is None else ("stopped", stop_reason)
+    status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
+    return status, str(failure) or type(failure).__name__
+
+
+def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:
+    summaries: dict[str, dict[str, Any]] = {}
+    hooks: list[Hook] = [*parts.trainer.hooks, *fit.hooks]
+    for hook in hooks:
+        timed = {"host_seconds": round(fit.seconds[hook.name], 3)} if isinstance(hook, HostHook) else {}
+        summaries[hook.name] = {**hook.summary(), **timed}
+    return summaries

@@ -1,0 +1,70 @@
+"""The state of a run as arrays by key: what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError, did_you_mean
+from trainer.hook import GraphHook
+from trainer.network import Network
+
+
+def run_variables(
+    networks: Iterable[Network], hooks: Iterable[GraphHook], accumulators: tf.Variable
+) -> dict[str, tf.Variable]:
+    """Return every variable that the run depends on, by key.
+
+    Keys: "network/<network>/<variable>" (weights, moving statistics, seed state), "optimizer/<network>/<variable>",
+    "hook/<hook>/<variable>", "accumulators".
+
+    Args:
+        networks: with built optimizers.
+        hooks: built.
+        accumulators: the metrics' sums and counts.
+    """
+    variables = {"accumulators": accumulators}
+    for network in networks:
+        variables |= {f"network/{network.name}/{name}": v.value for name, v in network.variables.items()}
+        variables |= {f"optimizer/{network.name}/{name}": v.value for name, v in network.optimizer_variables.items()}
+    for hook in hooks:
+        variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.state().items()}
+    return variables
+
+
+def network_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
+    """Return the keys of the networks' own variables."""
+    return {key for key in variables if key.startswith("network/")}
+
+
+def read_variables(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    """Return copies of the variables' values by key."""
+    return {key: variable.numpy() for key, variable in variables.items()}
+
+
+def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:
+    """Assign arrays to the variables of the same keys; all are checked before any changes.
+
+    Args:
+        variables: to assign, by key.
+        tensors: must hold every key, in the right shape; further keys are passed over.
+        source: where the arrays come from, for the message.
+
+    Raises:
+        UserError: a variable is missing or has another shape; names the first.
+    """
+    for key, variable in variables.items():
+        if key not in tensors:
+            raise UserError(
+                f"{source} has no variable '{key}'.{did_you_mean(key, tensors)} Expected a run of the same network: "
+                "give the same model and hooks."
+            )
+        if not variable.shape.is_compatible_with(tensors[key].shape):
+            raise UserError(
+                f"'{key}' has the shape {list(tensors[key].shape)} in {source}, but {list(variable.shape)} here. "
+                "Expected a run of the same network: give the same model values."
+            )
+    for key, variable in variables.items():
+        variable.assign(tensors[key])

@@ -1,0 +1,77 @@
+"""summary.json: the end result of a run, the contract that other tools read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.run.control import Run
+from trainer.run.size import Size
+
+
+def build_summary(
+    run: Run,
+    *,
+    status: str,
+    reason: str | None,
+    seconds: float,
+    size: Size,
+    final: Mapping[str, float],
+    test: Mapping[str, Any],
+    hooks: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return what summary.json holds. Its keys are stable and documented in the README.
+
+    Args:
+        run: at its end.
+        status: "completed", "stopped", "interrupted" or "failed".
+        reason: why it stopped or failed; None when it completed.
+        seconds: wall time of training, evaluation and saving.
+        size: of the networks.
+        final: the last training report's values.
+        test: the test split's values with "weights"; empty when the run did not get there.
+        hooks: what each hook adds, by name.
+    """
+    best = run.best
+    return {
+        "recipe": run.recipe,
+        "status": status,
+        "stop_reason": reason,
+        "steps": run.step,
+        "epochs": round(run.epoch, 4),
+        "seconds": round(seconds, 3),
+        "images_per_second": round(run.images_per_second, 1),
+        "final": dict(final),
+        "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
+        "test": dict(test),
+        "hooks": {name: dict(values) for name, values in hooks.items()},
+        "params": {"total": size.total, "trainable": size.trainable},
+        "bytes": {"float32": size.float32_bytes, "deployed": size.deployed_bytes},
+        "run_dir": str(run.directory),
+    }
+
+
+def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write summary.json by a temporary name, so that a reader never sees half of it.
+
+    Args:
+        directory: the run directory.
+        summary: JSON values; NaN and infinity become null, which JSON has no other word for.
+    """
+    temporary = directory / "summary.json.tmp"
+    temporary.write_text(json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
+    os.replace(temporary, directory / "summary.json")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,112 @@
+"""The writing part of a step: UPDATE_OPS, then the optimizers under their control dependencies, then projections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from trainer.hook import Gradients, GraphHook
+from trainer.network import Network
+from trainer.step.audit import Commit, hook_writes, writes_of
+from trainer.step.context import StepContext
+from trainer.step.stage import in_stage
+from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
+
+Apply = Callable[[Network, Gradients], None]
+
+
+def commit_step(
+    objective: str, contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], apply: Apply
+) -> tuple[Commit, dict[str, tf.Tensor]]:
+    """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
+
+    Args:
+        objective: name of the objective.
+        contexts: of the networks that the objective changes, by network name, gradients filled in.
+        hooks: in order.
+        apply: applies gradients to one network.
+
+    Returns:
+        The record for the audit, and the hooks' measures as float32 scalars by name.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    for context in contexts.values():
+        collect_state_updates(context.network.state_variables, context.new_state)
+    collect_hook_updates(hooks, contexts)
+    record = Commit(objective, graph, pending_update_ops(), missing_gradients=_missing_gradients(hooks, contexts))
+    names = _names_by_handle(contexts)
+    record.update_writes = [", ".join(writes_of([op], names)) for op in record.update_ops]
+    with tf.control_dependencies(record.update_ops):
+        start = len(graph.get_operations())
+        for context in contexts.values():
+            apply(context.network, context.gradients)
+        trainable = {name for context in contexts.values() for name in context.latent}
+        written = writes_of(graph.get_operations()[start:], names)
+        record.apply_ops = {name: operations for name, operations in written.items() if name in trainable}
+    record.hook_writes = hook_writes(hooks, contexts)
+    with tf.control_dependencies([operation for operations in record.apply_ops.values() for operation in operations]):
+        for hook in hooks:
+            if hook.network in contexts:
+                with in_stage(hook, "project"):
+                    hook.project(contexts[hook.network])
+        return record, _measure(hooks, contexts)
+
+
+def commit_unless_vetoed(
+    vetoes: Mapping[str, tf.Tensor], commit: Callable[[], dict[str, tf.Tensor]]
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Run `commit` in a branch that is taken only when no veto is True; without vetoes there is no branch.
+
+    Args:
+        vetoes: bool scalars by name.
+        commit: writes the step and returns measures, float32 scalars.
+
+    Returns:
+        Whether the step was written (bool scalar), and the measures (zeros when it was not).
+    """
+    if not vetoes:
+        return tf.constant(True), commit()
+    names: list[str] = []
+
+    def write() -> list[tf.Tensor]:
+        measures = commit()
+        names.extend(measures)
+        return [tf.constant(True), *measures.values()]
+
+    def hold_back() -> list[tf.Tensor]:
+        return [tf.constant(False), *(tf.constant(0.0) for _ in names)]
+
+    allowed = tf.logical_not(
+        tf.reduce_any(tf.stack(list(vetoes.values())))
+    )  # `write` is traced first: it has the names
+    committed, *values = tf.cond(allowed, write, hold_back)
+    return committed, dict(zip(names, values, strict=True))
+
+
+def _missing_gradients(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> list[str]:
+    missing = []
+    for name, context in contexts.items():
+        frozen = {variable for hook in hooks if hook.network == name for variable in hook.frozen()}
+        missing += [key for key, value in context.gradients.items() if value is None and key not in frozen]
+    return missing
+
+
+def _names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
+    return {
+        id(variable.value.handle): name
+        for context in contexts.values()
+        for name, variable in context.network.variables.items()
+    }
+
+
+def _measure(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> dict[str, tf.Tensor]:
+    measures: dict[str, tf.Tensor] = {}
+    for hook in hooks:
+        if hook.network in contexts:
+            with in_stage(hook, "measure"):
+                for name, value in hook.measure(contexts[hook.network]).items():
+                    if name in measures:
+                        raise ValueError(f"Two hooks measure '{name}'. Give each its own name.")
+                    measures[name] = tf.cast(value, tf.float32)
+    return measures

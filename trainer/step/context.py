@@ -1,0 +1,92 @@
+"""What a hook sees of the run when it is built, and of the step when it is traced."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.network import Network
+from trainer.objective import Batch
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    """Tell a hook about the run before anything is traced.
+
+    Attributes:
+        network: the network that the hook works on, after every `rebuild_model`.
+        total_steps: optimizer steps that the run will make.
+        steps_per_epoch: optimizer steps an epoch; a fraction when the batch does not divide the set.
+        batch_size: examples per step.
+        seed: the run's seed.
+        states: state variables of the hooks built before, keyed "hook/variable".
+    """
+
+    network: Network
+    total_steps: int
+    steps_per_epoch: float
+    batch_size: int
+    seed: int
+    states: Mapping[str, tf.Variable] = field(default_factory=dict)
+
+    def state_of(self, key: str) -> tf.Variable:
+        """Return another hook's state variable, such as "prune/mask".
+
+        Args:
+            key: "hook/variable". The reader declares it in `reads`, which orders the two hooks.
+        """
+        if key not in self.states:
+            raise UserError(f"No hook offers the state '{key}'. Expected one of: {', '.join(sorted(self.states))}.")
+        return self.states[key]
+
+
+@dataclass
+class StepContext:
+    """Hold the tensors of one step for one network. Later stages find more of it filled in.
+
+    Attributes:
+        step: int64 scalar, optimizer steps made before this one.
+        seed: the run's seed.
+        training: whether this is a training step (True) or an evaluation (False).
+        objective: name of the objective.
+        network: the network that the hook works on.
+        batch: the batch.
+        latent: latent variables as read at the start of the step, by name.
+        weights: what the forward pass uses in their place, by name.
+        taps: inner tensors that hooks asked for, by name.
+        outputs: what the objective calls its outputs.
+        new_state: values that the forward pass wants to write (moving statistics, seed state), by name.
+        losses: named losses, each a scalar; "total" is their sum.
+        gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
+    """
+
+    step: tf.Tensor
+    seed: int
+    training: bool
+    objective: str
+    network: Network
+    batch: Batch
+    latent: dict[str, tf.Tensor] = field(default_factory=dict)
+    weights: dict[str, tf.Tensor] = field(default_factory=dict)
+    taps: dict[str, tf.Tensor] = field(default_factory=dict)
+    outputs: Any = None
+    new_state: dict[str, tf.Tensor] = field(default_factory=dict)
+    losses: dict[str, tf.Tensor] = field(default_factory=dict)
+    gradients: dict[str, tf.Tensor | None] = field(default_factory=dict)
+
+    def stateless_seed(self, salt: str) -> tf.Tensor:
+        """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step).
+
+        Args:
+            salt: what the draw is for, such as "bnn_rounding/conv/kernel". Two draws of one step need two salts.
+
+        Returns:
+            int32 tensor of shape [2].
+        """
+        constant = zlib.crc32(f"{self.seed}/{salt}".encode()) & 0x7FFFFFFF
+        return tf.stack([tf.constant(constant, tf.int32), tf.cast(self.step, tf.int32)])

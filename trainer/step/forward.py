@@ -1,0 +1,127 @@
+"""The forward pass of a step: transformed weights in, outputs and new state values out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import unknown_name
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.step.context import StepContext
+from trainer.step.stage import in_stage
+
+
+@dataclass
+class NetworkPass:
+    """Hold what the passes of one step through one network read and produced.
+
+    Attributes:
+        context: what the hooks of this network see.
+        state: current values of the state variables, by name; starts as the variables' own.
+        changed: names of the state variables for which a pass returned a new value.
+        layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
+    """
+
+    context: StepContext
+    state: dict[str, tf.Tensor]
+    changed: set[str] = field(default_factory=set)
+    layer_losses: list[tf.Tensor] = field(default_factory=list)
+
+
+def read_network(network: Network, hooks: Sequence[GraphHook], context: StepContext) -> NetworkPass:
+    """Read a network's variables and let the hooks transform its weights.
+
+    Args:
+        network: the network.
+        hooks: in order; those of other networks are passed over.
+        context: the step; `latent` and `weights` of it are filled in.
+    """
+    context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
+    context.weights = dict(context.latent)
+    for hook in hooks:
+        if hook.network == network.name:
+            with in_stage(hook, "transform_weights"):
+                context.weights = _same_weights(context.weights, hook.transform_weights(context.weights, context))
+    state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
+    return NetworkPass(context, state)
+
+
+def _same_weights(before: dict[str, tf.Tensor], after: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return `after` once it is certain that it has the names and shapes of `before`."""
+    if before.keys() != after.keys():
+        raise ValueError(f"transform_weights must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
+    for name, tensor in before.items():
+        if not tensor.shape.is_compatible_with(after[name].shape):
+            raise ValueError(
+                f"transform_weights changed the shape of {name} from {tensor.shape} to {after[name].shape}."
+            )
+    return after
+
+
+@dataclass
+class Forward:
+    """Run networks with their transformed weights, and collect their new state values.
+
+    An instance serves one objective in one step. Calling a network twice threads its state through both calls.
+
+    Attributes:
+        passes: the networks' reads, by network name.
+        training: whether layers run in training mode.
+    """
+
+    passes: dict[str, NetworkPass]
+    training: bool
+
+    def __call__(self, name: str, inputs: Any) -> Any:
+        """Return the outputs of the network `name` for `inputs`.
+
+        Args:
+            name: the network.
+            inputs: what its model takes, such as a tensor [batch, ...].
+        """
+        if name not in self.passes:
+            raise unknown_name("network", name, self.passes)
+        current = self.passes[name]
+        network = current.context.network
+        model = tapped_model(network)
+        trainable = self._values(network, model.trainable_variables, current.context.weights)
+        state = self._values(network, model.non_trainable_variables, current.state)
+        outputs, new_state, losses = model.stateless_call(
+            trainable, state, inputs, training=self.training, return_losses=True
+        )
+        self._collect_state(current, model, new_state)
+        if not current.layer_losses:  # a second call would count the regularizers twice
+            current.layer_losses = list(losses)
+        if network.taps:
+            current.context.taps = outputs["taps"]
+            outputs = outputs["outputs"]
+        return outputs
+
+    @staticmethod
+    def _values(network: Network, variables: list[keras.Variable], values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        names = {id(variable): name for name, variable in network.variables.items()}
+        return [values[names[id(variable)]] for variable in variables]
+
+    @staticmethod
+    def _collect_state(current: NetworkPass, model: keras.Model, new_state: list[tf.Tensor]) -> None:
+        names = {id(variable): name for name, variable in current.context.network.variables.items()}
+        for variable, value in zip(model.non_trainable_variables, new_state, strict=True):
+            name = names[id(variable)]
+            if value is not current.state[name]:
+                current.state[name] = tf.convert_to_tensor(value)
+                current.changed.add(name)
+
+
+def tapped_model(network: Network) -> keras.Model:
+    """Return the model that a step calls: the network's own, with the taps as further outputs where there are any."""
+    if not network.taps:
+        return network.model
+    if network.tapped is None:
+        outputs = {"outputs": network.model.outputs[0] if len(network.model.outputs) == 1 else network.model.outputs}
+        network.tapped = keras.Model(network.model.inputs, {**outputs, "taps": dict(network.taps)})
+    return network.tapped

@@ -1,0 +1,82 @@
+"""Averages that accumulate over steps: every metric is a sum and a count until it is reported."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.objective import Batch, ObjectiveOutput
+
+SumAndCount = tuple[tf.Tensor, tf.Tensor]
+
+
+def example_weights(batch: Batch) -> tf.Tensor:
+    """Return float32 weights [batch]: the batch's own "weights" (0 marks padding), or ones."""
+    if "weights" in batch:
+        return tf.cast(batch["weights"], tf.float32)
+    return tf.ones([tf.shape(batch["inputs"])[0]], tf.float32)
+
+
+def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return the float32 mean of a loss or metric over the real examples of a batch.
+
+    Args:
+        name: for the error message.
+        value: shape [batch] (per example) or [] (a mean already).
+        weights: float32 [batch]; 0 marks padding.
+
+    Raises:
+        ValueError: another shape.
+    """
+    value = tf.cast(value, tf.float32)
+    if value.shape.rank == 0:
+        return value
+    if value.shape.rank != 1:
+        raise ValueError(f"'{name}' has the shape {value.shape}. Expected [batch] or []: reduce the other axes.")
+    return tf.math.divide_no_nan(tf.reduce_sum(value * weights), tf.reduce_sum(weights))
+
+
+def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Return the losses and the metrics of an objective, each averaged to a scalar.
+
+    Args:
+        output: what the objective computed.
+        batch: the batch it was computed on.
+    """
+    weights = example_weights(batch)
+    losses = {name: weighted_mean(name, value, weights) for name, value in output.losses.items()}
+    metrics = {name: weighted_mean(name, value, weights) for name, value in output.metrics.items()}
+    return losses, metrics
+
+
+class Accumulators:
+    """Sum metrics inside the graph; read and reset them from outside.
+
+    The names become known when the step is traced, so the variable has an open shape until then.
+    """
+
+    def __init__(self) -> None:
+        """Create the variable, without entries."""
+        self.names: list[str] = []  # set while the step is traced
+        self.variable = tf.Variable(
+            tf.zeros([0, 2]), shape=tf.TensorShape([None, 2]), trainable=False, dtype=tf.float32, name="accumulators"
+        )
+
+    def add(self, sums: tf.Tensor) -> None:
+        """Add sums and counts to the variable, inside the graph.
+
+        Args:
+            sums: float32 [metrics, 2], in the order of `names`.
+        """
+        self.variable.assign_add(sums)
+
+    def reset(self) -> None:
+        """Set every sum and count to zero."""
+        self.variable.assign(tf.zeros([len(self.names), 2]))
+
+    def read(self) -> dict[str, float]:
+        """Return the averages by name; a metric without a count is left out."""
+        values = self.variable.numpy()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = values[:, 0] / values[:, 1]
+        return {name: float(mean) for name, mean, count in zip(self.names, means, values[:, 1], strict=True) if count}
