@@ -122,3 +122,14 @@ def test_variables_are_chosen_among_the_trainable_ones():
     assert kernels == [name for name in network.trainable_variables if name.endswith("kernel") or "logits" in name]
     with pytest.raises(UserError, match="matches no variable.*batch_norm_1/beta"):
         select_variables(network, "*/moving_mean")
+
+
+def test_a_layer_in_two_containers_is_listed_where_it_is_first():
+    shared = layers.Dense(4, name="shared")
+    parts = []
+    for name in ("left", "right"):
+        inputs = keras.Input((4,))
+        parts.append(keras.Model(inputs, shared(inputs), name=name))
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, parts[1](parts[0](inputs)))
+    assert list(select_layers(model, "*shared")) == ["left/shared"]

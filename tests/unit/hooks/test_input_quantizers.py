@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from hooks.bnn_rounding import BnnRounding
 from hooks.quantization.input_quantizer import InputQuantizer
+from hooks.quantization.selection import choose_kernel_layers
 from trainer.errors import UserError
 
 layers = keras.layers
@@ -219,6 +220,15 @@ def test_first_and_last_are_found_in_the_graph_not_in_the_list_of_layers(make_be
     bench = make_bench(BnnRounding(), model)
     assert bench.hook.projected() == {"middle/kernel"}
     assert set(bench.hook.summary()["full_precision"]) == {"left", "right", "head_1", "head_2"}
+
+
+def test_a_last_layer_that_is_called_on_its_own_output_is_still_the_last():
+    inputs = keras.Input((6,))
+    head = layers.Dense(6, name="head")
+    x = layers.Dense(6, name="middle")(layers.Dense(6, name="first")(inputs))
+    selection = choose_kernel_layers(keras.Model(inputs, head(head(x))), "*", all_binary=False)
+    assert list(selection.layers) == ["middle"]
+    assert selection.full_precision == ["first", "head"]
 
 
 def test_only_first_and_last_layers_chosen_is_an_error():
