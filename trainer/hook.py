@@ -84,6 +84,13 @@ class GraphHook(Hook):
         """Return names of latent variables that `project` may rewrite; shown in the plan."""
         return set()
 
+    def settled_at(self) -> int:
+        """Return the step from which the network has the form that the hook promises, such as its final sparsity.
+
+        Evaluations before it are never the best, and early stopping waits for it.
+        """
+        return 0
+
     def stored_bits(self) -> dict[str, float]:
         """Return bits per entry in the shipped network, by variable name, where it is not the variable's own dtype."""
         return {}
@@ -95,6 +102,13 @@ class GraphHook(Hook):
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         """Return the tensors that the forward pass uses in place of the latent variables, under the same names."""
         return weights
+
+    def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
+        """Return the values to write into the state variables (moving statistics, seed state).
+
+        Leaving a name out keeps that variable as it is.
+        """
+        return new_state
 
     def add_losses(self, context: StepContext) -> Tensors:
         """Return losses to add to the objective's, by name; each of shape [batch] or []."""

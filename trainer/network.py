@@ -59,6 +59,29 @@ class Network:
         variables = self.optimizer.variables
         return name_variables(variables, {id(v): v.path.partition("/")[2] or v.path for v in variables})
 
+    def optimizer_slots(self, name: str) -> dict[str, keras.Variable]:
+        """Return the optimizer's slots of a latent variable that have its shape, by the optimizer's attribute.
+
+        Args:
+            name: of the latent variable. Slots of another shape (Adafactor's factors) are left out.
+
+        Returns:
+            For example {"_momentums": ..., "_velocities": ..., "_model_variables_moving_average": ...}.
+        """
+        variable = self.variables[name]
+        optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        index = optimizer._get_variable_index(variable)
+        count = len(optimizer._trainable_variables)
+        return {
+            attribute: slots[index]
+            for attribute, slots in vars(optimizer).items()
+            if attribute != "_trainable_variables"
+            and isinstance(slots, list)
+            and len(slots) == count
+            and isinstance(slots[index], keras.Variable)
+            and slots[index].shape == variable.shape
+        }
+
 
 def name_variables(
     variables: Iterable[keras.Variable], names: Mapping[int, str] | None = None

@@ -53,7 +53,7 @@ class EarlyStopping(HostHook):
             self._forget()
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        if report.split != "validation" or report.step == self._seen_step:
+        if report.split != "validation" or report.step == self._seen_step or report.step < run.best.since:
             return
         self._seen_step = report.step
         value = report.values[run.best.monitor]

@@ -64,6 +64,7 @@ class Best:
         step: the step at which it was reached.
         improved: whether the latest evaluation set it.
         values: all metrics of that evaluation.
+        since: the step from which evaluations count; the hooks' promises hold from there (`GraphHook.settled_at`).
     """
 
     monitor: str
@@ -72,9 +73,13 @@ class Best:
     step: int = 0
     improved: bool = False
     values: dict[str, float] = field(default_factory=dict)
+    since: int = 0
 
     def update(self, report: Report) -> None:
-        """Compare a validation report with the best so far; NaN is never the best."""
+        """Compare a validation report with the best so far; NaN is never the best, nor is a step before `since`."""
+        self.improved = False
+        if report.step < self.since:
+            return
         value = report.values[self.monitor]
         worst = -math.inf if self.mode == "max" else math.inf
         best = worst if self.value is None else self.value

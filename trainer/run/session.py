@@ -79,7 +79,11 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
         plan=describe_plan(parts.trainer, parts.host_hooks, parts.measures),
-        best=Best(settings["monitor"], settings["monitor_mode"]),
+        best=Best(
+            settings["monitor"],
+            settings["monitor_mode"],
+            since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
+        ),
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

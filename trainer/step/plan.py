@@ -15,6 +15,7 @@ GRAPH_STAGES = (
     "transform_weights",
     "add_losses",
     "transform_gradients",
+    "transform_state",
     "veto",
     "update_ops",
     "project",

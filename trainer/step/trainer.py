@@ -38,7 +38,7 @@ class Trainer:
     """Build training steps.
 
     The order of a step: transform_batch, transform_weights, forward, losses, compute_gradients,
-    transform_gradients, UPDATE_OPS, apply_gradients under their control dependencies, project, measure.
+    transform_gradients, transform_state, UPDATE_OPS, apply_gradients under their control dependencies, project, measure.
 
     Attributes:
         networks: by name.
@@ -183,6 +183,7 @@ class Trainer:
         gradients = self.compute_gradients(losses["total"], changed)
         contexts = {name: each.context for name, each in changed.items()}
         self._transform_gradients(gradients, contexts)
+        self._transform_state(contexts)
         vetoes = self._vetoes(contexts)
         values = {f"loss/{name}": value for name, value in losses.items()}
         values |= {f"metric/{name}": value for name, value in metrics.items()}
@@ -208,6 +209,16 @@ class Trainer:
                     if after.keys() != context.gradients.keys():
                         raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
                 context.gradients = after
+
+    def _transform_state(self, contexts: dict[str, StepContext]) -> None:
+        for hook in self.hooks:
+            if hook.network in contexts:
+                context = contexts[hook.network]
+                with in_stage(hook, "transform_state"):
+                    after = hook.transform_state(context.new_state, context)
+                    if unknown := after.keys() - context.new_state.keys():
+                        raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
+                context.new_state = after
 
     def _vetoes(self, contexts: dict[str, StepContext]) -> dict[str, tf.Tensor]:
         vetoes: dict[str, tf.Tensor] = {}
