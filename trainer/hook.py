@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.objective import Batch
@@ -36,7 +37,14 @@ class Hook(ABC):
     priority: int = 50
 
     def summary(self) -> dict[str, Any]:
-        """Return what the hook adds to `summary.json` under its name: JSON values only."""
+        """Return what the hook adds to `summary.json` under its name: JSON values only.
+
+        A list of flat dicts under "layers" is also printed as a table at the end of the run.
+        """
+        return {}
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels."""
         return {}
 
 

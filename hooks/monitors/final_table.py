@@ -51,6 +51,10 @@ class FinalTable(HostHook):
             console.print(_metric_table(console, summary, rows))
         for label, text in result_lines(summary):
             console.print(f"{label:<11}{text}", soft_wrap=True)
+        for name, layers in layer_tables(summary):
+            console.print()
+            console.print(name, style="bold")
+            console.print(_layer_table(console, layers))
         console.print(f"{'run':<11}{run.directory}", soft_wrap=True)
         console.print(f"tensorboard --logdir {shlex.quote(str(run.directory))}", soft_wrap=True)
 
@@ -90,6 +94,44 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def layer_tables(summary: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Return what hooks say of each layer: the hook's name and the rows that its summary has under "layers".
+
+    Args:
+        summary: what `summary.json` holds.
+    """
+    hooks = summary.get("hooks") or {}
+    return [(name, values["layers"]) for name, values in hooks.items() if _is_layer_list(values.get("layers"))]
+
+
+def _is_layer_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _layer_table(console: Console, layers: list[dict[str, Any]]) -> Table:
+    table = _plain_table(console)
+    columns = list(dict.fromkeys(key for row in layers for key in row))
+    for index, column in enumerate(columns):
+        table.add_column(column.replace("_", " "), justify="left" if index == 0 else "right", no_wrap=True)
+    for row in layers:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return format_value(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "-" if value is None else str(value)
+
+
+def _plain_table(console: Console) -> Table:
+    return Table(
+        box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False
+    )
+
+
 def _describe_size(float32: int, deployed: int) -> str:
     text = f"{format_bytes(float32)} as float32"
     if deployed and deployed != float32:
@@ -102,9 +144,7 @@ def _metric_table(
 ) -> Table:
     best = summary.get("best") or {}
     weights = (summary.get("test") or {}).get("weights")
-    table = Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False
-    )
+    table = _plain_table(console)
     table.add_column("")
     table.add_column("train", justify="right")
     table.add_column(f"validation (best, step {best['step']})" if best.get("values") else "validation", justify="right")

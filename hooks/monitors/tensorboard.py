@@ -6,16 +6,22 @@ import errno
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import tensorflow as tf
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.image.metadata import create_summary_metadata
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.util.tensor_util import make_tensor_proto
 
+from hooks.monitors.arguments import check_integer
 from trainer.errors import UserError
 from trainer.hook import HostHook
 from trainer.run.results import format_value, metric_rows
@@ -35,20 +41,31 @@ class TensorBoard(HostHook):
     of optimizer steps. A thread of the writer does the writing; its errors surface at the next report.
     """
 
-    def __init__(self) -> None:
-        """Set up; files are opened when training begins."""
+    def __init__(self, *, pictures_every: int = 10) -> None:
+        """Set up; files are opened when training begins.
+
+        Args:
+            pictures_every: evaluations between two sets of the hooks' pictures, the first and the test included; 0
+                for none.
+        """
+        self._pictures_every = check_integer("tensorboard", "pictures_every", pictures_every, minimum=0)
+        self._evaluations = 0
         self._directory: Path | None = None
         self._writers: dict[str, EventFileWriter] = {}
         self._first_step = 0
         self._started: set[str] = set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: a resumed run tells the reader to drop the records of the steps that it makes again."""
-        return {}
+        """Return how many evaluations there were. The reader drops the records of steps that a resumed run repeats."""
+        return {"evaluations": self._evaluations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._evaluations = int(state["evaluations"])
 
     def on_fit_begin(self, run: Run) -> None:
         self._directory = run.directory / DIRECTORY_NAME
         self._first_step, self._started = run.step, set()
+        self._evaluations = self._evaluations if run.step else 0
         self._write_texts(run.step, {"run/config": config_as_markdown(run.config), "run/plan": run.plan})
         self._flush()
 
@@ -58,6 +75,9 @@ class TensorBoard(HostHook):
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         self._write(report.split, report.step, scalar_summary(report))
+        if self._pictures_every and (report.split == "test" or self._evaluations % self._pictures_every == 0):
+            self._write("train", report.step, picture_summary(run.pictures()))
+        self._evaluations += 1
 
     def before_save(self, run: Run) -> None:
         self._flush()
@@ -119,6 +139,27 @@ def scalar_summary(report: Report) -> Summary:
     summary = Summary()
     for name, value in report.values.items():
         summary.MergeFrom(scalar_pb(name, float(value)))
+    return summary
+
+
+def picture_summary(pictures: Mapping[str, np.ndarray]) -> Summary:
+    """Return pictures as one summary, marked for TensorBoard's images plugin.
+
+    Args:
+        pictures: float [height, width, channels] in [0, 1], 1 or 3 channels, by name.
+    """
+    summary = Summary()
+    for name, picture in pictures.items():
+        height, width, channels = picture.shape
+        if channels not in (1, 3) or not (picture.min() >= 0.0 and picture.max() <= 1.0):
+            raise ValueError(
+                f"The picture '{name}' has the shape {picture.shape} and values from {picture.min()} to "
+                f"{picture.max()}. Expected [height, width, 1 or 3] in [0, 1]."
+            )
+        encoded = tf.io.encode_png(np.round(picture * 255.0).astype(np.uint8)).numpy()
+        metadata = create_summary_metadata(display_name=name, description="")
+        tensor = make_tensor_proto(np.array([str(width).encode(), str(height).encode(), encoded], dtype=object))
+        summary.value.add(tag=name, metadata=metadata, tensor=tensor)
     return summary
 
 

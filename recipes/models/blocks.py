@@ -51,3 +51,14 @@ def check_activation(activation: str) -> str:
             "Expected the name of a Keras activation, such as hard_tanh."
         ) from None
     return activation
+
+
+def check_dropout(dropout: float) -> float:
+    """Return a share of activations to drop, or raise a UserError.
+
+    Args:
+        dropout: in [0, 1).
+    """
+    if not 0.0 <= dropout < 1.0:
+        raise UserError(f"Invalid dropout: {dropout!r}. Expected a number in [0, 1).")
+    return dropout

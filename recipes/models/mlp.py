@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from recipes.models.blocks import BatchNormFactory, check_activation
+from recipes.models.blocks import BatchNormFactory, check_activation, check_dropout
 from trainer.errors import UserError
 
 
@@ -45,8 +45,7 @@ def mlp(
     given: Any = units  # a config may hold anything
     if not isinstance(given, list | tuple) or not all(type(each) is int and each > 0 for each in given):
         raise UserError(f"Invalid units: {units!r}. Expected a list of whole numbers above 0, such as [256, 256].")
-    if not 0.0 <= dropout < 1.0:
-        raise UserError(f"Invalid dropout: {dropout!r}. Expected a number in [0, 1).")
+    check_dropout(dropout)
     check_activation(activation)
     batch_norm = BatchNormFactory(momentum=batch_norm_momentum, epsilon=batch_norm_epsilon, scale=True)
     inputs = keras.Input(tuple(input_shape), name="image")

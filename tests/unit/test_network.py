@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 
 from tests.support.toy import toy_network
 from trainer.network import Network
@@ -51,3 +52,22 @@ def test_roles_split_the_variables() -> None:
 def test_optimizer_variables_carry_the_names_of_what_they_belong_to() -> None:
     network = toy_network(optimizer=keras.optimizers.Adam())
     assert {"iteration", "learning_rate", "toy_hidden_kernel_velocity"} <= set(network.optimizer_variables)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "slots"),
+    [
+        (keras.optimizers.SGD(0.1), set()),
+        (keras.optimizers.SGD(0.1, momentum=0.9), {"momentums"}),
+        (keras.optimizers.Adam(use_ema=True), {"_momentums", "_velocities", "_model_variables_moving_average"}),
+        (keras.optimizers.Adagrad(), {"_accumulators"}),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()), {"_momentums"}),
+    ],
+)
+def test_slots_of_a_variable_are_found_by_the_optimizers_attribute(optimizer, slots) -> None:
+    network = toy_network(optimizer=optimizer)
+    found = network.optimizer_slots("toy/hidden/kernel")
+    assert set(found) == slots
+    for slot in found.values():
+        assert slot.shape == (6, 8)
+        assert "hidden_kernel" in slot.path

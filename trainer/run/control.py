@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trainer.network import Network
 
@@ -108,6 +110,7 @@ class Run:
         timed_steps: steps made in that time.
         first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
         vetoes: names of the vetoes that held back the latest step; empty in good times.
+        pictures: returns what all hooks want to show now, by name.
     """
 
     directory: Path
@@ -125,6 +128,7 @@ class Run:
     timed_steps: int = 0
     first_step_seconds: float = 0.0
     vetoes: list[str] = field(default_factory=list)
+    pictures: Callable[[], dict[str, np.ndarray]] = dict
 
     @property
     def epoch(self) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError, did_you_mean
@@ -84,6 +85,7 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
             settings["monitor_mode"],
             since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
         ),
+        pictures=lambda: _pictures([*parts.trainer.hooks, *parts.host_hooks]),
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
@@ -130,6 +132,10 @@ def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str
         return ("completed", None) if stop_reason is None else ("stopped", stop_reason)
     status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
     return status, str(failure) or type(failure).__name__
+
+
+def _pictures(hooks: Sequence[Hook]) -> dict[str, np.ndarray]:
+    return {name: picture for hook in dict.fromkeys(hooks) for name, picture in hook.pictures().items()}
 
 
 def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:

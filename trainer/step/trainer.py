@@ -38,7 +38,8 @@ class Trainer:
     """Build training steps.
 
     The order of a step: transform_batch, transform_weights, forward, losses, compute_gradients,
-    transform_gradients, transform_state, UPDATE_OPS, apply_gradients under their control dependencies, project, measure.
+    transform_gradients, transform_state, UPDATE_OPS, apply_gradients under their control dependencies, project,
+    measure.
 
     Attributes:
         networks: by name.

@@ -12,6 +12,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from recipes.models.lenet_5 import lenet_5
+from recipes.models.lenet_300_100 import lenet_300_100
 from recipes.models.mlp import mlp
 from trainer.errors import UserError
 
@@ -42,6 +44,21 @@ def test_the_tutorial_network_has_the_published_size():
     assert scales == ["batch_norm_logits/gamma"]
     tutorial = larq_tutorial_cnn((28, 28, 1), 10, logits_scale=False)
     assert not any(variable.path.endswith("gamma") for variable in tutorial.variables)
+
+
+@pytest.mark.parametrize(("network", "weights"), [(lenet_300_100, 266_610), (lenet_5, 431_080)])
+def test_the_lenets_have_the_published_sizes(network, weights):
+    model = network((28, 28, 1), 10)
+    assert model.count_params() == weights
+    assert model.output_shape == (None, 10)
+    assert sum("dropout" in name for name in names(network((28, 28, 1), 10, dropout=0.5))) in (1, 2)
+    with pytest.raises(UserError, match=r"Invalid dropout: 1\.0"):
+        network((28, 28, 1), 10, dropout=1.0)
+
+
+def test_the_lenet_of_convolutions_refuses_small_images():
+    with pytest.raises(UserError, match="lenet_5 got inputs of shape .8, 8, 1.*model=lenet_300_100"):
+        lenet_5((8, 8, 1), 10)
 
 
 def test_the_tutorial_network_pools_before_batch_norm_and_activates_after_it():

@@ -121,3 +121,16 @@ def test_the_summary_says_how_long_it_waited(make_run):
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(UserError, match=f"hooks.early_stopping.{next(iter(arguments))}"):
         EarlyStopping(**arguments)
+
+
+def test_it_waits_until_the_network_has_its_promised_form(make_run):
+    hook, run = EarlyStopping(patience=1), make_run()
+    run.best.since = 30
+    hook.on_fit_begin(run)
+    for step in (10, 20):
+        hook.on_evaluation_end(run, Report(step, "validation", {run.best.monitor: 0.9}))
+    assert hook.state_dict()["waited"] == 0
+    assert run.control.stop_reason is None
+    for step in (30, 40):
+        hook.on_evaluation_end(run, Report(step, "validation", {run.best.monitor: 0.5}))
+    assert run.control.stop_reason is not None

@@ -138,3 +138,17 @@ def test_bad_arguments_are_named_and_no_state_is_kept():
 @pytest.mark.parametrize(("steps", "text"), [(0, "0 steps"), (1, "1 step"), (2000, "2,000 steps")])
 def test_steps_are_counted_in_words(steps, text):
     assert describe_status({"status": "completed", "steps": steps}) == f"completed after {text}"
+
+
+def test_layers_that_a_hook_reports_are_printed_as_a_table(make_run, summary, capsys):
+    layers = [{"layer": "dense_1", "entries": 235200, "sparsity": 0.92}, {"layer": "logits", "entries": 1000}]
+    hooks = {"prune": {"layers": layers}, "bnn_rounding": {"layers": ["dense_1"]}}
+    FinalTable(plain=True).on_fit_end(make_run(), summary | {"hooks": hooks})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    start = lines.index(["prune"])
+    assert lines[start + 1 : start + 4] == [
+        ["layer", "entries", "sparsity"],
+        ["dense_1", "235,200", "0.9200"],
+        ["logits", "1,000", "-"],
+    ]
+    assert ["bnn_rounding"] not in lines

@@ -4,14 +4,16 @@ import math
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
-from hooks.monitors.tensorboard import TensorBoard
+from hooks.monitors.tensorboard import TensorBoard, picture_summary
 from trainer.errors import UserError
 from trainer.run.control import Report
 
@@ -172,5 +174,53 @@ def test_a_directory_without_write_permission_is_one_clear_line(make_run, monkey
         TensorBoard().on_fit_begin(make_run())
 
 
-def test_no_state_is_kept():
-    assert TensorBoard().state_dict() == {}
+def test_the_count_of_evaluations_is_kept_so_that_pictures_keep_their_rhythm(make_run):
+    hook, run = TensorBoard(pictures_every=2), make_run()
+    hook.on_fit_begin(run)
+    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
+    hook.on_exception(run, RuntimeError())
+    resumed = TensorBoard(pictures_every=2)
+    resumed.load_state_dict(hook.state_dict())
+    assert resumed.state_dict() == {"evaluations": 1}
+
+
+def pictures(run):
+    """Return (step, tag, pixels) of the records for the images plugin."""
+    found = []
+    for event in events(run, "train"):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "images":
+                width, height, encoded = tensor_util.make_ndarray(value.tensor)
+                pixels = tf.io.decode_png(encoded).numpy()
+                assert pixels.shape[:2] == (int(height), int(width))
+                found.append((event.step, value.tag, pixels))
+    return found
+
+
+def test_pictures_of_hooks_come_at_the_first_evaluation_then_at_every_nth_and_at_the_test(make_run, summary):
+    hook, run = TensorBoard(pictures_every=3), make_run()
+    half = np.full((2, 3, 1), 0.5)
+    run.pictures = lambda: {"mask/dense": half}
+    hook.on_fit_begin(run)
+    for step in range(1, 6):
+        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
+    hook.on_evaluation_end(run, Report(6, "test", {"loss/total": 1.0}))
+    hook.on_fit_end(run, summary)
+    found = pictures(run)
+    assert [(step, tag) for step, tag, _ in found] == [(1, "mask/dense"), (4, "mask/dense"), (6, "mask/dense")]
+    assert (found[0][2] == 128).all()
+
+
+def test_no_pictures_when_they_are_off(make_run):
+    hook, run = TensorBoard(pictures_every=0), make_run()
+    run.pictures = lambda: {"mask/dense": np.zeros((2, 3, 3))}
+    hook.on_fit_begin(run)
+    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
+    hook.on_exception(run, RuntimeError())
+    assert pictures(run) == []
+
+
+@pytest.mark.parametrize("picture", [np.zeros((2, 2, 2)), np.full((2, 2, 1), 1.5)])
+def test_a_picture_of_another_form_is_named(picture):
+    with pytest.raises(ValueError, match="The picture 'mask' has the shape"):
+        picture_summary({"mask": picture})

@@ -49,3 +49,11 @@ def test_epoch_and_rate_follow_from_steps() -> None:
     run.step, run.timed_steps, run.train_seconds = 25, 25, 5.0
     assert run.epoch == 2.0
     assert run.images_per_second == 50.0
+
+
+def test_evaluations_before_the_network_has_its_promised_form_are_never_the_best() -> None:
+    tracker = Best("metric/accuracy", "max", since=10)
+    tracker.update(report(5, 0.99))
+    assert (tracker.value, tracker.improved) == (None, False)
+    tracker.update(report(10, 0.5))
+    assert (tracker.value, tracker.improved) == (0.5, True)

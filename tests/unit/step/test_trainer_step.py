@@ -308,3 +308,25 @@ def test_same_seed_and_step_give_the_same_draw() -> None:
     assert np.array_equal(context.stateless_seed("a"), context.stateless_seed("a"))
     assert not np.array_equal(context.stateless_seed("a"), context.stateless_seed("b"))
     assert not np.array_equal(context.stateless_seed("a"), other.stateless_seed("a"))
+
+
+def test_state_that_a_hook_leaves_out_is_not_written() -> None:
+    class Hold(StatelessHook):
+        def transform_state(self, new_state, context):
+            return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}
+
+    network = toy_network(dropout=0.5)
+    before = values_of(network)
+    toy_loop([Hold()], network=network).run(0, 2)
+    after = values_of(network)
+    moved = {name for name in network.state_variables if not np.array_equal(before[name], after[name])}
+    assert moved == set(network.state_variables) - {"toy/norm/moving_mean"}
+
+
+def test_state_that_no_layer_gave_is_refused() -> None:
+    class Invent(StatelessHook):
+        def transform_state(self, new_state, context):
+            return {**new_state, "other": tf.constant(1.0)}
+
+    with pytest.raises(ValueError, match="transform_state may leave names out, not add any. Added: \\['other'\\]"):
+        toy_loop([Invent()])

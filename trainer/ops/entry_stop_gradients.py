@@ -1,0 +1,49 @@
+"""Stop the gradient of some entries of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return `target` bit for bit, with the gradient mask * upstream.
+
+    The classic form, stop_gradient((1 - mask) * target) + mask * target, is a sum: it turns infinity into NaN and -0.0
+    into 0.0, and rounds where the mask is between 0 and 1. Here the forward pass computes nothing. Where the mask is 0
+    the gradient is 0, also for an upstream of infinity or NaN. The mask itself gets no gradient.
+
+    Args:
+        target: any shape and float dtype.
+        mask: bool (True: the gradient passes) or numbers (a factor, usually 0 or 1), of target's shape or one that
+            broadcasts to it.
+
+    Raises:
+        ValueError: the mask's shape does not broadcast to target's.
+    """
+    target = tf.convert_to_tensor(target)
+    mask = tf.convert_to_tensor(mask)
+    if not _broadcasts_to(mask.shape, target.shape):
+        raise ValueError(f"The mask has the shape {mask.shape}. Expected one that broadcasts to {target.shape}.")
+
+    @tf.custom_gradient
+    def stop(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
+            if mask.dtype == tf.bool:
+                return tf.where(mask, upstream, tf.zeros_like(upstream))
+            return tf.math.multiply_no_nan(upstream, tf.cast(mask, upstream.dtype))
+
+        return tf.identity(value), gradient
+
+    return stop(target)
+
+
+def _broadcasts_to(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
+    """Return whether a shape broadcasts to another without enlarging it; what is unknown is believed."""
+    if shape.rank is None or wanted.rank is None:
+        return True
+    if shape.rank > wanted.rank:
+        return False
+    pairs = zip(reversed(shape.as_list()), reversed(wanted.as_list()), strict=False)
+    return all(size in (1, None) or other in (size, None) for size, other in pairs)
