@@ -15,6 +15,12 @@ import pytest
 from train import main
 
 ROOT = Path(__file__).parents[2]
+LISTENING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+import train
+sys.exit(train.main(sys.argv[1:]))
+"""
 SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")
 
 
@@ -74,7 +80,7 @@ def test_sweep_prints_both_side_by_side_and_goes_on_after_a_failure(tmp_path, mo
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
     directory = tmp_path / "run"
-    command = [sys.executable, "train.py", "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
+    command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
     command += ["hooks.early_stopping=null", f"run_dir={directory}"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
