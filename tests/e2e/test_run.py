@@ -24,6 +24,14 @@ sys.exit(train.main(sys.argv[1:]))
 SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")
 
 
+def wait_for_content(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() or not path.stat().st_size:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 def summary_of(directory: Path) -> dict:
     return json.loads((directory / "summary.json").read_text())
 
@@ -82,14 +90,14 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
     directory = tmp_path / "run"
     command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
     command += ["hooks.early_stopping=null", f"run_dir={directory}"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (directory / "metrics.jsonl").exists() or not (directory / "metrics.jsonl").stat().st_size:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            wait_for_content(directory / "metrics.jsonl", process)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert errors.strip() == "Interrupted."
     assert summary_of(directory)["status"] == "interrupted"
