@@ -244,7 +244,7 @@ def test_every_rule_has_a_planted_fault():
     "source",
     [
         DOC + "import trainer\nfrom trainer.hook import GraphHook\nimport keras\nfrom . import monitors",
-        DOC + "def _private(): ...\nTEXT = 'network/work/of/hooks, tf.keras is not used, scripts/root/a'",
+        DOC + "def _private(): ...\nTEXT = 'network/root/of/hooks, tf.keras is not used, scripts/root/a'",
         DOC + f"def long():\n    {DOC}" + "\n".join(["    pass"] * (MAX_FUNCTION_LINES - 2)),
         DOC + "x = 1\n" * (MAX_FILE_LINES - 1),
     ],

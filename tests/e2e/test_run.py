@@ -1,0 +1,105 @@
+"""A run as a user starts it: its end, an interruption, a divergence, a sweep."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train import main
+
+ROOT = Path(__file__).parents[2]
+LISTENING = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+import train
+sys.exit(train.main(sys.argv[1:]))
+"""
+SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")
+
+
+def wait_for_content(path: Path, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists() or not path.stat().st_size:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def summary_of(directory: Path) -> dict:
+    return json.loads((directory / "summary.json").read_text())
+
+
+def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> None:
+    code = main(["recipe=bnn", "trainer.epochs=15", "trainer.compile=off", f"run_dir={tmp_path / 'run'}"])
+    summary = summary_of(tmp_path / "run")
+    assert code == 0
+    assert summary["status"] == "completed"
+    assert summary["test"]["metric/accuracy"] >= 0.93
+    assert summary["hooks"]["bnn_rounding"]["kind"] == "BNN"
+    assert summary["bytes"]["deployed"] < 0.3 * summary["bytes"]["float32"]
+    printed = capsys.readouterr().out
+    assert f"{summary['test']['metric/accuracy']:.4f}" in printed
+    assert "\x1b" not in printed
+
+
+def test_saved_kernels_are_latent_and_round_to_signs(tmp_path) -> None:
+    assert main(["recipe=bnn", *SMALL, f"run_dir={tmp_path / 'run'}"]) == 0
+    index = json.loads((tmp_path / "run" / "checkpoints" / "index.json").read_text())
+    with np.load(tmp_path / "run" / "checkpoints" / index["last"] / "tensors.npz") as tensors:
+        kernel = tensors["network/model/dense_2/kernel"]
+        iterations = tensors["optimizer/model/iteration"]
+    assert np.abs(kernel).max() <= 1.0
+    assert len(np.unique(kernel)) > 100
+    assert iterations == summary_of(tmp_path / "run")["steps"]
+
+
+def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> None:
+    code = main(["recipe=baseline", *SMALL, "optimizer.learning_rate=1e30", f"run_dir={tmp_path / 'run'}"])
+    assert code == 1
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert line.startswith("Error: NaN or infinity at step ")
+    assert "No variable was changed by this step" in line
+    summary = summary_of(tmp_path / "run")
+    assert summary["status"] == "failed"
+    assert summary["test"] == {}
+
+
+def test_sweep_prints_both_side_by_side_and_goes_on_after_a_failure(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["-m", "recipe=bnn,baseline", *SMALL]) == 0
+    printed = capsys.readouterr().out
+    table = printed[printed.index("Comparison") :]
+    assert "bnn" in table
+    assert "baseline" in table
+    assert "test accuracy" in table
+    assert len(list(tmp_path.glob("runs/*/*/summary.json"))) == 2
+    assert main(["-m", "recipe=bnn", "init_from=absent,null", *SMALL]) == 2
+    assert "failed" in capsys.readouterr().out
+    assert len(list(tmp_path.glob("runs/*/*/summary.json"))) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
+    directory = tmp_path / "run"
+    command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
+    command += ["hooks.early_stopping=null", f"run_dir={directory}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            wait_for_content(directory / "metrics.jsonl", process)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert errors.strip() == "Interrupted."
+    assert summary_of(directory)["status"] == "interrupted"
+    for line in (directory / "metrics.jsonl").read_text().splitlines():
+        json.loads(line)
