@@ -159,3 +159,8 @@ def test_configs_of_jobs_are_plain_values(tree: Path) -> None:
         return all(map(plain, value)) if type(value) is list else type(value) in (str, int, float, bool, type(None))
 
     assert plain(config(tree))
+
+
+def test_a_mapping_may_stand_where_a_number_is_the_default_since_only_the_signature_knows(tree: Path) -> None:
+    hooks = config(tree, "hooks.bnn_rounding.clip={dense_1: 1.0, dense_2: 0.5}")["hooks"]
+    assert hooks["bnn_rounding"]["clip"] == {"dense_1": 1.0, "dense_2": 0.5}

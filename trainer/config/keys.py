@@ -167,6 +167,8 @@ def _check_type(path: str, value: Any, known: Any) -> None:
             raise UserError(f"{path}={show(value)} received. Expected a value for one of its keys{remove}.")
         return
     annotation, choices = _declared(path)
+    if annotation is None and isinstance(value, Mapping):
+        return  # whether a mapping may stand there, only the signature knows; `bind` asks it
     annotation = annotation or like(known)
     if not fits(value, annotation):
         expected = f"one of: {', '.join(choices)}" if choices else describe(annotation)

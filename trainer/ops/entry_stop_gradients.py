@@ -10,9 +10,9 @@ import tensorflow as tf
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Return `target` bit for bit, with the gradient mask * upstream.
 
-    The classic form, stop_gradient((1 - mask) * target) + mask * target, is a sum: it turns infinity into NaN and -0.0
-    into 0.0, and rounds where the mask is between 0 and 1. Here the forward pass computes nothing. Where the mask is 0
-    the gradient is 0, also for an upstream of infinity or NaN. The mask itself gets no gradient.
+    The classic form, stop_gradient(|mask - 1| * target) + mask * target, turns infinity into NaN, and rounds where the
+    mask is between 0 and 1. Here the forward pass computes nothing. Where the mask is 0 the gradient is 0, also for an
+    upstream of infinity or NaN. The mask itself gets no gradient.
 
     Args:
         target: any shape and float dtype.

@@ -1,0 +1,244 @@
+"""Whole layers frozen by pattern, for a run or between two epochs of it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.freezing.upstream import with_inner_layers, with_upstream_layers
+from hooks.pruning.options import check_choice, check_number
+from hooks.pruning.schedules import epoch_start
+from hooks.quantization.optimizer import moving_average
+from hooks.quantization.options import check_patterns
+from trainer.errors import UserError
+from trainer.hook import Gradients, GraphHook, Tensors
+from trainer.network import Network
+from trainer.select import layer_paths, select_layers
+from trainer.step.context import BuildContext, StepContext
+
+STOPS = ("weights", "upstream")
+BATCH_NORMS = ("frozen", "running", "inference")
+AVERAGE = "_model_variables_moving_average"
+
+
+class FreezeLayers(GraphHook):
+    """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
+
+    The gradient stops at the weights: that of the layer's input still flows, to the layers before it. With
+    stop="upstream" these are frozen, too: every layer from which data reaches a frozen one, even if it feeds the
+    output on another way as well.
+
+    While a layer is frozen, nothing that the optimizer does moves it: momentum from before, weight decay, a
+    regularizer, or a moving average of the weights (which holds the frozen value itself). Its slots are reset to
+    what a new optimizer has, so that a thawed layer starts without stale momentum. A layer that is frozen for the
+    whole run has no gradient at all: neither its backward pass nor its update is computed.
+
+    In training, batch norm normalizes by the batch's own statistics, frozen or not; `batch_norm` says what becomes of
+    the moving ones that evaluation uses. "inference" normalizes by the moving statistics in training, too: Keras does
+    so for a batch norm layer that is not trainable, and the hook makes it so.
+
+    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping.
+
+    Measures "freeze_layers/active", the share of steps in which the layers were frozen. A hook of another name puts
+    that in front.
+
+    State saved: none. Whether a step is frozen follows from its number.
+    """
+
+    before = ("prune", "incremental_quantization", "frozen_mask", "bnn_rounding")
+    priority = 20
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str],
+        stop: str = "weights",
+        batch_norm: str = "frozen",
+        begin_epoch: float = 0.0,
+        end_epoch: float | None = None,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of layers of any kind; a layer that holds layers stands for all of them.
+            stop: "weights" freezes these layers, "upstream" also every layer before them (functional models only).
+            batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" lets them go on, "inference"
+                keeps them and uses them in training, too (only for a whole run).
+            begin_epoch: 0 or more; frozen from the first step after so many epochs.
+            end_epoch: above `begin_epoch`; trained again from there. None: frozen to the end.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value, or two of them contradict each other.
+        """
+        self.layers = check_patterns("layers", layers)
+        self.stop = check_choice("stop", stop, STOPS)
+        self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
+        expected = "a number of epochs of at least 0"
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=expected)
+        self.end_epoch = end_epoch
+        if end_epoch is not None:
+            self.end_epoch = check_number("end_epoch", end_epoch, minimum=0.0, expected=f"{expected}, or null")
+            if self.end_epoch <= self.begin_epoch:
+                raise UserError(
+                    f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Expected a later end, or null."
+                )
+        if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):
+            raise UserError(
+                "batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null with it, or "
+                "batch_norm=frozen."
+            )
+        self.network = network
+        self._begin = self._end = 0
+        self._whole_run = False
+        self._paths: list[str] = []
+        self._statistics: set[str] = set()
+        self._latent: list[str] = []
+        self._entries = 0
+        self._averages: dict[str, keras.Variable] = {}
+        self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
+
+    def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
+        """Return every layer to freeze, by path; layers that hold layers and these, both."""
+        chosen = select_layers(model, self.layers)
+        frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
+        return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        if self.batch_norm == "inference":
+            normalizing = [
+                layer for layer in self._choose(model).values() if isinstance(layer, keras.layers.BatchNormalization)
+            ]
+            if not normalizing:
+                raise UserError(
+                    f"batch_norm=inference has no effect: no batch norm layer is frozen by layers={self.layers}. "
+                    "Expected a pattern that matches one, or batch_norm=frozen."
+                )
+            for layer in normalizing:
+                layer.trainable = False
+        return model
+
+    def build(self, context: BuildContext) -> None:
+        self._set_steps(context)
+        network = context.network
+        chosen = self._choose(network.model)
+        frozen = {id(weight) for layer in chosen.values() for weight in layer.weights}
+        if not frozen:
+            raise UserError(
+                f"Nothing to freeze: the layers {', '.join(chosen)} have no weights. Expected a pattern that matches "
+                "layers with weights, or stop=upstream."
+            )
+        weights = {name for name, weight in network.weights.items() if id(weight) in frozen}
+        self._paths = [path for path, layer in chosen.items() if layer.weights]
+        self._latent = [name for name in network.trainable_variables if name in weights]
+        self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)
+        self._statistics = weights - set(self._latent) if self.batch_norm != "running" else set()
+        self._find_slots(network)
+        if self._whole_run and len(self._latent) == len(network.trainable_variables):
+            warnings.warn(f"Every weight of '{network.name}' is frozen: nothing of it trains.", stacklevel=2)
+
+    def _set_steps(self, context: BuildContext) -> None:
+        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
+        self._end = context.total_steps
+        if self.end_epoch is not None:
+            self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
+        self._whole_run = self._begin == 0 and self._end == context.total_steps
+        if self._begin >= context.total_steps:
+            epochs = context.total_steps / context.steps_per_epoch
+            raise UserError(
+                f"begin_epoch={self.begin_epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an "
+                "earlier one, or a longer run with trainer.epochs."
+            )
+        if self._end <= self._begin:
+            raise UserError(
+                f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. "
+                "Expected at least one."
+            )
+
+    def _find_slots(self, network: Network) -> None:
+        """Find what the optimizer keeps of the frozen weights, and the value that its slots start with."""
+        found = ((name, moving_average(network.optimizer, network.variables[name])) for name in self._latent)
+        self._averages = {name: average for name, average in found if average is not None}
+        self._slots = {
+            name: [
+                (slot, float(slot.numpy().flat[0]))  # every Keras slot but the average starts with one value
+                for attribute, slot in network.optimizer_slots(name).items()
+                if attribute != AVERAGE
+            ]
+            for name in (() if self._whole_run else self._latent)
+        }
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def frozen(self) -> set[str]:
+        return set(self._latent) if self._whole_run else set()
+
+    def projected(self) -> set[str]:
+        return set(self._averages) if self._whole_run else set(self._latent)
+
+    def _where_active(self, context: StepContext, held: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
+        """Return `held` in a step that is frozen, else `current`."""
+        return held if self._whole_run else tf.where(self._active(context), held, current)
+
+    def _active(self, context: StepContext) -> tf.Tensor:
+        return tf.logical_and(context.step >= self._begin, context.step < self._end)
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        stopped = {
+            name: self._where_active(context, tf.stop_gradient(weights[name]), weights[name]) for name in self._latent
+        }
+        return {**weights, **stopped}
+
+    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
+        """Stop what reached a latent variable past the weights of the forward pass, such as a penalty on it."""
+        stopped: Gradients = {}
+        for name in self._latent:
+            gradient = gradients[name]
+            kept = gradient is not None and not self._whole_run
+            stopped[name] = self._where_active(context, tf.zeros_like(gradient), gradient) if kept else None
+        return {**gradients, **stopped}
+
+    def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
+        if self._whole_run:
+            return {name: value for name, value in new_state.items() if name not in self._statistics}
+        variables = context.network.state_variables
+        held = {
+            name: self._where_active(context, tf.convert_to_tensor(variables[name].value), value)
+            for name, value in new_state.items()
+            if name in self._statistics
+        }
+        return {**new_state, **held}
+
+    def project(self, context: StepContext) -> None:
+        variables = context.network.variables
+        for name in sorted(self.projected()):
+            for variable in (variables[name], self._averages.get(name)):
+                if variable is not None:
+                    self._hold(context, variable, context.latent[name])
+            for slot, initial in self._slots.get(name, ()):
+                self._hold(context, slot, tf.fill(slot.shape, tf.cast(initial, slot.dtype)))
+
+    def _hold(self, context: StepContext, variable: keras.Variable, value: tf.Tensor) -> None:
+        current = tf.convert_to_tensor(variable.value)
+        variable.value.assign(self._where_active(context, tf.cast(value, current.dtype), current))
+
+    def measure(self, context: StepContext) -> Tensors:
+        return {f"{self.name or 'freeze_layers'}/active": tf.cast(self._active(context), tf.float32)}
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "layers": self._paths,
+            "weights_frozen": self._entries,
+            "stop": self.stop,
+            "batch_norm": self.batch_norm,
+            "statistics_held": sorted(self._statistics),
+            "begin_step": self._begin,
+            "end_step": self._end,
+        }

@@ -1,0 +1,1 @@
+"""What freezing of whole layers is made of."""

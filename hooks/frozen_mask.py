@@ -1,0 +1,208 @@
+"""Freeze entries of weights under a mask, at whatever value they have, while the other entries train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hooks.masking.hold import clear_slots, hold_averages, hold_values
+from hooks.masking.options import check_following, check_partner
+from hooks.masking.sources import followed_masks, largest_entries, read_mask_file, read_zeros
+from hooks.masking.targets import Target, kernel_names, layer_rows, select_targets
+from hooks.pruning.options import check_choice, check_number
+from hooks.pruning.schedules import epoch_start
+from hooks.quantization.options import check_patterns
+from trainer.errors import UserError
+from trainer.hook import GraphHook, Tensors
+from trainer.ops.entry_stop_gradients import entry_stop_gradients
+from trainer.step.context import BuildContext, StepContext
+
+SOURCES = ("magnitude", "file", "zeros", "hook")
+FROZEN_PARTS = ("masked", "survivors")
+
+
+class FrozenMask(GraphHook):
+    """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
+
+    A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen, or with
+    freeze="survivors" the surviving ones. Four things hold a frozen entry: its gradient is stopped
+    (`entry_stop_gradients`), so that global-norm clipping and regularizers do not see it; its value is put back after
+    the optimizer, whatever momentum, weight decay or a constraint did; its optimizer slots are set to 0 when it
+    freezes; and its moving average is its value. Retraining under a mask: Han et al. 2015, arXiv 1506.02626.
+
+    Masks come before rounding: a frozen 0 that `bnn_rounding` then rounds counts as +1 there, as every 0 does. The
+    projection of a hook that comes later may still move frozen values: `bnn_rounding` brings latent weights that lie
+    outside its clip to the clip, once. Keras's Adafactor makes NaN where a whole row and a whole column have had no
+    gradient from the start: with such masks give it an epsilon_1 of 1e-12.
+
+    Measures "frozen_mask/share", the share of entries that are frozen, under the hook's own name.
+
+    State saved: "mask/<variable>", bool, True where an entry trains; none when another hook's masks are followed.
+    """
+
+    before = ("bnn_rounding",)
+    after = ("prune", "incremental_quantization")
+    priority = 60
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str] = "*",
+        masks: str = "magnitude",
+        fraction: float = 0.5,
+        path: str | None = None,
+        hook: str | None = None,
+        freeze: str = "masked",
+        begin_epoch: float = 0.0,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of layers that have a mask: kernel layers, or those that the file or the
+                hook has masks for.
+            masks: where masks come from. "magnitude": the smallest |w| of each kernel are masked; "file": an npz file;
+                "zeros": the weights of a run that are 0; "hook": another hook, whose masks are followed as they change.
+            fraction: in [0, 1]; for "magnitude", the share of each kernel that is masked.
+            path: for "file", an npz file with an array of bool, or of 0 and 1, for each variable, by its name; for
+                "zeros", a run directory.
+            hook: for "hook", the name of a hook with the states "mask/<variable>".
+            freeze: "masked" freezes the masked entries and trains the survivors; "survivors" the other way round.
+            begin_epoch: 0 or more; before it nothing is frozen. To follow masks whose entries shall come back first, as
+                those of splicing, begin when they are final.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value, or two of them contradict each other.
+        """
+        self.layers = check_patterns("layers", layers)
+        self.masks = check_choice("masks", masks, SOURCES)
+        self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
+        share, epochs = "the share of each kernel to mask, in [0, 1], such as 0.9", "a number of epochs of 0 or more"
+        self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0, expected=share)
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=epochs)
+        self.path = check_partner("path", path, masks, users=("file", "zeros"))
+        self.hook = check_partner("hook", hook, masks, users=("hook",))
+        self.network = network
+        if self.hook is not None:
+            check_following(self.hook, freeze=self.freeze)
+            self.reads = (f"{self.hook}/mask",)
+        self._targets: list[Target] = []
+        self._begin = 0
+        self._known: dict[str, tf.Tensor] = {}  # static masks that do not depend on the weights
+        self._state: dict[str, tf.Variable] = {}
+        self._followed: dict[str, tf.Variable] = {}
+        self._held: dict[str, tf.Tensor] = {}  # the masks of the step being traced, as read at its start
+
+    def build(self, context: BuildContext) -> None:
+        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
+        if self._begin and self._begin >= context.total_steps:
+            raise UserError(
+                f"begin_epoch={self.begin_epoch} is step {self._begin}, but the run ends after {context.total_steps} "
+                "steps. Expected an earlier begin."
+            )
+        network = context.network
+        if self.hook is not None:
+            self._followed = followed_masks(context, self.hook, self.name)
+            kind = f"layer with a mask of {self.hook}"
+            self._targets = select_targets(network, self.layers, self._followed, kind=kind)
+            return
+        if self.masks == "file":
+            survives = read_mask_file(str(self.path), network)
+            self._targets = select_targets(network, self.layers, survives, kind=f"layer with a mask in {self.path}")
+        else:
+            self._targets = select_targets(network, self.layers, kernel_names(network), kind="kernel layer")
+            names = [target.name for target in self._targets]
+            survives = read_zeros(str(self.path), network, names) if self.masks == "zeros" else {}
+        self._known = {name: self._trains(tf.constant(mask)) for name, mask in survives.items()}
+        self._state = {target.name: self._new_state(target) for target in self._targets}
+
+    def _new_state(self, target: Target) -> tf.Variable:
+        latent = tf.convert_to_tensor(target.variable.value)
+        mask = tf.ones(latent.shape, tf.bool) if self._begin else self._choose(target, latent)
+        return tf.Variable(mask, trainable=False, name="mask")
+
+    def _choose(self, target: Target, latent: tf.Tensor) -> tf.Tensor:
+        """Return the mask that holds from the begin on: True where entries train."""
+        if target.name in self._known:
+            return self._known[target.name]
+        return self._trains(largest_entries(latent, self.fraction))
+
+    def _trains(self, survives: tf.Tensor) -> tf.Tensor:
+        return survives if self.freeze == "masked" else tf.logical_not(survives)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {f"mask/{name}": variable for name, variable in self._state.items()}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return self.state() if self._begin else {}
+
+    def projected(self) -> set[str]:
+        return {target.name for target in self._targets}
+
+    def settled_at(self) -> int:
+        return self._begin
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        if not context.training:
+            return weights
+        self._held = self._read_masks(context)  # a maker changes its masks before `project` runs
+        stopped = {name: entry_stop_gradients(weights[name], mask) for name, mask in self._held.items()}
+        return {**weights, **stopped}
+
+    def _read_masks(self, context: StepContext) -> dict[str, tf.Tensor]:
+        """Return the masks as they stand; in the step of the begin, those that hold from then on."""
+        masks = {name: tf.convert_to_tensor(variable) for name, variable in self._mask_variables().items()}
+        if not self._begin:
+            return masks
+        if self._followed:
+            return {name: tf.logical_or(mask, context.step < self._begin) for name, mask in masks.items()}
+        values = tf.cond(
+            tf.equal(context.step, self._begin),
+            lambda: [self._choose(target, context.latent[target.name]) for target in self._targets],
+            lambda: list(masks.values()),
+        )
+        return dict(zip(masks, values, strict=True))
+
+    def _mask_variables(self) -> dict[str, tf.Variable]:
+        variables = self._followed or self._state
+        return {target.name: variables[target.name] for target in self._targets}
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        return [variable.assign(self._held[name]) for name, variable in self._state.items()] if self._begin else []
+
+    def project(self, context: StepContext) -> None:
+        before = self._held
+        after = self._read_masks(context) if self._followed else before
+        hold_values(self._targets, before, context.latent)
+        hold_averages(context.network, self._targets, after)
+        # An entry that a maker lets go in this very step starts with a slot of 0 as well.
+        kept = {name: tf.logical_and(before[name], mask) for name, mask in after.items()} if self._followed else after
+        clear_slots(context.network, self._targets, kept, when=self._is_change(before, after, context))
+
+    def _is_change(self, before: Mapping[str, tf.Tensor], after: Tensors, context: StepContext) -> tf.Tensor:
+        """Return whether masks changed in this step, or hold for the first time."""
+        changes = [tf.equal(context.step, self._begin)]
+        if self._followed:
+            changes += [tf.reduce_any(tf.not_equal(before[name], mask)) for name, mask in after.items()]
+        return tf.reduce_any(tf.stack(changes))
+
+    def measure(self, context: StepContext) -> Tensors:
+        masks = self._read_masks(context) if self._followed else self._held
+        trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks.values()])
+        entries = sum(target.size for target in self._targets)
+        return {f"{self.name or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
+
+    def summary(self) -> dict[str, Any]:
+        if not self._targets:
+            return {}
+        layers = layer_rows(self._targets, self._mask_variables())
+        return {
+            "masks": self.hook or self.masks,
+            "freeze": self.freeze,
+            "begin_step": self._begin,
+            "share": sum(row["frozen"] for row in layers) / sum(row["entries"] for row in layers),
+            "layers": layers,
+        }

@@ -1,0 +1,222 @@
+"""Incremental network quantization: share by share, weights become powers of two and freeze; the rest trains on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hooks.pruning.criteria import keep_largest
+from hooks.pruning.options import check_choice, check_number
+from hooks.quantization.accumulated_shares import change_steps, check_shares
+from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_layer
+from hooks.quantization.optimizer import moving_average
+from hooks.quantization.options import check_patterns
+from hooks.quantization.powers_of_two import level_exponents, round_to_levels
+from hooks.quantization.shares import entry_shares
+from trainer.errors import UserError
+from trainer.hook import Gradients, GraphHook, Tensors
+from trainer.select import select_layers
+from trainer.step.context import BuildContext, StepContext
+
+CRITERIA = ("magnitude", "random")
+MOST_BITS = 8
+
+
+class IncrementalQuantization(GraphHook):
+    """Quantize kernels to 0 or a signed power of two, a growing share of each at a time, and train the rest.
+
+    INQ, Zhou et al. 2017, arXiv 1702.03044. At each step of the plan the chosen entries of a kernel, the largest first,
+    are rounded to the levels 0 and +-2^k, n2 <= k <= n1, and never move again; those not yet chosen train on and make
+    up for the error. The levels of a kernel come from its largest weight at the first step, and stay. At the last
+    step everything is quantized, at the latest in the last step of the run. Biases and batch norm are left alone.
+
+    The hook holds what it quantized by itself: no gradient reaches these entries, and after every step, whatever
+    momentum, weight decay or regularizers did, they and the optimizer's moving average of them have their level. The
+    hook "frozen_mask" beside this one clears the optimizer's slots, too.
+
+    Measures the share of quantized entries, "incremental_quantization/share", and per layer with "/<layer>" behind.
+    A hook of another name puts that in front.
+
+    State saved: "mask/<variable>", bool of the variable's shape, True where an entry still trains;
+    "exponents/<variable>", int32 [2], n1 and n2 of its levels, 0 until the first step of the plan; "updates", int64,
+    how many steps of the plan are done.
+    """
+
+    before = ("prune", "frozen_mask", "bnn_rounding")
+    priority = 40
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str] = "*",
+        shares: Sequence[float] = (0.5, 0.75, 0.875, 1.0),
+        begin_epoch: float = 0.0,
+        step_epochs: float | None = None,
+        bits: int = 5,
+        criterion: str = "magnitude",
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of kernel layers: dense layers and convolutions.
+            shares: of a kernel's entries that are quantized after each step of the plan; rising, the last one 1.
+            begin_epoch: of the first share, 0 or more.
+            step_epochs: epochs from one share to the next, above 0; None divides the rest of the run into equal parts.
+            bits: 2 to 8 per weight: zero and 2^(bits - 1) signed powers of two.
+            criterion: "magnitude" quantizes the largest entries first, "random" draws them.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self.layers = check_patterns("layers", layers)
+        self.shares = check_shares("shares", shares)
+        expected = "a number of epochs of at least 0"
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=expected)
+        self.step_epochs = step_epochs
+        if step_epochs is not None:
+            expected = "a number of epochs above 0, or null"
+            self.step_epochs = check_number(
+                "step_epochs", step_epochs, minimum=0.0, above_minimum=True, expected=expected
+            )
+        if type(bits) is not int or not 2 <= bits <= MOST_BITS:
+            raise UserError(f"Invalid bits: {bits!r}. Expected a whole number from 2 to {MOST_BITS}, such as 5.")
+        self.bits = bits
+        self.criterion = check_choice("criterion", criterion, CRITERIA)
+        self.network = network
+        self._kernels: list[Kernel] = []
+        self._steps: list[int] = []
+        self._masks: dict[str, tf.Variable] = {}
+        self._exponents: dict[str, tf.Variable] = {}
+        self._updates: tf.Variable | None = None
+
+    def build(self, context: BuildContext) -> None:
+        model = context.network.model
+        chosen = select_layers(model, self.layers, accept=is_kernel_layer, kind="kernel layer")
+        self._kernels = find_kernels(context.network, chosen)
+        self._steps = change_steps(
+            len(self.shares),
+            begin_epoch=self.begin_epoch,
+            step_epochs=self.step_epochs,
+            total_steps=context.total_steps,
+            steps_per_epoch=context.steps_per_epoch,
+        )
+        self._masks = {
+            kernel.name: tf.Variable(tf.ones(kernel.variable.shape, tf.bool), trainable=False, name="mask")
+            for kernel in self._kernels
+        }
+        self._exponents = {
+            kernel.name: tf.Variable(tf.zeros([2], tf.int32), trainable=False, name="exponents")
+            for kernel in self._kernels
+        }
+        self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+
+    def state(self) -> dict[str, tf.Variable]:
+        masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
+        exponents = {f"exponents/{name}": each for name, each in self._exponents.items()}
+        return {**masks, **exponents, **({} if self._updates is None else {"updates": self._updates})}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return self.state()
+
+    def projected(self) -> set[str]:
+        return set(self._masks)
+
+    def settled_at(self) -> int:
+        return self._steps[-1] + 1
+
+    def stored_bits(self) -> dict[str, float]:
+        """Return the bits per entry of each kernel that is quantized as a whole."""
+        return {name: float(self.bits) for name, mask in self._masks.items() if not mask.numpy().any()}
+
+    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
+        stopped: Gradients = {}
+        for name, mask in self._masks.items():
+            gradient = gradients[name]
+            stopped[name] = gradient if gradient is None else tf.where(mask, gradient, tf.zeros_like(gradient))
+        return {**gradients, **stopped}
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        assert self._updates is not None
+        done = tf.convert_to_tensor(self._updates)
+        wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
+        due = wanted > done  # in the steps of the plan only, or later where such a step was held back
+        operations = []
+        for kernel in self._kernels:
+            mask, exponents = self._next(kernel, due, wanted, context)
+            operations += [
+                self._masks[kernel.name].assign(mask),
+                self._exponents[kernel.name].assign(exponents),
+            ]
+        return [*operations, self._updates.assign(tf.maximum(wanted, done))]
+
+    def _next(
+        self, kernel: Kernel, due: tf.Tensor, wanted: tf.Tensor, context: StepContext
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return a kernel's mask and exponents from this step on."""
+        latent = context.latent[kernel.name]
+        mask = tf.convert_to_tensor(self._masks[kernel.name])
+        exponents = tf.convert_to_tensor(self._exponents[kernel.name])
+        done = tf.convert_to_tensor(self._updates)
+        counts = tf.constant([round(share * kernel.size) for share in self.shares])
+
+        def change() -> tuple[tf.Tensor, tf.Tensor]:
+            scores = self._scores(latent, f"{self.name}/{kernel.name}", context)
+            scores = tf.where(mask, scores, float("inf"))  # what is quantized stays so, and counts
+            chosen = keep_largest(tf.reshape(scores, [-1]), tf.gather(counts, wanted - 1))
+            left = tf.logical_and(mask, tf.logical_not(tf.reshape(chosen, mask.shape)))
+            return left, tf.where(done == 0, level_exponents(latent, self.bits), exponents)
+
+        return tf.cond(due, change, lambda: (tf.identity(mask), tf.identity(exponents)))
+
+    def _scores(self, latent: tf.Tensor, salt: str, context: StepContext) -> tf.Tensor:
+        """Return what the entries are ranked by, float32 of the kernel's shape; the largest are quantized first."""
+        if self.criterion == "random":
+            return tf.random.stateless_uniform(latent.shape, context.stateless_seed(salt))
+        return tf.abs(tf.cast(latent, tf.float32))
+
+    def project(self, context: StepContext) -> None:
+        """Give quantized entries the level of the value that they had when the step began.
+
+        For a new one that is the value by which it was chosen; for an old one, its level, which rounds to itself.
+        """
+        for kernel in self._kernels:
+            mask = tf.convert_to_tensor(self._masks[kernel.name])
+            exponents = tf.convert_to_tensor(self._exponents[kernel.name])
+            level = round_to_levels(context.latent[kernel.name], exponents)
+            average = moving_average(context.network.optimizer, kernel.variable)
+            for variable in (kernel.variable, average):
+                if variable is not None:
+                    current = tf.convert_to_tensor(variable.value)
+                    variable.value.assign(tf.where(mask, current, tf.cast(level, current.dtype)))
+
+    def measure(self, context: StepContext) -> Tensors:
+        quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]
+        return entry_shares(f"{self.name or 'incremental_quantization'}/share", self._kernels, quantized)
+
+    def summary(self) -> dict[str, Any]:
+        kernels = {kernel.name: self._report(kernel) for kernel in self._kernels}
+        return {
+            "bits": self.bits,
+            "criterion": self.criterion,
+            "steps": self._steps,
+            "on_levels": all(each["on_levels"] for each in kernels.values()),
+            "kernels": kernels,
+        }
+
+    def _report(self, kernel: Kernel) -> dict[str, Any]:
+        quantized = ~self._masks[kernel.name].numpy()
+        exponents = self._exponents[kernel.name]
+        values = tf.convert_to_tensor(kernel.variable.value)
+        on_levels = (round_to_levels(values, exponents) == values).numpy()
+        first, last = exponents.numpy().tolist()
+        return {
+            "n1": first if quantized.any() else None,
+            "n2": last if quantized.any() else None,
+            "share": float(quantized.mean()),
+            "on_levels": bool(on_levels[quantized].all()),
+            "zeros": float((values.numpy()[quantized] == 0).mean()) if quantized.any() else 0.0,
+        }

@@ -1,0 +1,1 @@
+"""What freezing entries is made of: where masks come from, which variables they cover, how values are held."""

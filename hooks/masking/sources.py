@@ -1,0 +1,149 @@
+"""Where masks come from: a file, the zeros of a run, the magnitudes of the weights, another hook."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from hooks.masking.targets import variable_layers
+from trainer.errors import UserError, did_you_mean, unknown_name
+from trainer.network import Network
+from trainer.run.checkpoint import CheckpointStore
+from trainer.step.context import BuildContext
+
+Masks = dict[str, np.ndarray]
+
+
+def read_mask_file(path: str, network: Network) -> Masks:
+    """Return the masks of an npz file, by variable name: bool, True where an entry survives.
+
+    Args:
+        path: a file such as `numpy.savez(path, **{"dense/kernel": mask})` writes: bool, or numbers 0 and 1.
+        network: whose variables the arrays are named after.
+
+    Raises:
+        UserError: no such file, no npz file, a name that no variable has, a wrong shape, other values than 0 and 1.
+    """
+    variables = network.trainable_variables
+    masks = {}
+    for name, array in _load_arrays(path).items():
+        if name not in variable_layers(network):
+            raise unknown_name(f"variable in {path}", name, variable_layers(network))
+        _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
+        if array.dtype != bool and not np.isin(array, (0, 1)).all():
+            raise UserError(
+                f"The mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives."
+            )
+        masks[name] = array.astype(bool)
+    return masks
+
+
+def _load_arrays(path: str) -> dict[str, np.ndarray]:
+    expected = "Expected an npz file with a mask for each variable, as numpy.savez writes it"
+    try:
+        loaded = np.load(Path(path).expanduser(), allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise UserError(f"The mask file {path} holds one array without a name. {expected}.")
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except FileNotFoundError as error:
+        raise UserError(f"The mask file {path} does not exist. {expected}: give another `path`.") from error
+    except UserError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"The mask file {path} cannot be read ({error}). {expected}.") from error
+
+
+def read_zeros(path: str, network: Network, names: Collection[str]) -> Masks:
+    """Return masks from the weights of a run, by variable name: bool, False where a weight is exactly 0.
+
+    A weight that is 0 without having been pruned counts as masked too. The weights themselves are not taken over.
+
+    Args:
+        path: a run directory; of its checkpoints "best" is read, or "last" where there is no best.
+        network: that the run must have trained too.
+        names: of the variables to look at.
+
+    Raises:
+        UserError: no such run, another network, or weights without any zero.
+    """
+    directory = Path(path).expanduser() / "checkpoints"
+    if not directory.is_dir():
+        raise UserError(f"path={path} has no checkpoints. Expected the directory of a run whose zeros give the masks.")
+    store = CheckpointStore(directory)
+    tensors = store.load("best" if "best" in store.tags() else "last").tensors
+    masks = {}
+    for name in names:
+        key = f"network/{network.name}/{name}"
+        if key not in tensors:
+            raise UserError(
+                f"The run {path} has no variable '{key}'.{did_you_mean(key, tensors)} "
+                "Expected a run of the same network."
+            )
+        _check_shape(f"'{key}' in the run {path}", tensors[key], network.variables[name].shape)
+        masks[name] = np.asarray(tensors[key] != 0)
+    if all(mask.all() for mask in masks.values()):
+        raise UserError(
+            f"No weight in the run {path} is 0, so it gives no mask. Expected a pruned run, or masks=magnitude."
+        )
+    return masks
+
+
+def _check_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.shape != tuple(shape):
+        raise UserError(f"{what} has the shape {list(array.shape)}. Expected {list(shape)}, the shape of the variable.")
+
+
+def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
+    """Return a mask that is False for the `fraction` of entries with the smallest magnitudes; bool, of weights' shape.
+
+    The number of False entries is exact (fraction * size, rounded, half up): of equal magnitudes the first ones count
+    as smaller.
+
+    Args:
+        weights: float, any fully known shape.
+        fraction: in [0, 1].
+    """
+    size = math.prod(weights.shape)
+    count = math.floor(fraction * size + 0.5)
+    _, smallest = tf.math.top_k(-tf.abs(tf.reshape(weights, [size])), k=count)
+    survives = tf.tensor_scatter_nd_update(
+        tf.ones([size], tf.bool), smallest[:, tf.newaxis], tf.zeros([count], tf.bool)
+    )
+    return tf.reshape(survives, weights.shape)
+
+
+def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, tf.Variable]:
+    """Return the masks that another hook offers as state "mask/<variable>", by variable name.
+
+    Args:
+        context: of the reader.
+        hook: name of the hook that makes the masks.
+        reader: name of the hook that asks, for the error.
+
+    Raises:
+        UserError: the hook is not in the run or offers no masks; a mask is not bool or has another shape.
+    """
+    prefix = f"{hook}/mask/"
+    found = {key.removeprefix(prefix): variable for key, variable in context.states.items() if key.startswith(prefix)}
+    if not found:
+        makers = sorted({key.partition("/")[0] for key in context.states if "/mask/" in key})
+        raise UserError(
+            f"The hook '{reader}' follows the masks of '{hook}', but no hook of this run offers the state "
+            f"'{prefix}<variable>'.{did_you_mean(hook, makers)} Expected one of: {', '.join(makers) or 'none'}. "
+            f"Add +hooks={hook}, or choose masks=magnitude, file or zeros."
+        )
+    for name, mask in found.items():
+        variable = context.network.trainable_variables.get(name)
+        if variable is None or mask.dtype != tf.bool or not mask.shape.is_compatible_with(variable.shape):
+            shape = None if variable is None else list(variable.shape)
+            raise UserError(
+                f"The state '{prefix}{name}' is {mask.dtype.name} of shape {mask.shape.as_list()}. "
+                f"Expected a bool mask of the shape {shape} of the trainable variable '{name}'."
+            )
+    return found

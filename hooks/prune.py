@@ -1,0 +1,205 @@
+"""Pruning on a schedule: masks over kernels, made from magnitudes inside the traced step, and held by projection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.pruning.report import layer_report, stored_bytes
+from hooks.pruning.selector import MaskSelector, kept_counts
+from hooks.pruning.settings import parse_settings
+from hooks.pruning.targets import check_structure, layer_sparsities, select_kernels
+from hooks.quantization.kernel_layers import Kernel
+from hooks.quantization.optimizer import moving_average
+from hooks.quantization.shares import entry_shares
+from trainer.hook import GraphHook, Tensors
+from trainer.ops.straight_through import straight_through
+from trainer.step.context import BuildContext, StepContext
+
+
+class Prune(GraphHook):
+    """Prune the kernels of dense layers and convolutions: the smallest entries become 0 and stay 0.
+
+    Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on and
+    computes the masks anew until `end_epoch` (the schedule of TensorFlow Model Optimization's ConstantSparsity; what is
+    pruned here stays exactly 0, and so the smallest, so that the masks found again are the same). "polynomial" goes
+    from `initial_sparsity` to the final one (Zhu and Gupta 2017, arXiv 1710.01878). "iterative" prunes to each of
+    `stages` and trains the survivors in between (Han et al. 2015, arXiv 1506.02626). "splicing" (Guo et al. 2016,
+    arXiv 1608.04493, Dynamic Network Surgery) runs along the polynomial, too, but only the forward pass sees zeros:
+    latent entries keep their value and get the gradient of the masked ones, and may come back until `end_epoch`.
+
+    In a step the masks change before the weights do: they are made from the weights as the step finds them, and hold
+    from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned; among equal
+    ones the last go first; the largest one always stays, also at sparsity 1. Biases and batch norm are left alone.
+
+    From the masks' last change on (`settled_at`), and but for splicing always before, pruned entries get no gradient
+    and are exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or
+    regularizers would do. The hook "frozen_mask" beside this one clears the optimizer's slots, too.
+
+    Measures "sparsity/total" and "sparsity/<layer>", the share of zeros that the next forward pass sees. A hook that is
+    not named "prune" puts its own name and "/" in front.
+
+    State saved: "mask/<variable>", bool of the variable's shape, True where an entry is kept; "updates", how often the
+    masks have changed.
+    """
+
+    before = ("bnn_rounding", "frozen_mask")
+    priority = 40
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str] = "*",
+        schedule: str = "polynomial",
+        final_sparsity: float | str | Mapping[str, float] = "auto",
+        initial_sparsity: float = 0.0,
+        begin_epoch: float = 0.0,
+        end_epoch: float | None = None,
+        frequency: int = 100,
+        frequency_growth: float = 1.0,
+        power: float = 3.0,
+        stages: Sequence[float | Mapping[str, float]] | None = None,
+        stage_epochs: float | None = None,
+        hysteresis: float = 1.1,
+        scope: str = "per_layer",
+        structure: str | Mapping[str, Sequence[int]] = "unstructured",
+        criterion: str = "magnitude",
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of kernel layers.
+            schedule: "one_shot", "constant", "polynomial", "iterative" or "splicing".
+            final_sparsity: in [0, 1], or one by layer pattern, of which the last that matches counts; "auto" for what
+                `structure` or `stages` say, else 0.5.
+            initial_sparsity: at `begin_epoch`, for "polynomial" and "splicing".
+            begin_epoch: epochs before the first masks.
+            end_epoch: by the end of which masks are final; None for halfway from the begin to the end of training.
+            frequency: steps between updates of the masks. There is always one at the end.
+            frequency_growth: of at least 1; how many times as long as the last each interval between updates is.
+            power: of the polynomial, above 0.
+            stages: rising sparsities, each as `final_sparsity`, for "iterative"; the last one is the final one.
+            stage_epochs: epochs from one stage to the next.
+            hysteresis: of at least 1, for "splicing"; a pruned entry so many times as large as a kept one replaces it.
+            scope: "per_layer", or "global" to rank the entries of all kernels together.
+            structure: "unstructured"; "channel" for whole output channels; {"n_m": [n, m]} to keep n of every m
+                consecutive inputs (input channels of a convolution) of an output; {"block": [rows, columns]} of the
+                matrix [inputs, outputs]. Sparsities of blocks and channels count these, not entries.
+            criterion: how blocks and channels are ranked: "magnitude" (L1 norm) or "l2".
+            network: name of the network.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "network")}
+        self.settings = parse_settings(given)
+        self.network = network
+        self._kernels: list[Kernel] = []
+        self._steps: list[int] = []
+        self._masks: dict[str, tf.Variable] = {}
+        self._updates: Any = None  # the variable, once built
+
+    def build(self, context: BuildContext) -> None:
+        settings, network = self.settings, context.network
+        self._network = network
+        self._kernels = select_kernels(network, settings.layers)
+        check_structure(network, self._kernels, settings.structure)
+        self._steps = settings.schedule.steps(context.total_steps, context.steps_per_epoch)
+        self._selector = MaskSelector(
+            self._kernels,
+            kept_counts(
+                self._kernels,
+                layer_sparsities(network, self._kernels, settings, self._steps),
+                settings.structure,
+                settings.scope,
+            ),
+            settings.structure,
+            settings.criterion,
+            settings.hysteresis,
+        )
+        self._masks = {
+            kernel.name: tf.Variable(tf.ones(kernel.variable.shape, tf.bool), trainable=False, name="mask")
+            for kernel in self._kernels
+        }
+        self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+
+    @property
+    def _splices(self) -> bool:
+        """Return whether pruned entries may come back before the masks are final."""
+        return self.settings.hysteresis is not None
+
+    def state(self) -> dict[str, tf.Variable]:
+        masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
+        return masks if self._updates is None else {**masks, "updates": self._updates}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return self.state()
+
+    def projected(self) -> set[str]:
+        return set(self._masks)
+
+    def settled_at(self) -> int:
+        return self._steps[-1] + 1
+
+    def stored_bits(self) -> dict[str, float]:
+        """Return bits per entry of each pruned kernel, stored sparse (CSR) or dense, whichever is smaller."""
+        return {kernel.name: 8.0 * stored_bytes(kernel) / kernel.size for kernel in self._kernels}
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        return {**weights, **{name: self._masked(weights[name], mask) for name, mask in self._masks.items()}}
+
+    def _masked(self, weight: tf.Tensor, mask: tf.Variable) -> tf.Tensor:
+        zero = tf.zeros_like(weight)
+        masked = tf.where(mask, weight, zero)
+        if not self._splices:
+            return masked
+        return tf.where(self._trained(mask), straight_through(masked, weight), zero)
+
+    def _trained(self, mask: tf.Variable) -> tf.Tensor:
+        """Return where entries get a gradient and keep their value: what is kept; in splicing all, until the end."""
+        kept = tf.convert_to_tensor(mask)
+        return tf.logical_or(kept, self._updates < len(self._steps)) if self._splices else kept
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        done = tf.convert_to_tensor(self._updates)
+        wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
+        masks = {name: tf.convert_to_tensor(mask) for name, mask in self._masks.items()}
+        # Masks are computed at due steps only. Counting updates makes up for a due step that was held back.
+        changed = tf.cond(
+            wanted > done,
+            lambda: self._selector(context.latent, masks, wanted - 1),
+            lambda: [tf.identity(mask) for mask in masks.values()],
+        )
+        assigned = [mask.assign(value) for mask, value in zip(self._masks.values(), changed, strict=True)]
+        return [*assigned, self._updates.assign(tf.maximum(wanted, done))]
+
+    def project(self, context: StepContext) -> None:
+        for kernel in self._kernels:
+            trained = self._trained(self._masks[kernel.name])
+            average = moving_average(context.network.optimizer, kernel.variable)
+            for variable in (kernel.variable, average):
+                if variable is not None:
+                    value = tf.convert_to_tensor(variable.value)
+                    variable.value.assign(tf.where(trained, value, tf.zeros_like(value)))
+
+    def measure(self, context: StepContext) -> Tensors:
+        zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
+        name = "sparsity" if self.name in ("", "prune") else f"{self.name}/sparsity"
+        shares = entry_shares(name, self._kernels, zeros)
+        return {f"{name}/total": shares.pop(name), **shares}
+
+    def _zeros(self, variable: keras.Variable, mask: tf.Variable) -> tf.Tensor:
+        zeros = tf.convert_to_tensor(variable.value) == 0
+        return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
+
+    def summary(self) -> dict[str, Any]:
+        if not self._masks:
+            return {}
+        return {
+            "schedule": self.settings.schedule.name,
+            "structure": self.settings.structure.config,
+            "final_sparsity": self.settings.final_sparsity,
+            "settled_at": self.settled_at(),
+            **layer_report(self._network, self._kernels, self._masks),
+        }

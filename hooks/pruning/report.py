@@ -1,0 +1,108 @@
+"""What pruning left: exact zeros per layer, in weights, masks, slots and averages, and the size in bytes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hooks.pruning.targets import kernel_matrix_shape
+from hooks.quantization.kernel_layers import Kernel
+from trainer.network import Network
+
+AVERAGE = "_model_variables_moving_average"
+VALUE_BITS, POINTER_BITS = 32, 32
+
+
+def column_bits(columns: int) -> int:
+    """Return the bits of a column index: ceil(log2(columns)).
+
+    Args:
+        columns: of the matrix, at least 1.
+    """
+    return (columns - 1).bit_length()
+
+
+def csr_bytes(inputs: int, outputs: int, kept: int) -> int:
+    """Return the bytes of a matrix in compressed sparse rows (CSR).
+
+    A kept entry takes its float32 value and a column index of ceil(log2(outputs)) bits, packed; each row, and the end,
+    takes a pointer of 4 bytes. A row is one input: of a convolution, one (height, width, input channel).
+
+    Args:
+        inputs: rows.
+        outputs: columns.
+        kept: entries that are not zero.
+    """
+    return math.ceil((kept * (VALUE_BITS + column_bits(outputs)) + POINTER_BITS * (inputs + 1)) / 8)
+
+
+def stored_bytes(kernel: Kernel) -> int:
+    """Return the bytes of a kernel as it would be shipped: CSR, or dense where that is smaller.
+
+    Args:
+        kernel: with its values as they are now.
+    """
+    inputs, outputs = kernel_matrix_shape(kernel)
+    return min(csr_bytes(inputs, outputs, count_kept(kernel.variable.value)), 4 * kernel.size)
+
+
+def count_kept(values: Any) -> int:
+    """Return how many entries are not exactly zero.
+
+    Args:
+        values: a variable, tensor or array.
+    """
+    return int(np.count_nonzero(tf.convert_to_tensor(values).numpy()))
+
+
+def layer_report(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable]) -> dict[str, Any]:
+    """Return what is left of each layer, and of all pruned kernels together.
+
+    Args:
+        network: that the kernels belong to.
+        kernels: pruned.
+        masks: bool, by kernel name.
+
+    Returns:
+        {"layers": rows, "total": row}; with several layers the total is their last row, too. A row has "layer",
+        "entries", "kept" (not zero), "times_fewer" (their ratio), the shares of zeros in the weights ("sparsity"), the
+        "mask", each slot of the optimizer and the "moving_average", and "dense_bytes" and "sparse_bytes" (CSR).
+    """
+    groups: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in kernels:
+        groups[kernel.layer].append(kernel)
+    rows = [{"layer": path, **_row(network, group, masks)} for path, group in groups.items()]
+    total = {"layer": "total", **_row(network, kernels, masks)}
+    return {"layers": [*rows, total] if len(rows) > 1 else rows, "total": total}
+
+
+def _row(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable]) -> dict[str, Any]:
+    kept: dict[str, int] = defaultdict(int)
+    sparse = 0
+    for kernel in kernels:
+        for name, variable in _parts(network, kernel, masks[kernel.name]).items():
+            kept[name] += count_kept(variable)
+        sparse += csr_bytes(*kernel_matrix_shape(kernel), count_kept(kernel.variable.value))
+    entries = sum(kernel.size for kernel in kernels)
+    return {
+        "entries": entries,
+        "kept": kept["sparsity"],
+        "times_fewer": round(entries / kept["sparsity"], 3) if kept["sparsity"] else None,
+        **{name: round(1.0 - count / entries, 6) for name, count in kept.items()},
+        "dense_bytes": 4 * entries,
+        "sparse_bytes": sparse,
+    }
+
+
+def _parts(network: Network, kernel: Kernel, mask: tf.Variable) -> dict[str, Any]:
+    """Return what belongs to a kernel, under the names that a row has for its sparsity."""
+    slots = {
+        "moving_average" if attribute == AVERAGE else attribute.strip("_"): slot.value
+        for attribute, slot in network.optimizer_slots(kernel.name).items()
+    }
+    return {"sparsity": kernel.variable.value, "mask": mask, **slots}

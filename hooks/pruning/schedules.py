@@ -1,0 +1,232 @@
+"""When masks change, and how sparse they are then: plain numbers, computed before anything is traced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hooks.pruning.options import check_choice, check_count, check_number, check_sparsity
+from trainer.errors import UserError
+
+DEFAULTS = {
+    "initial_sparsity": 0.0,
+    "power": 3.0,
+    "end_epoch": None,
+    "frequency": 100,
+    "frequency_growth": 1.0,
+    "stages": None,
+    "stage_epochs": None,
+    "hysteresis": 1.1,
+}
+# Of these options, which schedules use them.
+USERS = {
+    "initial_sparsity": ("polynomial", "splicing"),
+    "power": ("polynomial", "splicing"),
+    "end_epoch": ("constant", "polynomial", "splicing"),
+    "frequency": ("constant", "polynomial", "splicing"),
+    "frequency_growth": ("constant", "polynomial", "splicing"),
+    "stages": ("iterative",),
+    "stage_epochs": ("iterative",),
+    "hysteresis": ("splicing",),
+}
+SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
+
+
+def check_used(schedule: str, given: Mapping[str, Any]) -> None:
+    """Refuse an option that is set although the schedule does not use it.
+
+    Args:
+        schedule: its name.
+        given: values by option; those of USERS are looked at.
+
+    Raises:
+        UserError: names the option and the schedules that use it.
+    """
+    for option, users in USERS.items():
+        if schedule not in users and given[option] != DEFAULTS[option]:
+            raise UserError(
+                f"{option}={given[option]} has no effect with schedule={schedule}. "
+                f"Expected {option}={_shown(DEFAULTS[option])}, or schedule={' or '.join(users)}."
+            )
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def epoch_start(epoch: float, steps_per_epoch: float) -> int:
+    """Return the first step before which so many epochs have been drawn.
+
+    Args:
+        epoch: 0 or more.
+        steps_per_epoch: perhaps a fraction.
+    """
+    return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
+
+
+def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> list[int]:
+    """Return the steps at which masks change: `begin`, then one after each interval, and in any case `end`.
+
+    Args:
+        begin: first step.
+        end: last step, at least `begin`.
+        frequency: steps from the first update to the second, at least 1.
+        growth: of at least 1; each interval is so many times as long as the one before.
+    """
+    steps, interval, position = [], float(frequency), float(begin)
+    while round(position) < end:
+        steps.append(round(position))
+        position += interval
+        interval *= growth
+    return [*steps, end]
+
+
+def polynomial_sparsity(step: int, *, begin: int, end: int, initial: float, final: float, power: float) -> float:
+    """Return s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power (Zhu and Gupta 2017, arXiv 1710.01878, equation 1).
+
+    Args:
+        step: t; values before t0 count as t0, values after t1 as t1.
+        begin: t0.
+        end: t1, at least t0; where both are one step, that step has the final sparsity.
+        initial: s_i, in [0, 1].
+        final: s_f, in [0, 1].
+        power: above 0; 3 in the paper.
+    """
+    if step >= end:
+        return final
+    left = 1.0 - max(0, step - begin) / (end - begin)
+    return final + (initial - final) * left**power
+
+
+def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
+    """Return how many of `units` stay: all but round(sparsity * units), and `minimum` of them in any case.
+
+    Args:
+        units: entries, blocks or channels.
+        sparsity: in [0, 1].
+        minimum: how many always stay.
+    """
+    return max(min(minimum, units), units - round(sparsity * units))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Hold a schedule in epochs.
+
+    Attributes:
+        name: one of SCHEDULES.
+        begin_epoch: when the first masks are made.
+        end_epoch: by the end of which the masks are final; None for halfway from the begin to the end of training.
+        frequency: steps between updates.
+        frequency_growth: how many times as long as the last each interval is.
+        initial_sparsity: of the first masks.
+        power: of the polynomial.
+        stages: how many stages an iterative schedule has.
+        stage_epochs: epochs from one stage to the next.
+    """
+
+    name: str
+    begin_epoch: float
+    end_epoch: float | None
+    frequency: int
+    frequency_growth: float
+    initial_sparsity: float
+    power: float
+    stages: int
+    stage_epochs: float
+
+    def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
+        """Return the steps at which masks change, rising.
+
+        Args:
+            total_steps: of the run.
+            steps_per_epoch: perhaps a fraction.
+
+        Raises:
+            UserError: the schedule does not fit into the run.
+        """
+        begin = epoch_start(self.begin_epoch, steps_per_epoch)
+        if begin >= total_steps:
+            raise _too_late("begin_epoch", self.begin_epoch, total_steps, steps_per_epoch)
+        if self.name == "one_shot":
+            return [begin]
+        if self.name == "iterative":
+            return self._stage_steps(total_steps, steps_per_epoch)
+        if self.end_epoch is None:
+            end = begin + (total_steps - 1 - begin) // 2
+        else:
+            end = max(begin, epoch_start(self.end_epoch, steps_per_epoch) - 1)
+            if end >= total_steps:
+                raise _too_late("end_epoch", self.end_epoch, total_steps, steps_per_epoch)
+        return update_steps(begin, end, self.frequency, self.frequency_growth)
+
+    def _stage_steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
+        epochs = [self.begin_epoch + stage * self.stage_epochs for stage in range(self.stages)]
+        steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
+        if len(set(steps)) < len(steps):
+            raise UserError(f"stage_epochs={self.stage_epochs} is less than a step. Expected a longer stage.")
+        if steps[-1] >= total_steps:
+            raise _too_late(f"the last of {self.stages} stages, epoch", epochs[-1], total_steps, steps_per_epoch)
+        return steps
+
+    def sparsities(self, steps: Sequence[int], final: float) -> list[float]:
+        """Return the sparsity after each update of a schedule without stages.
+
+        Args:
+            steps: as `steps` returned them.
+            final: in [0, 1].
+        """
+        initial = self.initial_sparsity if self.name in USERS["initial_sparsity"] else final
+        begin, end = steps[0], steps[-1]
+        return [
+            polynomial_sparsity(step, begin=begin, end=end, initial=initial, final=final, power=self.power)
+            for step in steps
+        ]
+
+
+def parse_schedule(given: Mapping[str, Any]) -> Schedule:
+    """Return a schedule from the values of a config.
+
+    Args:
+        given: "schedule" and, with "stages" as their number, the other attributes of a Schedule, by name.
+
+    Raises:
+        UserError: an unknown schedule, or a value out of range.
+    """
+    name, end_epoch, stage_epochs = (given[key] for key in ("schedule", "end_epoch", "stage_epochs"))
+    check_choice("schedule", name, SCHEDULES)
+    begin = check_number("begin_epoch", given["begin_epoch"], minimum=0.0, expected="a number of epochs of at least 0")
+    if end_epoch is not None:
+        end_epoch = check_number("end_epoch", end_epoch, minimum=0.0, expected="a number of epochs, or null")
+        if end_epoch < begin:
+            raise UserError(f"end_epoch={end_epoch} is before begin_epoch={begin}. Expected an end after the begin.")
+    if name == "iterative" and not given["stages"]:
+        raise UserError("schedule=iterative needs stages. Expected a list of sparsities, such as stages=[0.5,0.8,0.9].")
+    if name == "iterative":
+        expected = "a number of epochs above 0 from one stage to the next, such as 10"
+        stage_epochs = check_number("stage_epochs", stage_epochs, minimum=0.0, above_minimum=True, expected=expected)
+    return Schedule(
+        name=name,
+        begin_epoch=begin,
+        end_epoch=end_epoch,
+        frequency=check_count("frequency", given["frequency"]),
+        frequency_growth=check_number(
+            "frequency_growth", given["frequency_growth"], minimum=1.0, expected="a number of at least 1"
+        ),
+        initial_sparsity=check_sparsity("initial_sparsity", given["initial_sparsity"]),
+        power=check_number(
+            "power", given["power"], minimum=0.0, above_minimum=True, expected="a number above 0, such as 3"
+        ),
+        stages=given["stages"],
+        stage_epochs=stage_epochs if name == "iterative" else 0.0,
+    )
+
+
+def _too_late(what: str, epoch: float, total_steps: int, steps_per_epoch: float) -> UserError:
+    epochs = total_steps / steps_per_epoch
+    return UserError(
+        f"Pruning does not fit into the run: {what}={epoch:g} is after its end, epoch {epochs:.4g}, step {total_steps}."
+        " Expected an earlier one, or a longer run with trainer.epochs."
+    )

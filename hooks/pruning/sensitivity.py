@@ -1,0 +1,124 @@
+"""How much a network suffers when one layer is pruned, and which sparsities that suggests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from hooks.pruning.criteria import keep_largest
+from hooks.pruning.schedules import kept_units
+from hooks.quantization.kernel_layers import Kernel
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Hold what was measured.
+
+    Attributes:
+        baseline: the metric without pruning.
+        entries: entries of each layer, by path.
+        values: the metric with one layer pruned: by path, by sparsity.
+        smaller_is_better: whether the metric is a loss.
+    """
+
+    baseline: float
+    entries: dict[str, int]
+    values: dict[str, dict[float, float]]
+    smaller_is_better: bool
+
+    def loss(self, path: str, sparsity: float) -> float:
+        """Return how much worse the metric is with a layer pruned; below 0 where it is better."""
+        change = self.values[path][sparsity] - self.baseline
+        return change if self.smaller_is_better else -change
+
+    def suggest(self, tolerance: float) -> dict[str, float]:
+        """Return for each layer the largest sparsity up to which no step loses more than the tolerance; 0 for none.
+
+        Args:
+            tolerance: of the metric.
+        """
+        suggested = {}
+        for path, values in self.values.items():
+            suggested[path] = 0.0
+            for sparsity in sorted(values):
+                if self.loss(path, sparsity) > tolerance + 1e-9:
+                    break
+                suggested[path] = sparsity
+        return suggested
+
+    def total(self, sparsities: Mapping[str, float]) -> float:
+        """Return the sparsity of all layers together."""
+        pruned = sum(round(share * self.entries[path]) for path, share in sparsities.items())
+        return pruned / sum(self.entries.values())
+
+    def reach(self, target: float) -> tuple[float, dict[str, float]] | None:
+        """Return the smallest tolerance whose suggestion reaches a total sparsity, and that suggestion; None for none.
+
+        Args:
+            target: in [0, 1].
+        """
+        losses = {max(0.0, self.loss(path, sparsity)) for path, each in self.values.items() for sparsity in each}
+        for tolerance in sorted({0.0, *losses}):
+            suggested = self.suggest(tolerance)
+            if self.total(suggested) >= target - 1e-9:
+                return tolerance, suggested
+        return None
+
+
+def scan_layers(
+    kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float], *, smaller_is_better: bool
+) -> Scan:
+    """Prune each layer alone to each sparsity, and evaluate. The kernels are left as they were.
+
+    Args:
+        kernels: of the layers to scan.
+        sparsities: in [0, 1].
+        evaluate: returns the metric of the network as it is.
+        smaller_is_better: whether the metric is a loss.
+    """
+    layers: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        layers.setdefault(kernel.layer, []).append(kernel)
+    return Scan(
+        baseline=evaluate(),
+        entries={path: sum(kernel.size for kernel in group) for path, group in layers.items()},
+        values={path: _scan_layer(group, sparsities, evaluate) for path, group in layers.items()},
+        smaller_is_better=smaller_is_better,
+    )
+
+
+def _scan_layer(
+    kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float]
+) -> dict[float, float]:
+    values = {}
+    for sparsity in sparsities:
+        with pruned(kernels, sparsity):
+            values[sparsity] = evaluate()
+    return values
+
+
+@contextmanager
+def pruned(kernels: Sequence[Kernel], sparsity: float) -> Iterator[None]:
+    """Prune kernels by magnitude while the block runs; afterwards they are what they were.
+
+    Args:
+        kernels: each pruned by itself.
+        sparsity: in [0, 1]; of n entries, round(sparsity * n) become 0, but never all.
+    """
+    before = [kernel.variable.numpy() for kernel in kernels]
+    try:
+        for kernel, values in zip(kernels, before, strict=True):
+            kernel.variable.assign(_without_smallest(values, sparsity))
+        yield
+    finally:
+        for kernel, values in zip(kernels, before, strict=True):
+            kernel.variable.assign(values)
+
+
+def _without_smallest(values: np.ndarray, sparsity: float) -> np.ndarray:
+    mask = keep_largest(tf.reshape(tf.abs(values), [-1]), kept_units(values.size, sparsity))
+    return tf.where(tf.reshape(mask, values.shape), values, 0.0).numpy()

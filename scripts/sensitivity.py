@@ -1,0 +1,274 @@
+"""Measure how much each layer of a finished run can be pruned: `python scripts/sensitivity.py run=<run directory>`.
+
+Each layer is pruned alone, by magnitude, to each sparsity, and the network is evaluated on the validation split without
+any training in between (Han et al. 2015, arXiv 1506.02626, section 3.1). The result goes to <run>/sensitivity.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from train import DONE, INTERRUPTED, WRONG, report
+from trainer.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from hooks.pruning.sensitivity import Scan
+    from trainer.run.assembly import Assembly
+
+USAGE = """python scripts/sensitivity.py run=<run directory> [key=value ...]
+
+  run          directory of a finished run: config.yaml and the best checkpoint, or the last where there is no best
+  sparsities   shares of each layer to prune, such as [0.5,0.7,0.9]
+  layers       patterns on paths or names of kernel layers, such as * or [fc1,fc2]
+  metric       of the validation split
+  tolerance    how much worse than unpruned the metric may become with one layer pruned, such as 0.01
+  target       a sparsity for all layers together; where it is given, sparsities that reach it are suggested, too
+  network      name of the network
+"""
+FILE_NAME = "sensitivity.json"
+
+
+@dataclass
+class Options:
+    """Hold the options of a scan.
+
+    Attributes:
+        run: directory of the run.
+        sparsities: rising, in (0, 1].
+        layers: patterns on kernel layers.
+        metric: name of a validation metric.
+        tolerance: the loss of the metric that is tolerated, of at least 0.
+        target: sparsity of all layers together, or None.
+        network: name of the network.
+    """
+
+    run: str = ""
+    sparsities: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
+    layers: str | list[str] = "*"
+    metric: str = "metric/accuracy"
+    tolerance: float = 0.01
+    target: float | None = None
+    network: str = "model"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted.
+
+    Args:
+        arguments: without the program's name; None for the process's own.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE)
+        return DONE
+    try:
+        options = parse(arguments)
+        config = read_config(options)
+        print_scan(options, measure(options, config))
+    except UserError as error:
+        return report(error, WRONG)
+    except KeyboardInterrupt as error:
+        return report(error, INTERRUPTED)
+    return DONE
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["run=runs/baseline/a", "sparsities=[0.5,0.9]"].
+
+    Raises:
+        UserError: an unknown key, or a value of the wrong type or out of range.
+    """
+    import yaml
+
+    values: dict[str, Any] = {}
+    known = list(vars(Options()))
+    for argument in arguments:
+        key, separator, text = argument.partition("=")
+        if key not in known:
+            raise unknown_name("option", key, known)
+        if not separator or key in values:
+            raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
+        try:
+            values[key] = text if key in ("run", "metric", "network") or text == "*" else yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"'{argument}' is no value. Expected such as sparsities=[0.5,0.9].") from error
+    options = Options(**values)
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    if not options.run:
+        raise UserError("No run was given. Expected run=<run directory>; see python scripts/sensitivity.py --help.")
+    shares: Any = options.sparsities  # the command line may hold anything
+    if not isinstance(shares, list) or not shares or not all(_is_share(share) and share > 0 for share in shares):
+        raise UserError(f"Invalid sparsities: {shares!r}. Expected shares in (0, 1], such as [0.5,0.7,0.9].")
+    options.sparsities = sorted({float(share) for share in shares})
+    if not _is_number(options.tolerance) or options.tolerance < 0:
+        raise UserError(f"Invalid tolerance: {options.tolerance!r}. Expected a number of at least 0, such as 0.01.")
+    if options.target is not None and not _is_share(options.target):
+        raise UserError(f"Invalid target: {options.target!r}. Expected a sparsity in [0, 1], such as 0.9.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def read_config(options: Options) -> dict[str, Any]:
+    """Return the config of a run, ready to be assembled again.
+
+    Args:
+        options: of the scan.
+
+    Raises:
+        UserError: the directory is no run, or its config cannot be read.
+    """
+    import yaml
+
+    path = Path(options.run).expanduser() / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"run={options.run} has no config.yaml that can be read. Expected a run directory.") from error
+    if not isinstance(config, dict) or not {"model", "trainer", "hooks"} <= config.keys():
+        raise UserError(f"{path} is not the config of a run. Expected the directory of a finished run.")
+    # The weights come from the checkpoint; where the run once started from does not matter any more.
+    return {**config, "init_from": None}
+
+
+def measure(options: Options, config: Mapping[str, Any]) -> Scan:
+    """Return the metric for each layer and sparsity.
+
+    Args:
+        options: of the scan.
+        config: of the run.
+
+    Raises:
+        UserError: no checkpoint, or an unknown metric, network or layer.
+    """
+    from trainer.quiet import quiet_start
+
+    with quiet_start():
+        from hooks.pruning.sensitivity import scan_layers
+        from hooks.pruning.targets import select_kernels
+        from trainer.run.assembly import assemble
+    parts = assemble(config)
+    if options.network not in parts.trainer.networks:
+        raise unknown_name("network", options.network, parts.trainer.networks)
+    if options.metric not in parts.validation.names:
+        raise unknown_name("metric", options.metric, parts.validation.names)
+    step = _restore(parts, Path(options.run).expanduser())
+    kernels = select_kernels(parts.trainer.networks[options.network], options.layers)
+    return scan_layers(
+        kernels,
+        options.sparsities,
+        lambda: parts.validation.run(step)[options.metric],
+        smaller_is_better="loss/" in options.metric,
+    )
+
+
+def _restore(parts: Assembly, directory: Path) -> int:
+    """Give networks and hooks the values of the best checkpoint, or of the last; return its step."""
+    from trainer.run.checkpoint import CheckpointStore
+    from trainer.run.state import assign_variables, run_variables
+
+    store = CheckpointStore(directory / "checkpoints")
+    checkpoint = store.load("best" if "best" in store.tags() else "last")
+    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    needed = {key: variable for key, variable in variables.items() if key.startswith(("network/", "hook/"))}
+    assign_variables(needed, checkpoint.tensors, f"run={directory}")
+    return checkpoint.step
+
+
+def print_scan(options: Options, scan: Scan) -> None:
+    """Print a table and the suggestions, and write them to the run directory.
+
+    Args:
+        options: of the scan.
+        scan: what was measured.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    result = as_json(options, scan)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("layer", "entries", *(f"{share:g}" for share in options.sparsities), "suggested"):
+        table.add_column(column, justify="left" if column == "layer" else "right", no_wrap=True)
+    for path, values in scan.values.items():
+        shown = [f"{values[share]:.4f}" for share in options.sparsities]
+        table.add_row(path, f"{scan.entries[path]:,}", *shown, f"{result['suggested'][path]:g}")
+    console.print(f"{options.metric} of the validation split, unpruned {scan.baseline:.4f}; with one layer pruned to:")
+    console.print(table)
+    _print_suggestion(console, f"tolerance {options.tolerance:g}", result["suggested"], result["suggested_total"])
+    if options.target is not None:
+        reached = result["suggested_for_target"]
+        if reached is None:
+            console.print(f"target {options.target:g}: not reached, even with every layer at its largest sparsity.")
+        else:
+            label = f"target {options.target:g} (tolerance {result['tolerance_for_target']:.4g})"
+            _print_suggestion(console, label, reached, result["total_for_target"])
+    console.print(_write(Path(options.run).expanduser() / FILE_NAME, result), soft_wrap=True)
+
+
+def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], total: float) -> None:
+    text = "{" + ",".join(f"{path}:{share:g}" for path, share in suggested.items()) + "}"
+    console.print(f"{label}: final_sparsity={text}, {total:.4f} in all", soft_wrap=True, highlight=False, markup=False)
+
+
+def as_json(options: Options, scan: Scan) -> dict[str, Any]:
+    """Return what sensitivity.json holds.
+
+    Args:
+        options: of the scan.
+        scan: what was measured.
+    """
+    suggested = scan.suggest(options.tolerance)
+    reached = None if options.target is None else scan.reach(options.target)
+    return {
+        "metric": options.metric,
+        "baseline": scan.baseline,
+        "layers": [
+            {"layer": path, "entries": scan.entries[path], "values": {f"{share:g}": each[share] for share in each}}
+            for path, each in scan.values.items()
+        ],
+        "tolerance": options.tolerance,
+        "suggested": suggested,
+        "suggested_total": scan.total(suggested),
+        "target": options.target,
+        "tolerance_for_target": reached and reached[0],
+        "suggested_for_target": reached and reached[1],
+        "total_for_target": reached and scan.total(reached[1]),
+    }
+
+
+def _write(path: Path, result: Mapping[str, Any]) -> str:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a writable directory.") from error
+    return str(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

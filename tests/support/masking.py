@@ -1,0 +1,96 @@
+"""What tests of masks share: a small network, loops over hooks that read one another, a maker of masks, bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, build_context, toy_batch
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.order import order_hooks
+from trainer.step.context import StepContext
+from trainer.step.loop import BatchFunction, ChunkLoop
+from trainer.step.trainer import Trainer
+
+KERNELS = ("hidden/kernel", "logits/kernel")
+
+
+def small_network(optimizer: keras.optimizers.Optimizer, *, regularizer: float = 0.0, units: int = 5) -> Network:
+    """Return two dense layers, "hidden" and "logits", with a built optimizer."""
+    penalty = keras.regularizers.L2(regularizer) if regularizer else None
+    inputs = keras.Input((FEATURES,))
+    hidden = keras.layers.Dense(units, activation="tanh", kernel_regularizer=penalty, name="hidden")(inputs)
+    outputs = keras.layers.Dense(CLASSES, kernel_regularizer=penalty, name="logits")(hidden)
+    network = Network("model", keras.Model(inputs, outputs), optimizer)
+    optimizer.build(network.model.trainable_variables)
+    return network
+
+
+def build_hooks(hooks: Sequence[GraphHook], network: Network) -> list[GraphHook]:
+    """Build hooks in their order, each with the states of those before it; runs have 4 steps an epoch."""
+    ordered = order_hooks(hooks)
+    states: dict[str, tf.Variable] = {}
+    for hook in ordered:
+        hook.build(replace(build_context(network), total_steps=1000, states=dict(states)))
+        states |= {f"{hook.name}/{name}": variable for name, variable in hook.state().items()}
+    return ordered
+
+
+def masked_loop(
+    hooks: Sequence[GraphHook], network: Network, *, xla: bool = False, batch: BatchFunction = toy_batch
+) -> ChunkLoop:
+    """Return a traced and audited loop with the hooks built."""
+    return ChunkLoop(Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0), batch, xla=xla)
+
+
+class Maker(StatelessHook):
+    """Make masks at given steps, and give newly masked entries a value."""
+
+    def __init__(self, schedule: Mapping[int, Mapping[str, np.ndarray]], value: float = 0.0) -> None:
+        """Take masks by step and variable; a step not named changes none."""
+        super().__init__("maker")
+        self.schedule, self.value = schedule, value
+        names = {name for masks in schedule.values() for name in masks}
+        shapes = {name: masks[name].shape for masks in schedule.values() for name in masks}
+        self.variables = {name: tf.Variable(np.ones(shapes[name], bool)) for name in sorted(names)}
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Return the masks."""
+        return {f"mask/{name}": variable for name, variable in self.variables.items()}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        """Declare the masks."""
+        return self.state()
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation]:
+        """Assign the masks of this step."""
+        ops = []
+        self.before = {name: tf.convert_to_tensor(variable) for name, variable in self.variables.items()}
+        for name, variable in self.variables.items():
+            mask = self.before[name]
+            for step, masks in self.schedule.items():
+                mask = tf.where(context.step == step, tf.constant(masks[name]), mask)
+            ops.append(variable.assign(mask))
+        return ops
+
+    def project(self, context: StepContext) -> None:
+        """Give entries that this step masked their value."""
+        for name, variable in self.variables.items():
+            new = tf.logical_and(self.before[name], tf.logical_not(tf.convert_to_tensor(variable)))
+            latent = context.network.variables[name].value
+            latent.assign(tf.where(new, tf.constant(self.value), latent))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Return an array's bits, in which -0.0 is not 0.0 and NaN is NaN."""
+    return np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
+
+
+def kernels_of(network: Network) -> dict[str, np.ndarray]:
+    """Return copies of the two kernels by name."""
+    return {name: np.array(network.variables[name].value) for name in KERNELS}
