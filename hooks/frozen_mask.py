@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hooks.masking.hold import clear_slots, hold_averages, hold_values
 from hooks.masking.options import check_following, check_partner
+from hooks.masking.pictures import mask_pictures
 from hooks.masking.sources import followed_masks, largest_entries, read_mask_file, read_zeros
 from hooks.masking.targets import Target, kernel_names, layer_rows, select_targets
 from hooks.pruning.options import check_choice, check_number
@@ -194,6 +196,10 @@ class FrozenMask(GraphHook):
         trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks.values()])
         entries = sum(target.size for target in self._targets)
         return {f"{self.name or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        """Return the hook's own masks; those that it follows are the other hook's to show."""
+        return mask_pictures(self._state)
 
     def summary(self) -> dict[str, Any]:
         if not self._targets:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from hooks.masking.pictures import mask_pictures
 from hooks.pruning.report import layer_report, stored_bytes
 from hooks.pruning.selector import MaskSelector, kept_counts
 from hooks.pruning.settings import parse_settings
@@ -192,6 +194,9 @@ class Prune(GraphHook):
     def _zeros(self, variable: keras.Variable, mask: tf.Variable) -> tf.Tensor:
         zeros = tf.convert_to_tensor(variable.value) == 0
         return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        return mask_pictures(self._masks)
 
     def summary(self) -> dict[str, Any]:
         if not self._masks:

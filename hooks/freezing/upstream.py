@@ -50,7 +50,6 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
             "pattern for every layer to freeze, or a functional model."
         )
     wanted = {id(layer) for layer in layers.values()}
-    met: set[int] = set()
     found: set[int] = set()
 
     def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,7 +57,6 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
         before = frozenset[int]().union(*(each.layers for each in given))
         inside = _layers_inside(operation)
         if id(operation) in wanted:
-            met.add(id(operation))
             found.update(before | inside)
         if is_graph(operation):
             return run(operation, given)
@@ -68,7 +66,7 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
         return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
 
     run(model, [Origin() for _ in model.inputs])
-    hidden = [path for path, layer in layers.items() if id(layer) not in met | found]
+    hidden = [path for path, layer in layers.items() if id(layer) not in found]
     if hidden:
         raise UserError(
             f"What comes before layer '{hidden[0]}' is not known: it is inside a layer that is not a functional model. "

@@ -256,6 +256,7 @@ def test_a_followed_hook_freezes_nothing_before_the_begin():
 
 def test_a_followed_hook_comes_first_and_only_matching_layers_are_followed():
     maker, hook = Maker({1: random_masks()}), frozen_mask(masks="hook", hook="maker", layers="logits")
+    maker.priority = 99  # what it reads decides
     assert [each.name for each in build_hooks([hook, maker], network_of())] == ["maker", "frozen_mask"]
     assert hook.projected() == {"logits/kernel"}
     message = error_of(frozen_mask(masks="hook", hook="maker", layers="dense"), Maker({1: random_masks()}))
@@ -290,7 +291,7 @@ def test_rounding_and_a_frozen_mask_hold_their_invariants_in_one_step(tmp_path):
             return [variable.assign(context.weights[name]) for name, variable in used.items()]
 
     rounding = BnnRounding(all_binary=True, input_quantizer=None)
-    rounding.name = "bnn_rounding"
+    rounding.name, rounding.priority = "bnn_rounding", 0  # declarations decide
     frozen = frozen_mask(masks="file", path=save_masks(tmp_path, masks))
     loop = masked_loop([rounding, Watch(), frozen], network)
     assert [hook.name for hook in loop.trainer.hooks] == ["frozen_mask", "bnn_rounding", "probe"]
