@@ -109,7 +109,7 @@ def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
         weights: float, any fully known shape.
         fraction: in [0, 1].
     """
-    size = math.prod(weights.shape)
+    size = math.prod(weights.shape.as_list())
     count = math.floor(fraction * size + 0.5)
     _, smallest = tf.math.top_k(-tf.abs(tf.reshape(weights, [size])), k=count)
     survives = tf.tensor_scatter_nd_update(
