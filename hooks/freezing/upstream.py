@@ -66,6 +66,7 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
         return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
 
     run(model, [Origin() for _ in model.inputs])
+    found.update(id(layer) for layer in layers.values() if isinstance(layer, keras.layers.InputLayer))  # never called
     hidden = [path for path, layer in layers.items() if id(layer) not in found]
     if hidden:
         raise UserError(

@@ -257,7 +257,7 @@ def test_measures_and_summary_tell_how_far_it_is():
 def test_what_is_pruned_stays_zero_and_what_is_frozen_may_be_quantized():
     network = toy_network(optimizer=OPTIMIZERS["adamw"]())
     prune = Prune(schedule="one_shot", final_sparsity=0.5, begin_epoch=1)
-    prune.name = "prune"
+    prune.name, prune.priority = "prune", 0  # the declarations decide
     freeze = FreezeLayers(layers="logits")
     freeze.name = "freeze_layers"
     hook = named()

@@ -38,6 +38,11 @@ def test_a_branch_is_upstream_but_not_its_sibling():
     assert upstream(branches(), "left", "right") - {"inputs"} == {"stem", "left", "right"}
 
 
+def test_nothing_is_upstream_of_the_input_and_all_layers_are_upstream_of_all():
+    assert upstream(branches(), "inputs") == {"inputs"}
+    assert upstream(branches(), "*") == set(layer_paths(branches()))
+
+
 def test_operations_that_are_no_layers_pass_on_what_came_before():
     assert {"stem", "left", "right", "join", "head"} <= upstream(branches(), "head")
 
