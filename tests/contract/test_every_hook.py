@@ -67,12 +67,14 @@ def test_hook_refuses_an_argument_that_it_does_not_have(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, tmp_path) -> None:
+def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, tmp_path, record_property) -> None:
     override = [] if name in DEFAULTS else [f"+hooks={name}"]
     for attempt in range(2):
         summary = run_small("baseline", *override, run_dir=tmp_path / f"run_{attempt}")
         assert summary["status"] == "completed"
         assert name in summary["hooks"]
+        assert summary["images_per_second"] > 0
+        record_property("images_per_second", summary["images_per_second"])
         if issubclass(load(name), HostHook):
             assert summary["hooks"][name]["host_seconds"] >= 0.0
     first, second = (json.loads((tmp_path / f"run_{n}" / "summary.json").read_text()) for n in range(2))
