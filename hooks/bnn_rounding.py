@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from hooks.optimizer import decays_weight, project_with_average
+from hooks.options import check_flag, check_number, check_patterns
+from hooks.quantization.distinct_values import most_values
 from hooks.quantization.insert import insert_input_quantizers
 from hooks.quantization.kernel_layers import Kernel, find_kernels
-from hooks.quantization.optimizer import decays_weight, moving_average
-from hooks.quantization.options import check_bools, check_patterns, check_positive
+from hooks.quantization.plain_inputs import write_out_input_quantizers
 from hooks.quantization.quantizers import Quantizer, parse_quantizer
 from hooks.quantization.selection import Selection, choose_kernel_layers, layers_to_precede
 from hooks.quantization.shares import entry_shares
@@ -70,14 +73,13 @@ class BnnRounding(GraphHook):
         Raises:
             UserError: an option has the wrong type or value, or two of them contradict each other.
         """
-        check_bools(stochastic=stochastic, all_binary=all_binary, quantize_first_input=quantize_first_input)
         self.layers = check_patterns("layers", layers)
         self.kernel_quantizer = parse_quantizer(kernel_quantizer, role="kernel", option="kernel_quantizer")
         self.input_quantizer = parse_quantizer(input_quantizer, role="input", option="input_quantizer")
-        self.stochastic = stochastic
-        self.clip = check_positive("clip", clip)
-        self.all_binary = all_binary
-        self.quantize_first_input = quantize_first_input
+        self.stochastic = check_flag("stochastic", stochastic)
+        self.clip = check_number("clip", clip, minimum=0.0, above_minimum=True)
+        self.all_binary = check_flag("all_binary", all_binary)
+        self.quantize_first_input = check_flag("quantize_first_input", quantize_first_input)
         self.network = network
         self._selection: Selection | None = None
         self._kernels: list[Kernel] = []
@@ -101,6 +103,9 @@ class BnnRounding(GraphHook):
         missing = layers_to_precede(selection, self.input_quantizer, first_too=self.quantize_first_input)
         return insert_input_quantizers(model, missing, self.input_quantizer) if missing else model
 
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        return write_out_input_quantizers(model)
+
     def build(self, context: BuildContext) -> None:
         self._selection = choose_kernel_layers(context.network.model, self.layers, all_binary=self.all_binary)
         self._kernels = []
@@ -114,9 +119,19 @@ class BnnRounding(GraphHook):
     def projected(self) -> set[str]:
         return {kernel.name for kernel in self._kernels}
 
-    def stored_bits(self) -> dict[str, float]:
+    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return bits per entry of each quantized kernel; float scales are spread over its entries."""
-        return {kernel.name: self._bits + 32.0 * self._scales(kernel) / kernel.size for kernel in self._kernels}
+        return {
+            kernel.name: self._bits + 32.0 * self._scales(kernel) / kernel.size
+            for kernel in self._kernels
+            if self._count_values(kernel, shipped[kernel.name]) <= 2**self._bits
+        }
+
+    def _count_values(self, kernel: Kernel, values: np.ndarray) -> int:
+        """Return how many values the bits have to tell apart, where there is a scale a channel in any one channel."""
+        assert self.kernel_quantizer is not None
+        axes = kernel.channel_axes if self.kernel_quantizer.scales_channels else ()
+        return most_values(values, axes)
 
     @property
     def _bits(self) -> int:
@@ -148,11 +163,10 @@ class BnnRounding(GraphHook):
 
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:
-            average = moving_average(context.network.optimizer, kernel.variable)
-            for variable in (kernel.variable, average):
-                if variable is not None:  # the average was taken before the clip, and may replace the variable later
-                    value = tf.convert_to_tensor(variable.value)
-                    variable.value.assign(tf.clip_by_value(value, -self.clip, self.clip))
+            project_with_average(context.network.optimizer, kernel.variable, self._clipped)
+
+    def _clipped(self, value: tf.Tensor) -> tf.Tensor:
+        return tf.clip_by_value(value, -self.clip, self.clip)
 
     def measure(self, context: StepContext) -> Tensors:
         flipped, starved = [], []

@@ -10,11 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hooks.epochs import epoch_start
 from hooks.freezing.upstream import with_inner_layers, with_upstream_layers
-from hooks.pruning.options import check_choice, check_number
-from hooks.pruning.schedules import epoch_start
-from hooks.quantization.optimizer import moving_average
-from hooks.quantization.options import check_patterns
+from hooks.optimizer import AVERAGE, moving_average
+from hooks.options import check_choice, check_number, check_patterns
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook, Tensors
 from trainer.network import Network
@@ -23,7 +22,6 @@ from trainer.step.context import BuildContext, StepContext
 
 STOPS = ("weights", "upstream")
 BATCH_NORMS = ("frozen", "running", "inference")
-AVERAGE = "_model_variables_moving_average"
 
 
 class FreezeLayers(GraphHook):

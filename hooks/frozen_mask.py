@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hooks.epochs import epoch_start
 from hooks.masking.hold import clear_slots, hold_averages, hold_values
 from hooks.masking.options import check_following, check_partner
 from hooks.masking.pictures import mask_pictures
 from hooks.masking.sources import followed_masks, largest_entries, read_mask_file, read_zeros
 from hooks.masking.targets import Target, kernel_names, layer_rows, select_targets
-from hooks.pruning.options import check_choice, check_number
-from hooks.pruning.schedules import epoch_start
-from hooks.quantization.options import check_patterns
+from hooks.options import check_choice, check_number, check_patterns
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Tensors
 from trainer.ops.entry_stop_gradients import entry_stop_gradients

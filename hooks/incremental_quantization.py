@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from hooks.optimizer import project_with_average
+from hooks.options import check_choice, check_integer, check_number, check_patterns
 from hooks.pruning.criteria import keep_largest
-from hooks.pruning.options import check_choice, check_number
 from hooks.quantization.accumulated_shares import change_steps, check_shares
 from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_layer
-from hooks.quantization.optimizer import moving_average
-from hooks.quantization.options import check_patterns
 from hooks.quantization.powers_of_two import level_exponents, round_to_levels
 from hooks.quantization.shares import entry_shares
-from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook, Tensors
 from trainer.select import select_layers
 from trainer.step.context import BuildContext, StepContext
@@ -82,9 +82,7 @@ class IncrementalQuantization(GraphHook):
             self.step_epochs = check_number(
                 "step_epochs", step_epochs, minimum=0.0, above_minimum=True, expected=expected
             )
-        if type(bits) is not int or not 2 <= bits <= MOST_BITS:
-            raise UserError(f"Invalid bits: {bits!r}. Expected a whole number from 2 to {MOST_BITS}, such as 5.")
-        self.bits = bits
+        self.bits = check_integer("bits", bits, minimum=2, maximum=MOST_BITS)
         self.criterion = check_choice("criterion", criterion, CRITERIA)
         self.network = network
         self._kernels: list[Kernel] = []
@@ -128,9 +126,17 @@ class IncrementalQuantization(GraphHook):
     def settled_at(self) -> int:
         return self._steps[-1] + 1
 
-    def stored_bits(self) -> dict[str, float]:
-        """Return the bits per entry of each kernel that is quantized as a whole."""
-        return {name: float(self.bits) for name, mask in self._masks.items() if not mask.numpy().any()}
+    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return the bits per entry of each kernel that is quantized as a whole and shipped on its levels."""
+        return {
+            name: float(self.bits)
+            for name, mask in self._masks.items()
+            if not mask.numpy().any() and self._on_levels(name, shipped[name]).all()
+        }
+
+    def _on_levels(self, name: str, values: Any) -> np.ndarray:
+        values = tf.convert_to_tensor(values)
+        return (round_to_levels(values, self._exponents[name]) == values).numpy()
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         stopped: Gradients = {}
@@ -187,11 +193,7 @@ class IncrementalQuantization(GraphHook):
             mask = tf.convert_to_tensor(self._masks[kernel.name])
             exponents = tf.convert_to_tensor(self._exponents[kernel.name])
             level = round_to_levels(context.latent[kernel.name], exponents)
-            average = moving_average(context.network.optimizer, kernel.variable)
-            for variable in (kernel.variable, average):
-                if variable is not None:
-                    current = tf.convert_to_tensor(variable.value)
-                    variable.value.assign(tf.where(mask, current, tf.cast(level, current.dtype)))
+            project_with_average(context.network.optimizer, kernel.variable, partial(_level_unless, mask, level))
 
     def measure(self, context: StepContext) -> Tensors:
         quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]
@@ -209,14 +211,16 @@ class IncrementalQuantization(GraphHook):
 
     def _report(self, kernel: Kernel) -> dict[str, Any]:
         quantized = ~self._masks[kernel.name].numpy()
-        exponents = self._exponents[kernel.name]
-        values = tf.convert_to_tensor(kernel.variable.value)
-        on_levels = (round_to_levels(values, exponents) == values).numpy()
-        first, last = exponents.numpy().tolist()
+        values = kernel.variable.numpy()
+        first, last = self._exponents[kernel.name].numpy().tolist()
         return {
             "n1": first if quantized.any() else None,
             "n2": last if quantized.any() else None,
             "share": float(quantized.mean()),
-            "on_levels": bool(on_levels[quantized].all()),
-            "zeros": float((values.numpy()[quantized] == 0).mean()) if quantized.any() else 0.0,
+            "on_levels": bool(self._on_levels(kernel.name, values)[quantized].all()),
+            "zeros": float((values[quantized] == 0).mean()) if quantized.any() else 0.0,
         }
+
+
+def _level_unless(mask: tf.Tensor, level: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.where(mask, value, tf.cast(level, value.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from hooks.masking.pictures import mask_pictures
+from hooks.optimizer import project_with_average
 from hooks.pruning.report import layer_report, stored_bytes
 from hooks.pruning.selector import MaskSelector, kept_counts
 from hooks.pruning.settings import parse_settings
 from hooks.pruning.targets import check_structure, layer_sparsities, select_kernels
 from hooks.quantization.kernel_layers import Kernel
-from hooks.quantization.optimizer import moving_average
 from hooks.quantization.shares import entry_shares
 from trainer.hook import GraphHook, Tensors
 from trainer.ops.straight_through import straight_through
@@ -144,19 +145,18 @@ class Prune(GraphHook):
     def settled_at(self) -> int:
         return self._steps[-1] + 1
 
-    def stored_bits(self) -> dict[str, float]:
+    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return bits per entry of each pruned kernel, stored sparse (CSR) or dense, whichever is smaller."""
-        return {kernel.name: 8.0 * stored_bytes(kernel) / kernel.size for kernel in self._kernels}
+        return {kernel.name: 8.0 * stored_bytes(kernel, shipped[kernel.name]) / kernel.size for kernel in self._kernels}
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         return {**weights, **{name: self._masked(weights[name], mask) for name, mask in self._masks.items()}}
 
     def _masked(self, weight: tf.Tensor, mask: tf.Variable) -> tf.Tensor:
-        zero = tf.zeros_like(weight)
-        masked = tf.where(mask, weight, zero)
+        masked = _zero_unless(tf.convert_to_tensor(mask), weight)
         if not self._splices:
             return masked
-        return tf.where(self._trained(mask), straight_through(masked, weight), zero)
+        return _zero_unless(self._trained(mask), straight_through(masked, weight))
 
     def _trained(self, mask: tf.Variable) -> tf.Tensor:
         """Return where entries get a gradient and keep their value: what is kept; in splicing all, until the end."""
@@ -179,11 +179,7 @@ class Prune(GraphHook):
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:
             trained = self._trained(self._masks[kernel.name])
-            average = moving_average(context.network.optimizer, kernel.variable)
-            for variable in (kernel.variable, average):
-                if variable is not None:
-                    value = tf.convert_to_tensor(variable.value)
-                    variable.value.assign(tf.where(trained, value, tf.zeros_like(value)))
+            project_with_average(context.network.optimizer, kernel.variable, partial(_zero_unless, trained))
 
     def measure(self, context: StepContext) -> Tensors:
         zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
@@ -208,3 +204,7 @@ class Prune(GraphHook):
             "settled_at": self.settled_at(),
             **layer_report(self._network, self._kernels, self._masks),
         }
+
+
+def _zero_unless(trained: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.where(trained, value, tf.zeros_like(value))

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from train import DONE, INTERRUPTED, WRONG, report
+from scripts.command import parse_options, run_command
 from trainer.errors import UserError, unknown_name
+from trainer.run.finished import read_config, restore
 
 if TYPE_CHECKING:
     from hooks.pruning.sensitivity import Scan
-    from trainer.run.assembly import Assembly
 
 USAGE = """python scripts/sensitivity.py run=<run directory> [key=value ...]
 
@@ -65,19 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None for the process's own.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in arguments or "-h" in arguments:
-        print(USAGE)
-        return DONE
-    try:
-        options = parse(arguments)
-        config = read_config(options)
-        print_scan(options, measure(options, config))
-    except UserError as error:
-        return report(error, WRONG)
-    except KeyboardInterrupt as error:
-        return report(error, INTERRUPTED)
-    return DONE
+    return run_command(arguments, USAGE, _command)
+
+
+def _command(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    config = read_config(options.run)
+    print_scan(options, measure(options, config))
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -89,21 +83,7 @@ def parse(arguments: Sequence[str]) -> Options:
     Raises:
         UserError: an unknown key, or a value of the wrong type or out of range.
     """
-    import yaml
-
-    values: dict[str, Any] = {}
-    known = list(vars(Options()))
-    for argument in arguments:
-        key, separator, text = argument.partition("=")
-        if key not in known:
-            raise unknown_name("option", key, known)
-        if not separator or key in values:
-            raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
-        try:
-            values[key] = text if key in ("run", "metric", "network") or text == "*" else yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise UserError(f"'{argument}' is no value. Expected such as sparsities=[0.5,0.9].") from error
-    options = Options(**values)
+    options = parse_options(arguments, Options, texts=("run", "metric", "network"))
     _check(options)
     return options
 
@@ -129,29 +109,7 @@ def _is_share(value: Any) -> bool:
     return _is_number(value) and 0 <= value <= 1
 
 
-def read_config(options: Options) -> dict[str, Any]:
-    """Return the config of a run, ready to be assembled again.
-
-    Args:
-        options: of the scan.
-
-    Raises:
-        UserError: the directory is no run, or its config cannot be read.
-    """
-    import yaml
-
-    path = Path(options.run).expanduser() / "config.yaml"
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"run={options.run} has no config.yaml that can be read. Expected a run directory.") from error
-    if not isinstance(config, dict) or not {"model", "trainer", "hooks"} <= config.keys():
-        raise UserError(f"{path} is not the config of a run. Expected the directory of a finished run.")
-    # The weights come from the checkpoint; where the run once started from does not matter any more.
-    return {**config, "init_from": None}
-
-
-def measure(options: Options, config: Mapping[str, Any]) -> Scan:
+def measure(options: Options, config: dict[str, Any]) -> Scan:
     """Return the metric for each layer and sparsity.
 
     Args:
@@ -166,33 +124,19 @@ def measure(options: Options, config: Mapping[str, Any]) -> Scan:
     with quiet_start():
         from hooks.pruning.sensitivity import scan_layers
         from hooks.pruning.targets import select_kernels
-        from trainer.run.assembly import assemble
-    parts = assemble(config)
+    run = restore(options.run, config)
+    parts = run.parts
     if options.network not in parts.trainer.networks:
         raise unknown_name("network", options.network, parts.trainer.networks)
     if options.metric not in parts.validation.names:
         raise unknown_name("metric", options.metric, parts.validation.names)
-    step = _restore(parts, Path(options.run).expanduser())
     kernels = select_kernels(parts.trainer.networks[options.network], options.layers)
     return scan_layers(
         kernels,
         options.sparsities,
-        lambda: parts.validation.run(step)[options.metric],
+        lambda: parts.validation.run(run.step)[options.metric],
         smaller_is_better="loss/" in options.metric,
     )
-
-
-def _restore(parts: Assembly, directory: Path) -> int:
-    """Give networks and hooks the values of the best checkpoint, or of the last; return its step."""
-    from trainer.run.checkpoint import CheckpointStore
-    from trainer.run.state import assign_variables, run_variables
-
-    store = CheckpointStore(directory / "checkpoints")
-    checkpoint = store.load("best" if "best" in store.tags() else "last")
-    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
-    needed = {key: variable for key, variable in variables.items() if key.startswith(("network/", "hook/"))}
-    assign_variables(needed, checkpoint.tensors, f"run={directory}")
-    return checkpoint.step
 
 
 def print_scan(options: Options, scan: Scan) -> None:

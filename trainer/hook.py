@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -99,9 +100,23 @@ class GraphHook(Hook):
         """
         return 0
 
-    def stored_bits(self) -> dict[str, float]:
-        """Return bits per entry in the shipped network, by variable name, where it is not the variable's own dtype."""
+    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Return the bits per entry of the form in which this hook would store weights, by variable name.
+
+        Other hooks may have changed the weights since. A variable whose shipped values the form cannot hold exactly
+        is left out. Where several hooks have a form for a variable, the smallest counts.
+
+        Args:
+            shipped: what evaluation uses in place of the latent variables, after every hook, by name.
+        """
         return {}
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        """Return the model to ship: the same outputs, variables and layers, without what `rebuild_model` put in.
+
+        It holds the shipped weights when it is saved, and must load where nothing but Keras is.
+        """
+        return model
 
     def transform_batch(self, batch: Batch, context: StepContext) -> Batch:
         """Return the batch that training uses. Not called in evaluation."""

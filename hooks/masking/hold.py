@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from hooks.masking.targets import Target
+from hooks.optimizer import AVERAGE
 from trainer.network import Network
-
-AVERAGE = "_model_variables_moving_average"
 
 Masks = Mapping[str, tf.Tensor]
 

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from hooks.monitors.arguments import check_flag, check_number
+from hooks.options import check_flag, check_number
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Checkpoint(HostHook):
             every_seconds: wall time that must have passed since "last" was saved; 0 saves at each of those steps.
             keep_best: whether to save "best".
         """
-        self._every_epochs = check_number("checkpoint", "every_epochs", every_epochs, minimum=0, exclusive=True)
-        self._every_seconds = check_number("checkpoint", "every_seconds", every_seconds, minimum=0)
-        self._keep_best = check_flag("checkpoint", "keep_best", keep_best)
+        self._every_epochs = check_number("every_epochs", every_epochs, minimum=0, above_minimum=True)
+        self._every_seconds = check_number("every_seconds", every_seconds, minimum=0)
+        self._keep_best = check_flag("keep_best", keep_best)
         self._steps_per_epoch: float | None = None
         self._saved_at = 0.0
         self._steps: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hooks.monitors.arguments import check_integer, check_number
+from hooks.options import check_integer, check_number
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class EarlyStopping(HostHook):
             min_delta: the gain that an improvement must exceed, in units of the metric; at least 0.
         """
         self._best: float | None
-        self._patience = check_integer("early_stopping", "patience", patience, minimum=1)
-        self._min_delta = check_number("early_stopping", "min_delta", min_delta, minimum=0)
+        self._patience = check_integer("patience", patience, minimum=1)
+        self._min_delta = check_number("min_delta", min_delta, minimum=0)
         self._forget()
 
     def state_dict(self) -> dict[str, Any]:

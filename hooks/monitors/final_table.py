@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hooks.monitors.arguments import check_flag
 from hooks.monitors.console import open_console
+from hooks.options import check_flag
 from trainer.hook import HostHook
 from trainer.run.results import format_bytes, format_seconds, format_value, metric_rows
 
@@ -37,7 +37,7 @@ class FinalTable(HostHook):
             plain: True for plain text even on a terminal, False for a terminal's even elsewhere; None decides by the
                 output.
         """
-        self._plain = None if plain is None else check_flag("final_table", "plain", plain)
+        self._plain = None if plain is None else check_flag("plain", plain)
 
     def state_dict(self) -> dict[str, Any]:
         """Return no state: everything comes from the summary."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hooks.monitors.arguments import check_flag, check_integer, check_number
 from hooks.monitors.console import open_console
 from hooks.monitors.progress_bar import ProgressBar
 from hooks.monitors.progress_lines import ProgressLines
 from hooks.monitors.progress_status import ProgressStatus
+from hooks.options import check_flag, check_integer, check_number
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class Progress(HostHook):
             lines: the most plain lines a run prints between its first and its last one; at least 1.
             plain: True for lines even on a terminal, False for the bar even elsewhere; None decides by the output.
         """
-        self._every_seconds = check_number("progress", "every_seconds", every_seconds, minimum=0, exclusive=True)
-        self._lines = check_integer("progress", "lines", lines, minimum=1)
-        self._plain = None if plain is None else check_flag("progress", "plain", plain)
+        self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)
+        self._lines = check_integer("lines", lines, minimum=1)
+        self._plain = None if plain is None else check_flag("plain", plain)
         self._display: ProgressBar | ProgressLines | None = None
         self._status: ProgressStatus | None = None
 

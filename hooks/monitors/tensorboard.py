@@ -21,7 +21,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from hooks.monitors.arguments import check_integer
+from hooks.options import check_integer
 from trainer.errors import UserError
 from trainer.hook import HostHook
 from trainer.run.results import format_value, metric_rows
@@ -48,7 +48,7 @@ class TensorBoard(HostHook):
             pictures_every: evaluations between two sets of the hooks' pictures, the first and the test included; 0
                 for none.
         """
-        self._pictures_every = check_integer("tensorboard", "pictures_every", pictures_every, minimum=0)
+        self._pictures_every = check_integer("pictures_every", pictures_every, minimum=0)
         self._evaluations = 0
         self._directory: Path | None = None
         self._writers: dict[str, EventFileWriter] = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hooks.options import check_number
 from trainer.errors import UserError, unknown_name
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
@@ -68,31 +68,6 @@ def parse_structure(value: Any) -> Structure:
     return Structure(name, tuple(sizes))
 
 
-def check_number(
-    name: str,
-    value: Any,
-    *,
-    minimum: float = -math.inf,
-    maximum: float = math.inf,
-    expected: str,
-    above_minimum: bool = False,
-) -> float:
-    """Return a finite number in a range as a float, or raise a UserError.
-
-    Args:
-        name: of the option.
-        value: that was given.
-        minimum: smallest value allowed.
-        maximum: largest value allowed.
-        expected: the range in words.
-        above_minimum: whether the minimum itself is out of range.
-    """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not minimum <= value <= maximum or (above_minimum and value == minimum):
-        raise UserError(f"Invalid {name}: {value!r}. Expected {expected}.")
-    return float(value)
-
-
 def check_sparsity(name: str, value: Any) -> float:
     """Return a share of pruned entries in [0, 1], or raise a UserError.
 
@@ -116,28 +91,3 @@ def check_layer_sparsity(name: str, value: Any) -> Sparsity:
     if not value or not all(isinstance(pattern, str) and pattern for pattern in value):
         raise UserError(f"Invalid {name}: {dict(value)!r}. Expected sparsities by layer pattern, such as {{fc1: 0.9}}.")
     return {pattern: check_sparsity(f"{name} of {pattern}", each) for pattern, each in value.items()}
-
-
-def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return one of several names, or raise a UserError with a suggestion.
-
-    Args:
-        name: of the option.
-        value: that was given.
-        known: the names that exist.
-    """
-    if not isinstance(value, str) or value not in known:
-        raise unknown_name(name, str(value), known)
-    return value
-
-
-def check_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 1, or raise a UserError.
-
-    Args:
-        name: of the option.
-        value: that was given.
-    """
-    if type(value) is not int or value < 1:
-        raise UserError(f"Invalid {name}: {value!r}. Expected a whole number of at least 1.")
-    return value

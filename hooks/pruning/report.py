@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hooks.optimizer import AVERAGE
 from hooks.pruning.targets import kernel_matrix_shape
 from hooks.quantization.kernel_layers import Kernel
 from trainer.network import Network
 
-AVERAGE = "_model_variables_moving_average"
 VALUE_BITS, POINTER_BITS = 32, 32
 
 
@@ -41,14 +41,15 @@ def csr_bytes(inputs: int, outputs: int, kept: int) -> int:
     return math.ceil((kept * (VALUE_BITS + column_bits(outputs)) + POINTER_BITS * (inputs + 1)) / 8)
 
 
-def stored_bytes(kernel: Kernel) -> int:
+def stored_bytes(kernel: Kernel, values: Any) -> int:
     """Return the bytes of a kernel as it would be shipped: CSR, or dense where that is smaller.
 
     Args:
-        kernel: with its values as they are now.
+        kernel: any.
+        values: of its shape, as they would be shipped.
     """
     inputs, outputs = kernel_matrix_shape(kernel)
-    return min(csr_bytes(inputs, outputs, count_kept(kernel.variable.value)), 4 * kernel.size)
+    return min(csr_bytes(inputs, outputs, count_kept(values)), 4 * kernel.size)
 
 
 def count_kept(values: Any) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.pruning.options import check_choice, check_count, check_number, check_sparsity
+from hooks.epochs import epoch_start
+from hooks.options import check_choice, check_integer, check_number
+from hooks.pruning.options import check_sparsity
 from trainer.errors import UserError
 
 DEFAULTS = {
@@ -54,16 +55,6 @@ def check_used(schedule: str, given: Mapping[str, Any]) -> None:
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value)
-
-
-def epoch_start(epoch: float, steps_per_epoch: float) -> int:
-    """Return the first step before which so many epochs have been drawn.
-
-    Args:
-        epoch: 0 or more.
-        steps_per_epoch: perhaps a fraction.
-    """
-    return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
 
 
 def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> list[int]:
@@ -211,7 +202,7 @@ def parse_schedule(given: Mapping[str, Any]) -> Schedule:
         name=name,
         begin_epoch=begin,
         end_epoch=end_epoch,
-        frequency=check_count("frequency", given["frequency"]),
+        frequency=check_integer("frequency", given["frequency"]),
         frequency_growth=check_number(
             "frequency_growth", given["frequency_growth"], minimum=1.0, expected="a number of at least 1"
         ),

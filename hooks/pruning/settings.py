@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hooks.options import check_choice, check_number, check_patterns
 from hooks.pruning.criteria import CRITERIA
-from hooks.pruning.options import (
-    Sparsity,
-    Structure,
-    check_choice,
-    check_layer_sparsity,
-    check_number,
-    parse_structure,
-)
+from hooks.pruning.options import Sparsity, Structure, check_layer_sparsity, parse_structure
 from hooks.pruning.schedules import Schedule, check_used, parse_schedule
-from hooks.quantization.options import check_patterns
 from trainer.errors import UserError
 
 DEFAULT_SPARSITY = 0.5

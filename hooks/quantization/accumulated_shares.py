@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hooks.pruning.schedules import epoch_start
+from hooks.epochs import epoch_start
 from trainer.errors import UserError
 
 

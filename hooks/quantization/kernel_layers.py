@@ -72,11 +72,17 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer]) -> list[Kerne
                     f"The kernel of layer '{path}' is not trainable, so it cannot be quantized. "
                     "Set trainable=True on the layer, or leave it out of the `layers` pattern."
                 )
-            kernels.append(Kernel(names[id(variable)], path, variable, _channel_axes(layer, variable)))
+            kernels.append(Kernel(names[id(variable)], path, variable, channel_axes(layer, variable)))
     return kernels
 
 
-def _channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...]:
+def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...]:
+    """Return the axes of a kernel that tell its output channels apart.
+
+    Args:
+        layer: a kernel layer.
+        variable: one of its kernels.
+    """
     if isinstance(layer, DEPTHWISE) or variable.name == "depthwise_kernel":
         return (-2, -1)
     return (-2,) if isinstance(layer, TRANSPOSED) else (-1,)

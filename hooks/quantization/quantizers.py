@@ -82,6 +82,11 @@ class Quantizer:
         return self.bits == 1 and not (self.name == "dorefa" and self.role == "input")
 
     @property
+    def scales_channels(self) -> bool:
+        """Return whether every output channel of a kernel has a scale of its own."""
+        return self.name == "magnitude_aware_sign"
+
+    @property
     def config(self) -> dict[str, Any]:
         """Return the name and the arguments as one dict, such as {"name": "dorefa", "k_bit": 2}."""
         return {"name": self.name, **self.arguments}
@@ -93,7 +98,7 @@ class Quantizer:
             shape: of the kernel.
             channel_axes: axes that tell its output channels apart.
         """
-        if self.name == "magnitude_aware_sign":
+        if self.scales_channels:
             return math.prod(shape[axis] for axis in channel_axes)
         return 1 if self.name == "dorefa" and self.bits == 1 else 0
 

@@ -58,13 +58,6 @@ class Assembly:
         """Return the names of the training metrics."""
         return self.loop.accumulators.names
 
-    def stored_bits(self) -> dict[str, dict[str, float]]:
-        """Return the bits an entry that hooks ship variables with, by network and variable."""
-        bits: dict[str, dict[str, float]] = {name: {} for name in self.trainer.networks}
-        for hook in self.trainer.hooks:
-            bits[hook.network] |= hook.stored_bits()
-        return bits
-
 
 def assemble(config: Config) -> Assembly:
     """Build everything that a config describes, then trace and audit the step.
@@ -107,7 +100,10 @@ def assemble(config: Config) -> Assembly:
 
 
 def _build_hook(name: str, node: Config, plugins: list[str]) -> Hook:
-    hook = build(node, plugins=plugins)
+    try:
+        hook = build(node, plugins=plugins)
+    except UserError as error:
+        raise UserError(f"hooks.{name}: {error}") from error
     if not isinstance(hook, Hook):
         raise UserError(f"hooks.{name} builds a {type(hook).__name__}. Expected a GraphHook or a HostHook.")
     hook.name = name

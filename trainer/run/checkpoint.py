@@ -55,9 +55,16 @@ class CheckpointStore:
         self.directory = directory
 
     def tags(self) -> dict[str, str]:
-        """Return the name of the checkpoint that each tag means."""
+        """Return the name of the checkpoint that each tag means.
+
+        Raises:
+            UserError: the index is damaged.
+        """
         path = self.directory / INDEX
-        return json.loads(path.read_text()) if path.exists() else {}
+        try:
+            return json.loads(path.read_text()) if path.exists() else {}
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {error}. Expected the checkpoints of a run.") from error
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], host_state: Mapping[str, Any]) -> None:
         """Write a checkpoint, let the tags mean it, and remove those that no tag means any more.

@@ -20,6 +20,7 @@ from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
 from trainer.run.fit import Fit
+from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.state import run_variables
 from trainer.run.summary import build_summary, write_summary
@@ -112,7 +113,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         status=status,
         reason=reason,
         seconds=time.perf_counter() - start,
-        size=measure_size(parts.trainer.networks.values(), parts.stored_bits()),
+        size=measure_size(parts.trainer.networks.values(), stored_bits(parts.trainer, fit.run.step)),
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),

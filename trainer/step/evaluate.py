@@ -33,6 +33,14 @@ class Evaluator:
         self.names: list[str] = []
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
+    def of(self, trainer: Trainer) -> Evaluator:
+        """Return the evaluation of the same split with other networks, objectives or hooks.
+
+        Args:
+            trainer: that has them.
+        """
+        return Evaluator(trainer, self._batch, self._count)
+
     def run(self, step: int) -> dict[str, float]:
         """Return the averages over the split: "loss/<name>" of the objectives' own losses, and "metric/<name>".
 

@@ -159,7 +159,7 @@ def test_flips_of_stochastic_kernels_are_those_of_the_sign(make_bench):
 )
 def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_bench, quantizer, bits, values):
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer), functional(), keras.optimizers.SGD(1.0))
-    assert bench.hook.stored_bits()["dense_2/kernel"] == bits
+    assert bench.hook.stored_bits(bench.weights())["dense_2/kernel"] == bits
     assert len(np.unique(bench.weights()["dense_2/kernel"])) == values
     flips = 0.0
     for _ in range(3):
@@ -177,7 +177,7 @@ def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_ben
 def test_a_clip_other_than_one_scales_values_and_costs_one_float(make_bench):
     bench = make_bench(BnnRounding(kernel_quantizer="ste_tern", clip=0.5), functional())
     np.testing.assert_array_equal(np.unique(bench.weights()["dense_2/kernel"]), [-0.5, 0, 0.5])
-    assert bench.hook.stored_bits()["dense_2/kernel"] == 2 + 32 / 256
+    assert bench.hook.stored_bits(bench.weights())["dense_2/kernel"] == 2 + 32 / 256
 
 
 def test_nan_in_a_latent_weight_stays_visible(make_bench):
@@ -191,7 +191,7 @@ def test_input_quantizers_alone_leave_every_weight_alone(make_bench):
     bench = make_bench(BnnRounding(kernel_quantizer=None), functional())
     assert bench.step(INPUTS, TARGETS) == {}
     assert bench.hook.projected() == set()
-    assert bench.hook.stored_bits() == {}
+    assert bench.hook.stored_bits(bench.weights()) == {}
     assert bench.hook.summary()["kind"] == "BAN"
 
 

@@ -29,7 +29,7 @@ def test_the_config_file_holds_every_argument_with_its_default():
 def test_the_tutorial_network_all_binary_has_the_published_size_in_bytes(make_bench):
     bench = make_bench(BnnRounding(all_binary=True), larq_tutorial_cnn((28, 28, 1), 10))
     assert sum(bench.hook.summary()["kernel_entries"].values()) == 93_088
-    size = measure_size([bench.network], {"model": bench.hook.stored_bits()})
+    size = measure_size([bench.network], {"model": bench.hook.stored_bits(bench.weights())})
     assert round(size.deployed_bytes / 1024, 2) == 13.19
     names = [layer.name for layer in bench.network.model.layers if layer.name.endswith("_input_quantizer")]
     assert names == [f"{name}_input_quantizer" for name in ("conv_2", "conv_3", "dense_1", "logits")]

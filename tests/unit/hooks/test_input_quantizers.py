@@ -143,7 +143,7 @@ def test_separable_depthwise_and_transposed_kernels_have_a_scale_per_output_chan
         expected = np.where(latent >= 0, 1, -1) * np.abs(latent).mean(axis=reduced, keepdims=True)
         np.testing.assert_allclose(bench.weights()[name], expected, rtol=1e-5)
         channels = latent.size // np.prod([latent.shape[axis] for axis in reduced])
-        assert bench.hook.stored_bits()[name] == 1 + 32 * channels / latent.size
+        assert bench.hook.stored_bits(bench.weights())[name] == 1 + 32 * channels / latent.size
 
 
 def test_both_kernels_of_a_separable_convolution_count_as_one_layer(make_bench):

@@ -12,7 +12,7 @@ import pytest
 from hooks.prune import Prune
 from hooks.pruning.report import column_bits, csr_bytes
 from tests.support.command import run_small
-from tests.support.toy import toy_loop, toy_network
+from tests.support.toy import toy_loop, toy_network, values_of
 
 
 @pytest.mark.parametrize(("columns", "bits"), [(1, 0), (2, 1), (3, 2), (10, 4), (256, 8), (257, 9), (300, 9)])
@@ -69,7 +69,7 @@ def test_the_stored_size_is_sparse_or_dense_whichever_is_smaller():
     network = toy_network()
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.9, "logits": 0.0})
     toy_loop([hook], network=network).run(0, 1)
-    bits = hook.stored_bits()
+    bits = hook.stored_bits(values_of(network))
     assert bits["toy/hidden/kernel"] == pytest.approx(8 * csr_bytes(6, 8, 5) / 48)
     assert bits["toy/logits/kernel"] == 32.0
 
@@ -101,3 +101,21 @@ def test_a_run_reports_sparsity_counts_best_from_there_and_ships_fewer_bytes(tmp
     assert summary["test"]["weights"] == "best"
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert any("sparsity/total" in line for line in lines)
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_the_moving_average_has_a_column_in_summary_and_table_where_the_optimizer_keeps_one(
+    use_ema: bool, tmp_path, capsys
+):
+    run_small(
+        "frozen_mask", "model.units=[8]", f"optimizer.use_ema={str(use_ema).lower()}", "hooks.prune.final_sparsity=0.8",
+        "hooks.final_table.plain=true", run_dir=tmp_path / "run",
+    )  # fmt: skip
+    pruned = json.loads((tmp_path / "run" / "summary.json").read_text())["hooks"]["prune"]
+    for row in (*pruned["layers"], pruned["total"]):
+        assert ("moving_average" in row) == use_ema
+        assert row.get("moving_average", row["sparsity"]) == row["sparsity"] == row["mask"] == row["momentums"]
+    lines = capsys.readouterr().out.splitlines()
+    header = lines[lines.index("prune") + 1]
+    assert {"sparsity", "mask", "momentums", "velocities"} <= set(header.split())
+    assert ("moving average" in header) == use_ema

@@ -222,5 +222,5 @@ def test_no_edge_is_asked_for_and_no_state_is_kept():
 
 @pytest.mark.parametrize("arguments", [{"every_seconds": 0}, {"lines": 0}, {"lines": 1.5}, {"plain": "yes"}])
 def test_bad_arguments_are_named(arguments):
-    with pytest.raises(UserError, match=f"hooks.progress.{next(iter(arguments))}"):
+    with pytest.raises(UserError, match=f"^Invalid {next(iter(arguments))}: "):
         Progress(**arguments)

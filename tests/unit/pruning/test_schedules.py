@@ -16,7 +16,6 @@ from hooks.pruning.schedules import (
     USERS,
     Schedule,
     check_used,
-    epoch_start,
     kept_units,
     parse_schedule,
     polynomial_sparsity,
@@ -94,12 +93,6 @@ def test_exactly_the_rounded_share_is_pruned_and_one_stays(units, sparsity):
     kept = kept_units(units, sparsity)
     assert kept == max(1, units - round(sparsity * units))
     assert 1 <= kept <= units
-
-
-def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():
-    assert epoch_start(2, 19.64) == 40
-    assert epoch_start(0.1 * 3, 100) == 30
-    assert epoch_start(0, 7.5) == 0
 
 
 def test_masks_are_final_by_the_end_of_their_epoch():

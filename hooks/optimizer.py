@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
+import tensorflow as tf
+
+AVERAGE = "_model_variables_moving_average"
+"""The optimizer's attribute that holds the moving averages; its other lists of variables are slots."""
 
 
 def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
@@ -28,3 +34,20 @@ def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variab
         return None
     pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
     return next((average for trained, average in pairs if trained is variable), None)
+
+
+def project_with_average(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable, project: Callable[[tf.Tensor], tf.Tensor]
+) -> None:
+    """Put a variable and its moving average back into a set.
+
+    The average was taken before the variable was put back, and may replace the variable later.
+
+    Args:
+        optimizer: built; any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: one that it trains.
+        project: takes the values of either and returns those to assign, of the same shape and dtype.
+    """
+    for each in (variable, moving_average(optimizer, variable)):
+        if each is not None:
+            each.value.assign(project(tf.convert_to_tensor(each.value)))

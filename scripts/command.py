@@ -1,0 +1,61 @@
+"""What the commands of this folder share: `key=value` arguments, and one line for a mistake."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+from train import DONE, INTERRUPTED, WRONG, report
+from trainer.errors import UserError, unknown_name
+
+Options = TypeVar("Options")
+
+
+def run_command(arguments: Sequence[str] | None, usage: str, command: Callable[[Sequence[str]], None]) -> int:
+    """Run a command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted.
+
+    Args:
+        arguments: without the program's name; None for the process's own.
+        usage: what --help prints.
+        command: takes the arguments.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if "--help" in arguments or "-h" in arguments:
+        print(usage)
+        return DONE
+    try:
+        command(arguments)
+    except UserError as error:
+        return report(error, WRONG)
+    except KeyboardInterrupt as error:
+        return report(error, INTERRUPTED)
+    return DONE
+
+
+def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts: Collection[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["run=runs/baseline/a", "sparsities=[0.5,0.9]"].
+        make: a dataclass whose fields all have defaults.
+        texts: names of the options whose values are taken as they are; the others are read as YAML.
+
+    Raises:
+        UserError: an unknown option, one that is given twice, or a value that is none.
+    """
+    import yaml
+
+    values: dict[str, Any] = {}
+    known = list(vars(make()))
+    for argument in arguments:
+        key, separator, text = argument.partition("=")
+        if key not in known:
+            raise unknown_name("option", key, known)
+        if not separator or key in values:
+            raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
+        try:
+            values[key] = text if key in texts or text == "*" else yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"'{argument}' is no value. Expected such as {key}=<value>; see --help.") from error
+    return make(**values)

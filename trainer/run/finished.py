@@ -1,0 +1,85 @@
+"""A finished run, built again from its directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from trainer.run.assembly import Assembly
+
+NEEDED = {"model", "trainer", "hooks"}
+BEST, LAST = "best", "last"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Hold a run as it was at a checkpoint.
+
+    Attributes:
+        parts: networks, optimizers and hooks with the values of the checkpoint.
+        checkpoint: "best" or "last".
+        step: steps made when it was written.
+    """
+
+    parts: Assembly
+    checkpoint: str
+    step: int
+
+
+def read_config(run: str) -> dict[str, Any]:
+    """Return the config of a run, ready to be assembled again.
+
+    Args:
+        run: its directory.
+
+    Raises:
+        UserError: the directory is no run, or its config cannot be read.
+    """
+    import yaml
+
+    path = Path(run).expanduser() / "config.yaml"
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"run={run} has no config.yaml that can be read. Expected a run directory.") from error
+    if not isinstance(config, dict) or not config.keys() >= NEEDED:
+        raise UserError(f"{path} is not the config of a run. Expected the directory of a finished run.")
+    # The weights come from the checkpoint; where the run once started from does not matter any more.
+    return {**config, "init_from": None}
+
+
+def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
+    """Assemble a run, and give networks, optimizers and hooks the values of a checkpoint.
+
+    Args:
+        run: its directory.
+        config: as `read_config` returned it.
+        checkpoint: "best" or "last"; None for the best, or the last where there is no best.
+
+    Raises:
+        UserError: no such checkpoint, or it cannot be read or does not fit; data that is not there any more.
+    """
+    import keras
+
+    from trainer.run.assembly import assemble
+    from trainer.run.checkpoint import CheckpointStore
+    from trainer.run.state import assign_variables, run_variables
+
+    store = CheckpointStore(Path(run).expanduser() / "checkpoints")
+    tags = store.tags()
+    if not tags:
+        raise UserError(f"run={run} has no checkpoints. Expected a run with the hook 'checkpoint'.")
+    tag = checkpoint or (BEST if BEST in tags else LAST)
+    if tag not in tags:
+        raise unknown_name("checkpoint", tag, tags)
+    loaded = store.load(tag)
+    keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
+    parts = assemble(config)
+    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    del variables["accumulators"]  # sums of a report that the run never finished
+    assign_variables(variables, loaded.tensors, f"run={run}")
+    return FinishedRun(parts, tag, loaded.step)
