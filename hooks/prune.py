@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from hooks.masking.pictures import mask_pictures
@@ -17,7 +16,7 @@ from hooks.pruning.targets import check_structure, layer_sparsities, select_kern
 from hooks.quantization.kernel_layers import Kernel
 from hooks.quantization.optimizer import moving_average
 from hooks.quantization.shares import entry_shares
-from trainer.hook import GraphHook, Tensors
+from trainer.hook import Arrays, GraphHook, Tensors
 from trainer.ops.straight_through import straight_through
 from trainer.step.context import BuildContext, StepContext
 
@@ -195,7 +194,7 @@ class Prune(GraphHook):
         zeros = tf.convert_to_tensor(variable.value) == 0
         return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
 
-    def pictures(self) -> dict[str, np.ndarray]:
+    def pictures(self, observed: Arrays) -> Arrays:
         return mask_pictures(self._masks)
 
     def summary(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import keras
 
 from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.kernel_layers import KERNEL_LAYERS
+from trainer.graph import as_functional, is_graph
 
 MODEL_INPUT = ""
 ACTIVATED = (keras.layers.Activation, keras.layers.EinsumDense, *KERNEL_LAYERS)
@@ -74,29 +75,6 @@ class KernelInputs:
         """Return the layers whose output reaches no other kernel layer."""
         crossed = {source for path, calls in self.calls.items() for each in calls for source in each.sources - {path}}
         return self.calls.keys() - crossed
-
-
-def is_graph(layer: Any) -> bool:
-    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`.
-
-    Args:
-        layer: any Keras operation.
-    """
-    if not isinstance(layer, keras.Model) or type(layer).call.__module__.partition(".")[0] != "keras":
-        return False
-    return bool(layer.inputs) if isinstance(layer, keras.Sequential) else hasattr(layer, "_run_through_graph")
-
-
-def as_functional(model: keras.Model) -> keras.Model:
-    """Return a Sequential as the functional model of the same layers; a functional model as it is.
-
-    Args:
-        model: for which `is_graph` holds.
-    """
-    if not isinstance(model, keras.Sequential):
-        return model
-    # Not the lists `inputs` and `outputs`: the new model would expect a list, and warn of every bare tensor.
-    return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
 
 
 def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.Layer]) -> KernelInputs:

@@ -64,3 +64,49 @@ def test_hooks_do_not_change_evaluation_batches() -> None:
     network = toy_network()
     evaluator = Evaluator(Trainer([network], [ToyObjective()], [Zero()], seed=0), *batches(16))
     assert evaluator.run(0)["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+class Collecting(ToyObjective):
+    """Keep rows and logits of the split; measure something that no average gives."""
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
+        return output
+
+    def split_metrics(self, collected):
+        return {"median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+
+
+@pytest.mark.parametrize("size", [1, 10, 64, 100])
+def test_what_an_objective_collects_is_the_whole_split_in_order_without_padding(size: int) -> None:
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [Collecting()], [], seed=0), *batches(size))
+    assert evaluator.collected("objective") == {}
+    values = evaluator.run(0)
+    inputs, _ = toy_arrays()
+    collected = evaluator.collected("objective")
+    np.testing.assert_array_equal(collected["first"], inputs[:, 0])
+    np.testing.assert_allclose(collected["logits"], network.model.predict(inputs, verbose=0), atol=1e-5)
+    assert values["metric/median"] == pytest.approx(np.sort(inputs[:, 0])[SIZE // 2])
+    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+def test_several_objectives_collect_apart() -> None:
+    first, second = toy_network("a"), toy_network("b")
+    objectives = [Collecting("a", "one"), Collecting("b", "two")]
+    evaluator = Evaluator(Trainer([first, second], objectives, [], seed=0), *batches(16))
+    values = evaluator.run(0)
+    assert {"one/metric/median", "two/metric/median"} <= set(values)
+    for name, network in (("one", first), ("two", second)):
+        expected = network.model.predict(toy_arrays()[0], verbose=0)
+        np.testing.assert_allclose(evaluator.collected(name)["logits"], expected, atol=1e-5)
+
+
+def test_a_hook_that_adds_a_loss_sees_every_batch_of_the_evaluation() -> None:
+    class FirstInput(StatelessHook):
+        def add_losses(self, context):
+            return {"first_input": context.batch["inputs"][:, 0]}
+
+    evaluator = Evaluator(Trainer([toy_network()], [ToyObjective()], [FirstInput()], seed=0), *batches(10))
+    assert evaluator.run(0)["loss/first_input"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
