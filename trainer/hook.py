@@ -138,6 +138,10 @@ class GraphHook(Hook):
         """Return losses to add to the objective's, by name; each of shape [batch] or []."""
         return {}
 
+    def evaluate(self, context: StepContext) -> Tensors:
+        """Return metrics of an evaluation batch, by name; each of shape [batch] or []. Reported as "metric/<name>"."""
+        return {}
+
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         """Return the gradients that the optimizer gets, under the same names."""
         return gradients

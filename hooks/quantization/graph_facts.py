@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from hooks.attention.gate import BernoulliGate
 from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.kernel_layers import KERNEL_LAYERS
 from trainer.graph import as_functional, is_graph
@@ -120,6 +121,9 @@ def _kernel_paths(operation: Any, paths: Mapping[int, str]) -> list[str]:
 
 def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
     """Return facts about the output of one operation; sources pass through."""
+    if isinstance(operation, BernoulliGate):
+        # What follows comes from the features; the branch beside them only says where. Zeros join what was quantized.
+        return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
     sources: frozenset[str] = frozenset().union(*(each.sources for each in facts))
     if isinstance(operation, InputQuantizer):
         return Facts(sources, quantizer=operation.quantizer.config)

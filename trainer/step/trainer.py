@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.objective import Batch, Objective
+from trainer.objective import Batch, Objective, ObjectiveOutput
 from trainer.order import order_hooks
 from trainer.step.audit import Commit
 from trainer.step.commit import commit_step, commit_unless_vetoed
@@ -158,7 +158,25 @@ class Trainer:
                     )
                 losses.update(added)
         losses["total"] = tf.add_n(list(losses.values()))
+        if not forward.training:
+            metrics |= self._evaluated(objective, forward, batch, metrics)
         return Computed(losses, metrics, output.collected)
+
+    def _evaluated(
+        self, objective: Objective, forward: Forward, batch: Batch, known: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Return the metrics that hooks add to an evaluation, averaged."""
+        found: dict[str, tf.Tensor] = {}
+        for hook in self.hooks:
+            if hook.network in objective.changes:
+                with in_stage(hook, "evaluate"):
+                    metrics = hook.evaluate(forward.passes[hook.network].context)
+                    if repeated := metrics.keys() & {*known, *found}:
+                        raise UserError(
+                            f"The hook '{hook.name}' adds metrics named {sorted(repeated)}, which exist already."
+                        )
+                    found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
+        return found
 
     def compute_gradients(self, loss: tf.Tensor, passes: dict[str, NetworkPass]) -> dict[str, Gradients]:
         """Return the gradients of a loss with respect to the latent variables that the passes read.

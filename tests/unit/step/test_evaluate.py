@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_loop, toy_network, values_of
+from trainer.errors import UserError
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
 
@@ -110,3 +111,36 @@ def test_a_hook_that_adds_a_loss_sees_every_batch_of_the_evaluation() -> None:
 
     evaluator = Evaluator(Trainer([toy_network()], [ToyObjective()], [FirstInput()], seed=0), *batches(10))
     assert evaluator.run(0)["loss/first_input"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
+
+
+class Marks(StatelessHook):
+    """Measure the first feature of each example, in evaluations."""
+
+    def __init__(self, name: str = "first") -> None:
+        super().__init__(name)
+
+    def evaluate(self, context):
+        assert not context.training
+        return {self.name: context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
+
+
+@pytest.mark.parametrize("size", [10, 64])
+def test_metrics_of_hooks_are_exact_means_over_examples(size: int) -> None:
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Marks()], seed=0), *batches(size))
+    values = evaluator.run(7)
+    assert values["metric/first"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
+    assert values["metric/step"] == 7.0
+    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+def test_metrics_of_hooks_are_not_computed_in_training() -> None:
+    loop = toy_loop([Marks()])
+    loop.run(0, 1)
+    assert not any("first" in name for name in loop.accumulators.read())
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    trainer = Trainer([toy_network()], [ToyObjective()], [Marks("accuracy")], seed=0)
+    with pytest.raises(UserError, match="The hook 'accuracy' adds metrics named .'accuracy'., which exist already."):
+        Evaluator(trainer, *batches(16))
