@@ -98,11 +98,16 @@ def assemble(config: Config) -> Assembly:
     hook_nodes = {name: node for name, node in config["hooks"].items() if node is not None}
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
         bind(node, plugins=plugins)
+    keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
     hooks = order_hooks([_build_hook(name, node, plugins) for name, node in hook_nodes.items()])
     keras.utils.set_random_seed(config["seed"])
     data: Data = build(config["data"], plugins=plugins)
     training = TrainingBatches(
-        data.train, batch_size=settings["batch_size"], seed=config["seed"], placement=settings["placement"]
+        data.train,
+        batch_size=settings["batch_size"],
+        seed=config["seed"],
+        placement=settings["placement"],
+        classes_per_batch=settings["classes_per_batch"],
     )
     total_steps = _total_steps(settings, training)
     recipe = _build_recipe(config, data, total_steps)
