@@ -89,11 +89,12 @@ def run_job(job: Job) -> tuple[int, dict[str, Any]]:
         job: validated.
     """
     try:
-        from trainer.quiet import quiet_start
+        from trainer.quiet import plain_warnings, quiet_start
 
         with quiet_start():
             from trainer.run.session import execute  # TensorFlow: seconds to import
-        return DONE, execute(job.config, job.recipe, job.overrides)
+        with plain_warnings():
+            return DONE, execute(job.config, job.recipe, job.overrides)
     except UserError as error:
         return report(error, WRONG, debug=job.config["debug"]), {}
     except NonFiniteError as error:

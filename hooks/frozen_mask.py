@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from hooks.epochs import epoch_start
@@ -16,7 +15,7 @@ from hooks.masking.sources import followed_masks, largest_entries, read_mask_fil
 from hooks.masking.targets import Target, kernel_names, layer_rows, select_targets
 from hooks.options import check_choice, check_number, check_patterns
 from trainer.errors import UserError
-from trainer.hook import GraphHook, Tensors
+from trainer.hook import Arrays, GraphHook, Tensors
 from trainer.ops.entry_stop_gradients import entry_stop_gradients
 from trainer.step.context import BuildContext, StepContext
 
@@ -196,7 +195,7 @@ class FrozenMask(GraphHook):
         entries = sum(target.size for target in self._targets)
         return {f"{self.name or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
 
-    def pictures(self) -> dict[str, np.ndarray]:
+    def pictures(self, observed: Arrays) -> Arrays:
         """Return the hook's own masks; those that it follows are the other hook's to show."""
         return mask_pictures(self._state)
 

@@ -18,7 +18,7 @@ from hooks.pruning.settings import parse_settings
 from hooks.pruning.targets import check_structure, layer_sparsities, select_kernels
 from hooks.quantization.kernel_layers import Kernel
 from hooks.quantization.shares import entry_shares
-from trainer.hook import GraphHook, Tensors
+from trainer.hook import Arrays, GraphHook, Tensors
 from trainer.ops.straight_through import straight_through
 from trainer.step.context import BuildContext, StepContext
 
@@ -191,7 +191,7 @@ class Prune(GraphHook):
         zeros = tf.convert_to_tensor(variable.value) == 0
         return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
 
-    def pictures(self) -> dict[str, np.ndarray]:
+    def pictures(self, observed: Arrays) -> Arrays:
         return mask_pictures(self._masks)
 
     def summary(self) -> dict[str, Any]:

@@ -35,6 +35,11 @@ class Classification(Objective):
             batch: "inputs" and integer "targets" [batch].
         """
         logits = tf.cast(forward("model", batch["inputs"]), tf.float32)
+        if logits.shape[-1] != self.classes:
+            raise UserError(
+                f"The network returns {logits.shape[-1]} logits for {self.classes} classes. Expected one for each: a "
+                "hook that joins outputs side by side (join=concatenate) is for embeddings, such as recipe=retrieval."
+            )
         targets = tf.one_hot(batch["targets"], self.classes)
         smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
         cross_entropy = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)

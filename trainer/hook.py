@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, tf.Tensor]
 Gradients = dict[str, tf.Tensor | None]
+Arrays = dict[str, np.ndarray]
 
 
 class Hook(ABC):
@@ -44,9 +45,21 @@ class Hook(ABC):
         """
         return {}
 
-    def pictures(self) -> dict[str, np.ndarray]:
-        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels."""
+    def pictures(self, observed: Arrays) -> Arrays:
+        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+
+        Args:
+            observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
+        """
         return {}
+
+    def warning(self, values: Mapping[str, float]) -> str | None:
+        """Return one line for the user when training metrics show that something goes wrong, else None.
+
+        Args:
+            values: of a training report, by name. The first warning of a hook is shown; later ones are not.
+        """
+        return None
 
 
 class GraphHook(Hook):
@@ -60,11 +73,13 @@ class GraphHook(Hook):
         network: name of the network that the hook works on.
         reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
         supports_xla: whether XLA can compile what it traces; not so for a hook that calls NumPy.
+        observed_examples: how many examples of the validation split `observe` sees for pictures; 0 for none.
     """
 
     network: str = "model"
     reads: tuple[str, ...] = ()
     supports_xla: bool = True
+    observed_examples: int = 0
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         """Return the model to train: the same variables, perhaps with layers inserted. Runs before `build`."""
@@ -137,6 +152,10 @@ class GraphHook(Hook):
         """Return losses to add to the objective's, by name; each of shape [batch] or []."""
         return {}
 
+    def evaluate(self, context: StepContext) -> Tensors:
+        """Return metrics of an evaluation batch, by name; each of shape [batch] or []. Reported as "metric/<name>"."""
+        return {}
+
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         """Return the gradients that the optimizer gets, under the same names."""
         return gradients
@@ -154,6 +173,13 @@ class GraphHook(Hook):
 
     def measure(self, context: StepContext) -> Tensors:
         """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection."""
+        return {}
+
+    def observe(self, context: StepContext) -> Tensors:
+        """Return tensors [batch, ...] of an evaluation batch that `pictures` is made from, by name.
+
+        Traced apart from the step, as an evaluation; `observed_examples` says for how many examples.
+        """
         return {}
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 Batch = dict[str, tf.Tensor]
@@ -14,6 +15,9 @@ Batch = dict[str, tf.Tensor]
 
 ForwardFunction = Callable[..., Any]
 """Called as forward(network_name, inputs); returns what the model returns."""
+
+Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
+"""Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""
 
 
 @dataclass
@@ -24,11 +28,13 @@ class ObjectiveOutput:
         losses: name to tensor of shape [batch] (one loss per example) or [] (a mean already). Their sum is minimised.
         metrics: name to tensor of shape [batch] or []; averaged over examples, never minimised.
         outputs: what hooks see as the outputs, such as logits [batch, classes].
+        collected: tensors [batch, ...] by name that an evaluation keeps for the whole split; training ignores them.
     """
 
     losses: dict[str, tf.Tensor]
     metrics: dict[str, tf.Tensor] = field(default_factory=dict)
     outputs: Any = None
+    collected: dict[str, tf.Tensor] = field(default_factory=dict)
 
 
 class Objective(ABC):
@@ -52,3 +58,22 @@ class Objective(ABC):
             forward: `forward(network_name, inputs)` runs a network with its transformed weights.
             batch: the batch after every `transform_batch`.
         """
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return metrics that no average over batches gives, such as recall@k: scalars by name.
+
+        Traced once and pure.
+
+        Args:
+            collected: what `compute` collected, over all examples of the split: [examples, ...] by name.
+        """
+        return {}
+
+    def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
+        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+
+        Args:
+            collected: what `compute` collected in the latest evaluation; empty before the first one.
+            examples: returns rows of that split as a batch of arrays, by their positions in it.
+        """
+        return {}

@@ -1,9 +1,10 @@
-"""Keep TensorFlow's start-up notices off the screen; errors still show."""
+"""Keep the screen clear: no start-up notices of TensorFlow, warnings as one line; errors still show."""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,3 +31,19 @@ def quiet_start() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(nowhere)
         os.close(kept)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show a warning to the user as one line, without the place in the code that raised it."""
+    before = warnings.formatwarning
+    warnings.formatwarning = _one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _one_line(message: Warning | str, *place: object, **more: object) -> str:
+    del place, more
+    return f"Warning: {' '.join(str(message).split())}\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from hooks.quantization.graph_facts import as_functional, is_graph
 from trainer.errors import UserError
+from trainer.graph import as_functional, is_graph
 
 
 @dataclass(frozen=True)

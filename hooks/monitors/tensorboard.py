@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -21,6 +20,7 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from hooks.monitors.pictures import encode_picture
 from hooks.options import check_integer
 from trainer.errors import UserError
 from trainer.hook import HostHook
@@ -76,7 +76,7 @@ class TensorBoard(HostHook):
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         self._write(report.split, report.step, scalar_summary(report))
         if self._pictures_every and (report.split == "test" or self._evaluations % self._pictures_every == 0):
-            self._write("train", report.step, picture_summary(run.pictures()))
+            self._write("train", report.step, picture_summary(run.pictures(report.step, report.split)))
         self._evaluations += 1
 
     def before_save(self, run: Run) -> None:
@@ -150,13 +150,8 @@ def picture_summary(pictures: Mapping[str, np.ndarray]) -> Summary:
     """
     summary = Summary()
     for name, picture in pictures.items():
-        height, width, channels = picture.shape
-        if channels not in (1, 3) or not (picture.min() >= 0.0 and picture.max() <= 1.0):
-            raise ValueError(
-                f"The picture '{name}' has the shape {picture.shape} and values from {picture.min()} to "
-                f"{picture.max()}. Expected [height, width, 1 or 3] in [0, 1]."
-            )
-        encoded = tf.io.encode_png(np.round(picture * 255.0).astype(np.uint8)).numpy()
+        encoded = encode_picture(name, picture)
+        height, width = picture.shape[:2]
         metadata = create_summary_metadata(display_name=name, description="")
         tensor = make_tensor_proto(np.array([str(width).encode(), str(height).encode(), encoded], dtype=object))
         summary.value.add(tag=name, metadata=metadata, tensor=tensor)

@@ -9,9 +9,10 @@ import keras
 from hooks.pruning.criteria import matrix_shape
 from hooks.pruning.options import Sparsity, Structure
 from hooks.pruning.settings import Settings
-from hooks.quantization.graph_facts import is_graph, trace_kernel_inputs
+from hooks.quantization.graph_facts import trace_kernel_inputs
 from hooks.quantization.kernel_layers import DEPTHWISE, KERNEL_NAMES, Kernel, find_kernels, is_kernel_layer
 from trainer.errors import UserError
+from trainer.graph import is_graph
 from trainer.network import Network
 from trainer.select import layer_paths, select_layers
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import keras
 
+from hooks.attention.gate import BernoulliGate
 from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.kernel_layers import KERNEL_LAYERS
+from trainer.graph import as_functional, is_graph
 
 MODEL_INPUT = ""
 ACTIVATED = (keras.layers.Activation, keras.layers.EinsumDense, *KERNEL_LAYERS)
@@ -76,29 +78,6 @@ class KernelInputs:
         return self.calls.keys() - crossed
 
 
-def is_graph(layer: Any) -> bool:
-    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`.
-
-    Args:
-        layer: any Keras operation.
-    """
-    if not isinstance(layer, keras.Model) or type(layer).call.__module__.partition(".")[0] != "keras":
-        return False
-    return bool(layer.inputs) if isinstance(layer, keras.Sequential) else hasattr(layer, "_run_through_graph")
-
-
-def as_functional(model: keras.Model) -> keras.Model:
-    """Return a Sequential as the functional model of the same layers; a functional model as it is.
-
-    Args:
-        model: for which `is_graph` holds.
-    """
-    if not isinstance(model, keras.Sequential):
-        return model
-    # Not the lists `inputs` and `outputs`: the new model would expect a list, and warn of every bare tensor.
-    return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
-
-
 def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.Layer]) -> KernelInputs:
     """Return what reaches the kernel layers of a model.
 
@@ -142,6 +121,9 @@ def _kernel_paths(operation: Any, paths: Mapping[int, str]) -> list[str]:
 
 def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
     """Return facts about the output of one operation; sources pass through."""
+    if isinstance(operation, BernoulliGate):
+        # What follows comes from the features; the branch beside them only says where. Zeros join what was quantized.
+        return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
     sources: frozenset[str] = frozenset().union(*(each.sources for each in facts))
     if isinstance(operation, InputQuantizer):
         return Facts(sources, quantizer=operation.quantizer.config)

@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 
-from hooks.quantization.graph_facts import as_functional, is_graph
 from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.quantizers import Quantizer
+from trainer.graph import as_functional, is_graph
 
 
 def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import keras
 
+from hooks.added_layers import is_added
 from trainer.errors import UserError
 from trainer.network import Network
 
@@ -43,12 +44,13 @@ class Kernel:
 def is_kernel_layer(layer: keras.Layer) -> bool:
     """Return whether a layer multiplies its input with a kernel: dense layers and convolutions of every kind.
 
-    Embeddings, recurrent layers and the `EinsumDense` layers of attention are none.
+    Embeddings, recurrent layers and the `EinsumDense` layers of attention are none; nor are layers that another hook
+    put into the network, such as the branch of Bernoulli attention.
 
     Args:
         layer: any Keras layer.
     """
-    return isinstance(layer, KERNEL_LAYERS)
+    return isinstance(layer, KERNEL_LAYERS) and not is_added(layer)
 
 
 def find_kernels(network: Network, layers: dict[str, keras.Layer]) -> list[Kernel]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import keras
 
-from hooks.quantization.graph_facts import Facts, KernelInputs, is_graph, trace_kernel_inputs
+from hooks.quantization.graph_facts import Facts, KernelInputs, trace_kernel_inputs
 from hooks.quantization.kernel_layers import is_kernel_layer
 from hooks.quantization.quantizers import Quantizer
 from trainer.errors import UserError
+from trainer.graph import is_graph
 from trainer.select import layer_paths, select_layers
 
 

@@ -36,4 +36,11 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
-    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES)
+    return Data(
+        "digits",
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+        input_shape=SHAPE,
+        classes=CLASSES,
+    )

@@ -16,7 +16,7 @@ from trainer.errors import UserError
 
 ROOT_KEYS = "data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
 TRAINER_KEYS = (
-    "trainer.batch_size, trainer.compile, trainer.epochs, trainer.evaluate_every_epochs, "
+    "trainer.batch_size, trainer.classes_per_batch, trainer.compile, trainer.epochs, trainer.evaluate_every_epochs, "
     "trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, trainer.placement, "
     "trainer.report_every_steps, trainer.steps, trainer.threads"
 )
@@ -125,6 +125,7 @@ TYPES = {
     "trainer.epochs=1e3": "trainer.epochs=1000.0 received. Expected a whole number or null. Write trainer.epochs=1000.",
     "trainer.epochs=1.5": "trainer.epochs=1.5 received. Expected a whole number or null.",
     "trainer.epochs=true": "trainer.epochs=true received. Expected a whole number or null.",
+    "trainer.steps={a: 1}": "trainer.steps={a:1} received. Expected a whole number or null.",
     "trainer.batch_size=null": "trainer.batch_size=null received. Expected a whole number.",
     "trainer.compile=true": "trainer.compile=true received. Expected one of: auto, on, off.",
     "debug=1": "debug=1 received. Expected true or false.",
@@ -150,6 +151,13 @@ RANGES = {
     "trainer.compile=of": "trainer.compile=of received. Did you mean 'off'? Expected one of: auto, on, off.",
     "trainer.monitor_mode=maximum": "trainer.monitor_mode=maximum received. Did you mean 'max'? "
     "Expected one of: max, min.",
+    "trainer.classes_per_batch=1": "trainer.classes_per_batch=1 received. Expected at least 2.",
+    "trainer.batch_size=64 trainer.classes_per_batch=10": "trainer.batch_size=64 is no multiple of "
+    "trainer.classes_per_batch=10. Expected equally many examples of each class: use trainer.batch_size=60 or "
+    "trainer.batch_size=70, or another number of classes.",
+    "trainer.batch_size=4 trainer.classes_per_batch=10": "trainer.batch_size=4 is no multiple of "
+    "trainer.classes_per_batch=10. Expected equally many examples of each class: use trainer.batch_size=10, "
+    "or another number of classes.",
     "trainer.epochs=null": "Neither trainer.epochs nor trainer.steps is set. Expected one, such as trainer.epochs=20.",
     "trainer.steps=100": "trainer.epochs=60 and trainer.steps=100 are both set. "
     "Expected exactly one: add trainer.epochs=null or trainer.steps=null.",

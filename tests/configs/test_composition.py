@@ -18,6 +18,7 @@ from trainer.config.listing import purpose
 from trainer.config.preflight import preflight
 from trainer.config.resolve import resolve
 from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.errors import UserError
 
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
 INJECTED = {
@@ -33,7 +34,14 @@ def names(group: str) -> list[str]:
 
 
 def compose(*overrides: str) -> dict[str, Any]:
-    (job,) = preflight(parse_command(overrides))
+    """The config of a command that also gives whatever the chosen files ask the user for, such as a path."""
+    try:
+        (job,) = preflight(parse_command(overrides))
+    except UserError as error:
+        key, asks, _ = str(error).partition(" has no value.")
+        if not asks:
+            raise
+        return compose(*overrides, f"{key}=given")
     return job.config
 
 
@@ -89,6 +97,12 @@ def test_the_twins_differ_in_the_rounding_alone() -> None:
 
 def test_both_twins_together_are_the_binary_network() -> None:
     assert compose("recipe=[bnn,baseline]") == compose("recipe=bnn") == compose("recipe=[baseline,bnn]")
+
+
+def test_a_folder_of_images_needs_its_path() -> None:
+    with pytest.raises(UserError, match="data.path has no value. Expected data.path=<value>."):
+        preflight(parse_command(["recipe=bnn", "data=image_folder"]))
+    assert compose("recipe=bnn", "data=image_folder")["data"]["path"] == "given"
 
 
 @pytest.mark.parametrize(("group", "node"), nodes())

@@ -55,6 +55,11 @@ def test_hooks_are_added_and_set(tree: Path) -> None:
     assert set(config(tree, "+hooks=[center_loss,progress]")["hooks"]) == {*hooks}
 
 
+@pytest.mark.parametrize("override", ["hooks.bnn_rounding.scale={a: 1}", "hooks.bnn_rounding={scale: {a: 1}}"])
+def test_a_mapping_takes_the_place_of_null(tree: Path, override: str) -> None:
+    assert config(tree, override)["hooks"]["bnn_rounding"]["scale"] == {"a": 1}
+
+
 @pytest.mark.parametrize("override", ["hooks.checkpoint=null", "~hooks.checkpoint"])
 def test_hooks_are_removed(tree: Path, override: str) -> None:
     assert set(config(tree, override)["hooks"]) == {"progress", "bnn_rounding"}

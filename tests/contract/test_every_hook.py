@@ -8,14 +8,23 @@ import json
 import pytest
 
 from hooks import catalogue, load
-from tests.support.command import run_small
+from tests.support.command import overrides_for, run_small
 from trainer.config.build import bind, build
 from trainer.config.resolve import resolve
 from trainer.hook import GraphHook, Hook, HostHook
 from trainer.step.plan import GRAPH_STAGES, HOST_STAGES, overridden_stages
 
 HOOKS = sorted(catalogue())
-DEFAULTS = {"checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "progress", "tensorboard"}
+DEFAULTS = {
+    "checkpoint",
+    "early_stopping",
+    "final_table",
+    "metrics_jsonl",
+    "nan_guard",
+    "pictures",
+    "progress",
+    "tensorboard",
+}
 
 
 def node_of(name: str) -> dict:
@@ -68,7 +77,7 @@ def test_hook_refuses_an_argument_that_it_does_not_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, tmp_path, record_property) -> None:
-    override = [] if name in DEFAULTS else [f"+hooks={name}"]
+    override = [] if name in DEFAULTS else [f"+hooks={name}", *overrides_for(name)]
     for attempt in range(2):
         summary = run_small("baseline", *override, run_dir=tmp_path / f"run_{attempt}")
         assert summary["status"] == "completed"

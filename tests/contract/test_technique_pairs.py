@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hooks import catalogue, load
-from tests.support.command import run_small
+from tests.support.command import overrides_for, run_small
 from trainer.errors import UserError
 from trainer.hook import GraphHook, HostHook
 
@@ -35,7 +35,8 @@ def test_pair_trains_together_or_says_why_not(first: str, second: str, tmp_path)
 
 def train_or_refuse(first: str, second: str, directory: Path) -> tuple[dict[str, Any], str | None]:
     try:
-        return run_small("baseline", f"+hooks=[{first},{second}]", run_dir=directory), None
+        overrides = [f"+hooks=[{first},{second}]", *overrides_for(first, second)]
+        return run_small("baseline", *overrides, run_dir=directory), None
     except UserError as error:
         return {}, str(error)
 

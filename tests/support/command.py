@@ -5,13 +5,46 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tests.support.images import write_images
 from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.run.session import execute
 
+FOR_RECIPE = {
+    "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
+    "clothing_retrieval": {
+        "model": "plain_cnn",
+        "data.image_size": "16",
+        "data.validation_share": "0.25",
+        "data.test_share": "0.25",
+        "model.filters": "[4,8]",
+        "task.embedding_size": "8",
+        "task.recall_at": "[1,5]",
+        "trainer.batch_size": "16",
+        "trainer.classes_per_batch": "4",
+    },
+}
+"""What small runs of single recipes need beside, or in the place of, the values that all have."""
+NEEDS_IMAGES = {"clothing_retrieval"}
+"""Recipes for images of the user's own: a small run makes some beside its run directory."""
+
+IMAGE_MODEL = ("model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh")
+NEEDS = {"bernoulli_attention": IMAGE_MODEL}
+WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
+
+
+def overrides_for(*hooks: str) -> list[str]:
+    """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on.
+
+    Args:
+        hooks: names.
+    """
+    needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
+    return [*needed, *(override for hook in hooks if needed for override in WITH_IMAGE_MODEL.get(hook, ()))]
+
 
 def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
-    """Return the summary of a run of two short epochs on the digits.
+    """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own.
 
     Args:
         recipe: its name, or several as "[first,second]".
@@ -25,8 +58,13 @@ def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
         "model.units": "[16,16]",
         "run_dir": str(run_dir),
         "recipe": recipe,
+        **FOR_RECIPE.get(recipe, {}),
     }
+    if recipe in NEEDS_IMAGES:
+        defaults["data.path"] = str(write_images(run_dir.parent / "images"))
     given = {override.partition("=")[0] for override in overrides}
+    if "model" in given or "model" in defaults:
+        del defaults["model.units"]  # the other model has other values
     texts = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     (job,) = preflight(parse_command([*texts, *overrides]))
     return execute(job.config, job.recipe, job.overrides)

@@ -70,14 +70,20 @@ def _may_build(node: str, base: Mapping[str, Any]) -> bool:
 def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield what a value sets, one entry at a time.
 
-    With a base, a mapping is taken apart only where it is merged into another; without one, everywhere.
+    With a base, a mapping is taken apart only where it is merged into another, or where nothing stands yet; in the
+    place of null it is one value. Without a base, it is taken apart everywhere.
     """
-    merged = base is None or isinstance(_lookup(base, path), Mapping | None)
+    merged = base is None or isinstance(_lookup(base, path), Mapping) or not _exists(base, path)
     if isinstance(value, Mapping) and value and merged:
         for name, item in value.items():
             yield from _entries(f"{path}.{name}" if path else str(name), item, base)
     else:
         yield path, value
+
+
+def _exists(base: Mapping[str, Any], path: str) -> bool:
+    parent, _, name = path.rpartition(".")
+    return name in _children(_lookup(base, parent) if parent else base)
 
 
 def _lookup(base: Any, path: str) -> Any:

@@ -34,6 +34,9 @@ class TrainerConfig:
     epochs: int | None = setting(None, "passes over the training split", minimum=1)
     steps: int | None = setting(None, "optimizer steps", minimum=1)
     batch_size: int = setting(64, "training examples a step", minimum=1)
+    classes_per_batch: int | None = setting(
+        None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
+    )
     evaluation_batch_size: int = setting(256, "examples a step of evaluation", minimum=1)
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)

@@ -26,6 +26,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_fields(TrainConfig, config, "")
     _check_fields(TrainerConfig, config["trainer"], "trainer.")
     _check_duration(config["trainer"])
+    _check_classes_per_batch(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
     for name, hook in config["hooks"].items():
@@ -72,6 +73,17 @@ def _check_duration(trainer: Mapping[str, Any]) -> None:
         )
     if epochs is None and steps is None:
         raise UserError("Neither trainer.epochs nor trainer.steps is set. Expected one, such as trainer.epochs=20.")
+
+
+def _check_classes_per_batch(trainer: Mapping[str, Any]) -> None:
+    size, classes = trainer["batch_size"], trainer["classes_per_batch"]
+    if classes is not None and size % classes:
+        lower = size - size % classes
+        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + classes) if each)
+        raise UserError(
+            f"trainer.batch_size={size} is no multiple of trainer.classes_per_batch={classes}. "
+            f"Expected equally many examples of each class: use {multiples}, or another number of classes."
+        )
 
 
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:

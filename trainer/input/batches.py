@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from trainer.errors import UserError, unknown_name
+from trainer.input.balanced import BalancedOrder
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Split
 from trainer.input.order import epoch_permutation
@@ -23,6 +24,9 @@ class TrainingBatches:
     The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch
     also where the batch does not divide the split. Such a batch holds the end of one epoch and the start of the next.
 
+    With `classes_per_batch` a batch holds so many classes with equally many examples each, as `BalancedOrder` chooses
+    them. An epoch is then a number of steps only: as many as it takes to draw as many examples as the split has.
+
     Attributes:
         split: what is drawn from.
         batch_size: examples per batch.
@@ -30,7 +34,15 @@ class TrainingBatches:
         placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
     """
 
-    def __init__(self, split: Split, *, batch_size: int, seed: int, placement: str = "auto") -> None:
+    def __init__(
+        self,
+        split: Split,
+        *,
+        batch_size: int,
+        seed: int,
+        placement: str = "auto",
+        classes_per_batch: int | None = None,
+    ) -> None:
         """Take a split.
 
         Args:
@@ -38,9 +50,10 @@ class TrainingBatches:
             batch_size: examples per batch, 1 .. split.size.
             seed: of the order; the run's seed.
             placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
+            classes_per_batch: how many classes a batch holds, a divisor of the batch size; None for as they come.
 
         Raises:
-            UserError: a batch size or placement out of range.
+            UserError: a batch size, a placement or a number of classes out of range.
         """
         _check_batch_size(batch_size)
         if batch_size > split.size:
@@ -52,6 +65,10 @@ class TrainingBatches:
         self.placement = _resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
+        self._order: Callable[[tf.Tensor], tf.Tensor] = self._shuffled
+        if classes_per_batch is not None:
+            labels = split.source.labels[split.indices]
+            self._order = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch_size, seed=seed)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -73,8 +90,12 @@ class TrainingBatches:
             step: int64 scalar, batches drawn before this one.
         """
         with tf.device(HOST):
-            position = step * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
-            return tf.gather(self._rows, epoch_permutation(position, self.split.size, self.seed))
+            return tf.gather(self._rows, self._order(step))
+
+    def _shuffled(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the positions in the split that a step draws when classes do not count: int64 [batch]."""
+        position = step * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+        return epoch_permutation(position, self.split.size, self.seed)
 
     def batch(self, step: tf.Tensor) -> Batch:
         """Return the batch of a step: a pure function of (seed, step).

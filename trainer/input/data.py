@@ -65,6 +65,7 @@ class Data:
         test: what is looked at once, at the end.
         input_shape: shape of one input, without the batch.
         classes: number of classes; labels lie in [0, classes).
+        class_names: what each class is called, by label; empty where labels stand for themselves.
     """
 
     name: str
@@ -73,13 +74,19 @@ class Data:
     test: Split
     input_shape: tuple[int, ...]
     classes: int
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that no example serves two purposes.
+        """Check that no example serves two purposes, and the names of the classes.
 
         Raises:
-            UserError: two splits of one source share rows.
+            UserError: two splits of one source share rows, or there is not one name for each class.
         """
+        if self.class_names and (len(self.class_names) != self.classes or len(set(self.class_names)) != self.classes):
+            raise UserError(
+                f"Data '{self.name}' received {len(self.class_names)} class names, {len(set(self.class_names))} of "
+                f"them different, for {self.classes} classes; expected one for each. Mend the names, or leave them out."
+            )
         for first, second in itertools.combinations((self.train, self.validation, self.test), 2):
             if first.source is not second.source:
                 continue

@@ -31,23 +31,57 @@ def epoch_permutation(position: tf.Tensor, size: int, seed: int) -> tf.Tensor:
     """
     epoch = position // size
     same = tf.zeros_like(position)
-    signed_seed = (seed + 2**63) % 2**64 - 2**63
-    key = tf.bitcast(tf.fingerprint(tf.stack([same + signed_seed, epoch], axis=1)), tf.int64)
-    rotated = (position - epoch * size + key % size) % size
-    return (_cipher(rotated, size, key) + _shift(key, 20) % size) % size
+    return keyed_permutation(position - epoch * size, size, hashed_key(same + signed_seed(seed), epoch))
 
 
-def _cipher(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
-    """Return a permutation of [0, size) at `index`, int64 [n], for keys int64 [n]."""
+def signed_seed(seed: int) -> int:
+    """Return the low 64 bits of a seed as a number that fits int64.
+
+    Args:
+        seed: any integer.
+    """
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def hashed_key(*words: tf.Tensor) -> tf.Tensor:
+    """Return keys that differ unrecognisably where any word differs: int64 [n].
+
+    Args:
+        words: int64 [n] each; another number of words gives other keys.
+    """
+    return tf.bitcast(tf.fingerprint(tf.stack(words, axis=1)), tf.int64)
+
+
+def keyed_permutation(index: tf.Tensor, size: tf.Tensor | int, key: tf.Tensor) -> tf.Tensor:
+    """Return what stands at each index of the permutation of [0, size) that belongs to a key.
+
+    See `epoch_permutation`. Permutations of several sizes and keys may be asked in one call. Small sizes take longer:
+    the op walks through 65,536 / size places on average, which is 0.3 ms an index for a size of 3, 15 us for 100.
+
+    Args:
+        index: int64 [n], each in [0, size).
+        size: at least 1; one for all, or int64 [n].
+        key: int64 [n], of `hashed_key`.
+
+    Returns:
+        int64 [n], each in [0, size).
+    """
+    rotated = (index + key % size) % size
+    return (_cipher(rotated, tf.zeros_like(index) + size, key) + _shift(key, 20) % size) % size
+
+
+def _cipher(index: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Return a permutation of [0, size) at `index`; all int64 [n]."""
     # For a largest index of 2^16, 2^18, ... the op's block is one bit too small, and it repeats an index. There the
     # last index stays in place, which the rotations hide.
     largest = size - 1
-    ciphered = largest - 1 if largest > 1 and largest & (largest - 1) == 0 else largest
+    power_of_two = tf.logical_and(largest > 1, tf.equal(tf.bitwise.bitwise_and(largest, largest - 1), 0))
+    ciphered = tf.where(power_of_two, largest - 1, largest)
     words = tf.stack([key, _shift(key, 16), _shift(key, 32)], axis=1)
     shuffled = tf.raw_ops.RandomIndexShuffle(
-        index=tf.minimum(index, ciphered), seed=words, max_index=tf.zeros_like(index) + ciphered, rounds=ROUNDS
+        index=tf.minimum(index, ciphered), seed=words, max_index=ciphered, rounds=ROUNDS
     )
-    return shuffled if ciphered == largest else tf.where(index > ciphered, index, shuffled)
+    return tf.where(index > ciphered, index, shuffled)
 
 
 def _shift(key: tf.Tensor, bits: int) -> tf.Tensor:

@@ -28,6 +28,11 @@ class Source(Protocol):
         """Return how much memory all examples take, in bytes."""
         ...
 
+    @property
+    def labels(self) -> np.ndarray:
+        """Return the class of every example, int64 [size], in row order and without making any input."""
+        ...
+
     def gather(self, indices: tf.Tensor) -> Batch:
         """Return examples as a batch.
 
@@ -83,6 +88,19 @@ class ArraySource:
     def bytes(self) -> int:
         """Return how much memory all examples take, in bytes."""
         return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in self._tensors.values())
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return a copy of the array "targets" as int64 [size].
+
+        Raises:
+            UserError: there is no such array, or it does not hold one integer an example.
+        """
+        targets = self._tensors.get("targets")
+        if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
+            found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
+            raise UserError(f"Received targets: {found}; expected integers [{self.size}]. Give the class of each row.")
+        return np.array(targets.numpy(), np.int64)
 
     def gather(self, indices: tf.Tensor) -> Batch:
         """Return the transformed rows.

@@ -14,17 +14,19 @@ from trainer.config.build import bind, build
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook, HostHook
 from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Data
+from trainer.input.data import Data, Split
 from trainer.network import Network
 from trainer.objective import Batch
 from trainer.order import order_hooks
 from trainer.recipe import Parts, Recipe
 from trainer.run.checkpoint import CheckpointStore
+from trainer.run.pictures import Evaluated
 from trainer.run.state import assign_variables
 from trainer.step.compile import use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
+from trainer.step.observe import Observer
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -38,8 +40,8 @@ class Assembly:
     Attributes:
         trainer: networks, objectives and graph hooks.
         loop: the traced training loop.
-        validation: the traced evaluation of the validation split.
-        test: likewise of the test split.
+        observer: runs what graph hooks observe on the validation split.
+        evaluated: the validation and the test split with their evaluations, by name.
         host_hooks: in order.
         total_steps: steps to make.
         steps_per_epoch: steps an epoch, perhaps a fraction.
@@ -47,11 +49,26 @@ class Assembly:
 
     trainer: Trainer
     loop: ChunkLoop
-    validation: Evaluator
-    test: Evaluator
+    observer: Observer
+    evaluated: dict[str, Evaluated]
     host_hooks: list[HostHook]
     total_steps: int
     steps_per_epoch: float
+
+    @property
+    def validation(self) -> Evaluator:
+        """Return the traced evaluation of the validation split."""
+        return self.evaluated["validation"].evaluator
+
+    @property
+    def test(self) -> Evaluator:
+        """Return the traced evaluation of the test split."""
+        return self.evaluated["test"].evaluator
+
+    @property
+    def hooks(self) -> list[Hook]:
+        """Return all hooks: those of the graph, then those of the host."""
+        return [*self.trainer.hooks, *self.host_hooks]
 
     @property
     def measures(self) -> list[str]:
@@ -74,11 +91,16 @@ def assemble(config: Config) -> Assembly:
     hook_nodes = {name: node for name, node in config["hooks"].items() if node is not None}
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
         bind(node, plugins=plugins)
+    keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
     hooks = order_hooks([_build_hook(name, node, plugins) for name, node in hook_nodes.items()])
     keras.utils.set_random_seed(config["seed"])
     data: Data = build(config["data"], plugins=plugins)
     training = TrainingBatches(
-        data.train, batch_size=settings["batch_size"], seed=config["seed"], placement=settings["placement"]
+        data.train,
+        batch_size=settings["batch_size"],
+        seed=config["seed"],
+        placement=settings["placement"],
+        classes_per_batch=settings["classes_per_batch"],
     )
     total_steps = _total_steps(settings, training)
     recipe = _build_recipe(config, data, total_steps)
@@ -88,15 +110,19 @@ def assemble(config: Config) -> Assembly:
     trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"])
     xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
     loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
-    validation, test = (
-        Evaluator(trainer, batches.batch, batches.count)
-        for batches in (
-            EvaluationBatches(split, batch_size=settings["evaluation_batch_size"], placement=settings["placement"])
-            for split in (data.validation, data.test)
-        )
-    )
+    size, placement = settings["evaluation_batch_size"], settings["placement"]
+    evaluated = {
+        split.name: Evaluated(split, _evaluator(trainer, split, size, placement))
+        for split in (data.validation, data.test)
+    }
+    observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
-    return Assembly(trainer, loop, validation, test, host_hooks, total_steps, training.steps_per_epoch)
+    return Assembly(trainer, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+
+
+def _evaluator(trainer: Trainer, split: Split, batch_size: int, placement: str) -> Evaluator:
+    batches = EvaluationBatches(split, batch_size=batch_size, placement=placement)
+    return Evaluator(trainer, batches.batch, batches.count)
 
 
 def _build_hook(name: str, node: Config, plugins: list[str]) -> Hook:

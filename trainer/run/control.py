@@ -90,6 +90,11 @@ class Best:
             self.value, self.step, self.values = value, report.step, dict(report.values)
 
 
+def _no_pictures(step: int, split: str) -> dict[str, np.ndarray]:
+    del step, split
+    return {}
+
+
 @dataclass
 class Run:
     """Describe the run to host hooks.
@@ -110,7 +115,7 @@ class Run:
         timed_steps: steps made in that time.
         first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
         vetoes: names of the vetoes that held back the latest step; empty in good times.
-        pictures: returns what all hooks want to show now, by name.
+        pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
     """
 
     directory: Path
@@ -128,7 +133,7 @@ class Run:
     timed_steps: int = 0
     first_step_seconds: float = 0.0
     vetoes: list[str] = field(default_factory=list)
-    pictures: Callable[[], dict[str, np.ndarray]] = dict
+    pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
 
     @property
     def epoch(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.errors import NonFiniteError
-from trainer.hook import HostHook
+from trainer.hook import Hook, HostHook
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Report, Run
@@ -30,7 +31,7 @@ class Fit:
         loop: the traced loop.
         validation: evaluates the validation split.
         test: evaluates the test split.
-        hooks: host hooks in order.
+        hooks: all of them, in order; the stages of a run are the host hooks'.
         cadence: when to come up.
         store: where checkpoints go.
         variables: all that a checkpoint holds, by key.
@@ -41,20 +42,26 @@ class Fit:
     loop: ChunkLoop
     validation: Evaluator
     test: Evaluator
-    hooks: Sequence[HostHook]
+    hooks: Sequence[Hook]
     cadence: Cadence
     store: CheckpointStore
     variables: dict[str, tf.Variable]
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     final: dict[str, float] = field(default_factory=dict)
     _step_seconds: float | None = None
+    _warned: set[str] = field(default_factory=set)
+
+    @property
+    def host_hooks(self) -> list[HostHook]:
+        """Return the hooks that watch, in order."""
+        return [hook for hook in self.hooks if isinstance(hook, HostHook)]
 
     def train(self) -> None:
         """Train until the last step, a stop that a hook asks for, or an error."""
         run = self.run
         self.call("on_fit_begin", run)
         while run.step < run.total_steps and run.control.stop_reason is None:
-            end = self.cadence.next_edge(run.step, self.hooks, self._step_seconds)
+            end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
             next_report, next_evaluation = self.cadence.next_report(run.step), self.cadence.next_evaluation(run.step)
             self._chunk(end)
             report = self._report() if end == next_report or run.vetoes else None
@@ -83,7 +90,7 @@ class Fit:
 
     def call(self, stage: str, *arguments: Any) -> None:
         """Call a stage of every host hook in order; time each by name."""
-        for hook in self.hooks:
+        for hook in self.host_hooks:
             start = time.perf_counter()
             try:
                 with in_stage(hook, stage, self.run.step):
@@ -94,7 +101,7 @@ class Fit:
     def call_all(self, stage: str, *arguments: Any) -> list[Exception]:
         """Call a closing stage of every host hook, also after one of them failed; return the failures."""
         failures: list[Exception] = []
-        for hook in self.hooks:
+        for hook in self.host_hooks:
             try:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
@@ -123,7 +130,15 @@ class Fit:
             values[f"{prefix}opt/learning_rate"] = float(network.optimizer.learning_rate)
         values["time/images_per_second"] = self.run.images_per_second
         self.final = values
+        self._warn(values)
         return Report(self.run.step, "train", values)
+
+    def _warn(self, values: dict[str, float]) -> None:
+        for hook in self.hooks:
+            message = None if hook.name in self._warned else hook.warning(values)
+            if message is not None:
+                self._warned.add(hook.name)
+                warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {message}", stacklevel=2)
 
     def _evaluate(self) -> None:
         run = self.run
@@ -136,5 +151,5 @@ class Fit:
         tags, self.run.control.save_tags = self.run.control.save_tags, set()
         if tags:
             self.call("before_save", self.run)
-            host_state = {hook.name: hook.state_dict() for hook in self.hooks}
+            host_state = {hook.name: hook.state_dict() for hook in self.host_hooks}
             self.store.save(tags, self.run.step, read_variables(self.variables), host_state)

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError, did_you_mean
-from trainer.hook import Hook, HostHook
+from trainer.hook import HostHook
 from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
 from trainer.run.fit import Fit
+from trainer.run.pictures import Pictures
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.state import run_variables
@@ -86,14 +86,14 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
             settings["monitor_mode"],
             since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
         ),
-        pictures=lambda: _pictures([*parts.trainer.hooks, *parts.host_hooks]),
+        pictures=Pictures(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated),
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
     )
     variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
     store = CheckpointStore(directory / "checkpoints")
-    return Fit(run, parts.loop, parts.validation, parts.test, parts.host_hooks, cadence, store, variables)
+    return Fit(run, parts.loop, parts.validation, parts.test, parts.hooks, cadence, store, variables)
 
 
 def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
@@ -135,14 +135,9 @@ def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str
     return status, str(failure) or type(failure).__name__
 
 
-def _pictures(hooks: Sequence[Hook]) -> dict[str, np.ndarray]:
-    return {name: picture for hook in dict.fromkeys(hooks) for name, picture in hook.pictures().items()}
-
-
 def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:
     summaries: dict[str, dict[str, Any]] = {}
-    hooks: list[Hook] = [*parts.trainer.hooks, *fit.hooks]
-    for hook in hooks:
+    for hook in parts.hooks:
         timed = {"host_seconds": round(fit.seconds[hook.name], 3)} if isinstance(hook, HostHook) else {}
         summaries[hook.name] = {**hook.summary(), **timed}
     return summaries

@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.hook import Arrays
 from trainer.objective import Batch
 from trainer.step.forward import Forward
 from trainer.step.metrics import example_weights
 from trainer.step.trainer import Trainer
+
+Collected = dict[str, dict[str, tf.Tensor]]
 
 
 class Evaluator:
@@ -24,13 +27,14 @@ class Evaluator:
 
         Args:
             trainer: whose networks and objectives to evaluate.
-            batch: returns batch i (int64 scalar) with "weights" [batch], 0 for padding.
+            batch: returns batch i (int64 scalar) with "weights" [batch], 0 for padding; padding comes last.
             count: number of batches.
         """
         self.trainer = trainer
         self._batch = batch
         self._count = count
         self.names: list[str] = []
+        self._collected: Collected = {}
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
     def of(self, trainer: Trainer) -> Evaluator:
@@ -42,35 +46,74 @@ class Evaluator:
         return Evaluator(trainer, self._batch, self._count)
 
     def run(self, step: int) -> dict[str, float]:
-        """Return the averages over the split: "loss/<name>" of the objectives' own losses, and "metric/<name>".
+        """Return the values over the split, by name.
+
+        They are the averages "loss/<name>" and "metric/<name>" of the objectives, with the losses of layers and hooks,
+        and "metric/<name>" of what the objectives compute from the split as a whole.
 
         Args:
             step: steps made so far.
         """
-        means = self._run(tf.constant(step, tf.int64)).numpy()
-        return {name: float(mean) for name, mean in zip(self.names, means, strict=True)}
+        values, self._collected = self._run(tf.constant(step, tf.int64))
+        return {name: float(value) for name, value in zip(self.names, values.numpy(), strict=True)}
 
-    def _loop(self, step: tf.Tensor) -> tf.Tensor:
+    def collected(self, objective: str) -> Arrays:
+        """Return what an objective collected in the latest run: [examples, ...] by name; empty before the first run.
+
+        Args:
+            objective: its name.
+        """
+        return {name: tensor.numpy() for name, tensor in self._collected.get(objective, {}).items()}
+
+    def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
         # Weights are read and transformed once, outside the loop over batches.
         forward = self.trainer.forward(step, self._batch(tf.constant(0, tf.int64)), objective="", training=False)
+        names: list[str] = []
 
-        def body(index: tf.Tensor, sums: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
             batch = self._batch(index)
             size = tf.reduce_sum(example_weights(batch))
-            values = self._values(forward, batch)
-            self.names = list(values)
-            return index + 1, sums + tf.stack(list(values.values())) * size, count + size
+            values, collected = self._values(forward, batch)
+            names[:] = list(values)
+            return tf.stack(list(values.values())) * size, size, collected
 
-        shapes = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])]
-        first = [tf.constant(1, tf.int64), *body(tf.constant(0, tf.int64), tf.constant(0.0), tf.constant(0.0))[1:]]
-        _, sums, count = tf.while_loop(lambda i, *_: i < self._count, body, first, shape_invariants=shapes)
-        return sums / count
+        def body(index: tf.Tensor, sums: tf.Tensor, size: tf.Tensor, kept: dict) -> tuple:
+            more, more_size, collected = run_batch(index)
+            kept = tf.nest.map_structure(
+                lambda array, tensor: array.write(tf.cast(index, tf.int32), tensor), kept, collected
+            )
+            return index + 1, sums + more, size + more_size, kept
 
-    def _values(self, forward: Forward, batch: Batch) -> dict[str, tf.Tensor]:
+        sums, size, collected = run_batch(tf.constant(0, tf.int64))
+        kept = tf.nest.map_structure(
+            lambda tensor: tf.TensorArray(tensor.dtype, self._count).write(0, tensor), collected
+        )
+        _, sums, size, kept = tf.while_loop(
+            lambda index, *_: index < self._count, body, [tf.constant(1, tf.int64), sums, size, kept]
+        )
+        whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(size, tf.int64)], kept)
+        means = dict(zip(names, tf.unstack(sums / size), strict=True))
+        means |= self._split_metrics(whole)
+        self.names = list(means)
+        return tf.stack(list(means.values())), whole
+
+    def _values(self, forward: Forward, batch: Batch) -> tuple[dict[str, tf.Tensor], Collected]:
         values: dict[str, tf.Tensor] = {}
+        collected: Collected = {}
         for objective in self.trainer.objectives:
-            prefix = f"{objective.name}/" if len(self.trainer.objectives) > 1 else ""
-            losses, metrics = self.trainer.losses(objective, forward, batch)
-            values |= {f"{prefix}loss/{name}": value for name, value in losses.items()}
-            values |= {f"{prefix}metric/{name}": value for name, value in metrics.items()}
-        return values
+            prefix = self._prefix(objective.name)
+            computed = self.trainer.losses(objective, forward, batch)
+            values |= {f"{prefix}loss/{name}": value for name, value in computed.losses.items()}
+            values |= {f"{prefix}metric/{name}": value for name, value in computed.metrics.items()}
+            collected[objective.name] = computed.collected
+        return values, collected
+
+    def _split_metrics(self, collected: Collected) -> dict[str, tf.Tensor]:
+        return {
+            f"{self._prefix(objective.name)}metric/{name}": tf.cast(value, tf.float32)
+            for objective in self.trainer.objectives
+            for name, value in objective.split_metrics(collected[objective.name]).items()
+        }
+
+    def _prefix(self, objective: str) -> str:
+        return f"{objective}/" if len(self.trainer.objectives) > 1 else ""

@@ -20,6 +20,8 @@ GRAPH_STAGES = (
     "update_ops",
     "project",
     "measure",
+    "evaluate",
+    "observe",
 )
 HOST_STAGES = ("on_fit_begin", "on_chunk_end", "on_evaluation_end", "before_save", "on_exception", "on_fit_end")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.objective import Batch, Objective
+from trainer.objective import Batch, Objective, ObjectiveOutput
 from trainer.order import order_hooks
 from trainer.step.audit import Commit
 from trainer.step.commit import commit_step, commit_unless_vetoed
@@ -32,6 +32,21 @@ class StepResult:
 
     sums: dict[str, SumAndCount] = field(default_factory=dict)
     vetoes: dict[str, tf.Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Computed:
+    """Hold what an objective computed for one batch, averaged over its examples.
+
+    Attributes:
+        losses: scalars by name, with those of layers and hooks, and "total".
+        metrics: scalars by name.
+        collected: tensors [batch, ...] by name that an evaluation keeps.
+    """
+
+    losses: dict[str, tf.Tensor]
+    metrics: dict[str, tf.Tensor]
+    collected: dict[str, tf.Tensor]
 
 
 class Trainer:
@@ -115,20 +130,18 @@ class Trainer:
     def _context(self, network: str, step: tf.Tensor, batch: Batch, *, objective: str, training: bool) -> StepContext:
         return StepContext(step, self.seed, training, objective, self.networks[network], batch)
 
-    def losses(self, objective: Objective, forward: Forward, batch: Batch) -> tuple[dict, dict]:
-        """Run an objective; return its losses (with those of layers and hooks, and "total") and its metrics.
+    def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
+        """Run an objective, and average its losses and metrics.
 
         Args:
             objective: what to compute.
             forward: the networks.
             batch: the batch.
-
-        Returns:
-            Two dicts of float32 scalars by name.
         """
         output = objective.compute(forward, batch)
         losses, metrics = average_output(output, batch)
         for name, current in forward.passes.items():
+            current.context.batch = batch  # in an evaluation, one forward pass serves many batches
             current.context.outputs = output.outputs
             current.context.losses = losses
             current.context.new_state = {key: current.state[key] for key in sorted(current.changed)}
@@ -145,7 +158,25 @@ class Trainer:
                     )
                 losses.update(added)
         losses["total"] = tf.add_n(list(losses.values()))
-        return losses, metrics
+        if not forward.training:
+            metrics |= self._evaluated(objective, forward, batch, metrics)
+        return Computed(losses, metrics, output.collected)
+
+    def _evaluated(
+        self, objective: Objective, forward: Forward, batch: Batch, known: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Return the metrics that hooks add to an evaluation, averaged."""
+        found: dict[str, tf.Tensor] = {}
+        for hook in self.hooks:
+            if hook.network in objective.changes:
+                with in_stage(hook, "evaluate"):
+                    metrics = hook.evaluate(forward.passes[hook.network].context)
+                    if repeated := metrics.keys() & {*known, *found}:
+                        raise UserError(
+                            f"The hook '{hook.name}' adds metrics named {sorted(repeated)}, which exist already."
+                        )
+                    found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
+        return found
 
     def compute_gradients(self, loss: tf.Tensor, passes: dict[str, NetworkPass]) -> dict[str, Gradients]:
         """Return the gradients of a loss with respect to the latent variables that the passes read.
@@ -179,15 +210,15 @@ class Trainer:
 
     def _objective_step(self, objective: Objective, step: tf.Tensor, batch: Batch) -> StepResult:
         forward = self.forward(step, batch, objective=objective.name, training=True)
-        losses, metrics = self.losses(objective, forward, batch)
+        computed = self.losses(objective, forward, batch)
         changed = {name: forward.passes[name] for name in objective.changes}
-        gradients = self.compute_gradients(losses["total"], changed)
+        gradients = self.compute_gradients(computed.losses["total"], changed)
         contexts = {name: each.context for name, each in changed.items()}
         self._transform_gradients(gradients, contexts)
         self._transform_state(contexts)
         vetoes = self._vetoes(contexts)
-        values = {f"loss/{name}": value for name, value in losses.items()}
-        values |= {f"metric/{name}": value for name, value in metrics.items()}
+        values = {f"loss/{name}": value for name, value in computed.losses.items()}
+        values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         with tf.control_dependencies(pending_update_ops()):  # added the classic way while the forward pass was traced
             committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, contexts))
         values |= measures

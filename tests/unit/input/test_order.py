@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainer.input.order import epoch_permutation
+from trainer.input.order import epoch_permutation, hashed_key, keyed_permutation
 
 
 def order(positions, size, seed):
@@ -116,3 +116,23 @@ def test_order_far_into_training_needs_no_memory_of_the_past():
     assert found.min() >= 0
     assert found.max() < size
     assert np.unique(found).size == 1000
+
+
+def test_permutations_of_several_sizes_and_keys_are_asked_in_one_call():
+    sizes = np.repeat([1, 2, 7, 300, 65_537], [1, 2, 7, 300, 2000])
+    index = np.concatenate([np.arange(1), np.arange(2), np.arange(7), np.arange(300), np.arange(63_537, 65_537)])
+    key = hashed_key(tf.constant(sizes, tf.int64), tf.constant(5 * sizes, tf.int64))
+    together = keyed_permutation(tf.constant(index, tf.int64), tf.constant(sizes, tf.int64), key).numpy()
+    for size in (1, 2, 7, 300):
+        np.testing.assert_array_equal(np.sort(together[sizes == size]), np.arange(size))
+    for size in np.unique(sizes):
+        mine = sizes == size
+        alone = keyed_permutation(tf.constant(index[mine], tf.int64), int(size), key[mine]).numpy()
+        np.testing.assert_array_equal(alone, together[mine])
+        assert np.unique(alone).size == alone.size
+
+
+def test_a_key_depends_on_every_word_its_place_and_their_number():
+    words = [tf.constant([each], tf.int64) for each in (1, 2, 3)]
+    keys = [hashed_key(*(words[i] for i in chosen)) for chosen in ((0, 1), (1, 0), (0, 2), (0, 1, 2), (0,))]
+    assert np.unique(np.concatenate(keys)).size == len(keys)

@@ -47,6 +47,31 @@ def test_transform_sees_only_the_rows_of_the_batch():
     assert shapes == [(2, 3)]
 
 
+def test_labels_are_the_targets_of_every_row_and_need_no_transform():
+    def refuse(batch):
+        raise AssertionError("an input was made")
+
+    targets = np.array([2, 0, 1, 2], np.uint8)
+    source = ArraySource({"inputs": np.zeros((4, 3), np.uint8), "targets": targets}, refuse)
+    assert source.labels.dtype == np.int64
+    np.testing.assert_array_equal(source.labels, [2, 0, 1, 2])
+    source.labels[0] = 7  # a copy: nobody can change the data by it
+    np.testing.assert_array_equal(source.labels, [2, 0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "found"),
+    [
+        ({}, "targets: none; expected integers"),
+        ({"targets": np.zeros(3, np.float32)}, "float32 of shape .3.; expected integers .3."),
+        ({"targets": np.zeros((3, 10), np.int64)}, "int64 of shape .3, 10."),
+    ],
+)
+def test_labels_of_targets_that_are_no_class_numbers_are_refused(arrays, found):
+    with pytest.raises(UserError, match=found):
+        _ = ArraySource({"inputs": np.zeros((3, 2), np.uint8), **arrays}, halved).labels
+
+
 def test_traced_function_captures_the_arrays_and_holds_no_copy():
     source, pixels = make_source(size=5000)
     traced = tf.function(source.gather, autograph=False).get_concrete_function(tf.TensorSpec([4], tf.int64))
@@ -81,6 +106,7 @@ def test_splits_share_one_copy_on_the_accelerator():
     assert copy is copy.on_accelerator()
     rows = tf.constant([3, 1], tf.int64)
     assert "GPU" in copy.gather(rows)["inputs"].device
+    np.testing.assert_array_equal(copy.labels, source.labels)
     np.testing.assert_array_equal(copy.gather(rows)["inputs"], pixels[[3, 1]] / 2.0)
 
 

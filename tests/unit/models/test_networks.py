@@ -15,6 +15,7 @@ from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from recipes.models.lenet_5 import lenet_5
 from recipes.models.lenet_300_100 import lenet_300_100
 from recipes.models.mlp import mlp
+from recipes.models.plain_cnn import plain_cnn
 from trainer.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "model"
@@ -142,6 +143,7 @@ def test_a_wrong_argument_is_one_clear_line(build, message):
 TARGETS = {
     "mlp": mlp,
     "larq_tutorial_cnn": larq_tutorial_cnn,
+    "plain_cnn": plain_cnn,
     "mobilenet_v2": keras.applications.MobileNetV2,
 }
 

@@ -200,7 +200,7 @@ def pictures(run):
 def test_pictures_of_hooks_come_at_the_first_evaluation_then_at_every_nth_and_at_the_test(make_run, summary):
     hook, run = TensorBoard(pictures_every=3), make_run()
     half = np.full((2, 3, 1), 0.5)
-    run.pictures = lambda: {"mask/dense": half}
+    run.pictures = lambda step, split: {"mask/dense": half}
     hook.on_fit_begin(run)
     for step in range(1, 6):
         hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
@@ -213,7 +213,7 @@ def test_pictures_of_hooks_come_at_the_first_evaluation_then_at_every_nth_and_at
 
 def test_no_pictures_when_they_are_off(make_run):
     hook, run = TensorBoard(pictures_every=0), make_run()
-    run.pictures = lambda: {"mask/dense": np.zeros((2, 3, 3))}
+    run.pictures = lambda step, split: {"mask/dense": np.zeros((2, 3, 3))}
     hook.on_fit_begin(run)
     hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
     hook.on_exception(run, RuntimeError())

@@ -173,3 +173,18 @@ def test_time_in_hooks_is_kept_by_name(tmp_path) -> None:
     fit.train()
     assert set(fit.seconds) == {"a", "b"}
     assert all(seconds > 0 for seconds in fit.seconds.values())
+
+
+def test_the_first_warning_of_a_hook_is_shown_and_no_later_one(tmp_path) -> None:
+    class Worried(Diary):
+        def warning(self, values):
+            return f"the loss is {'finite' if np.isfinite(values['loss/total']) else 'lost'}."
+
+    class Calm(StatelessHook):
+        def warning(self, values):
+            return None
+
+    fit = toy_fit(tmp_path, [Worried("worried"), Calm("calm")], epochs=3)
+    with pytest.warns(UserWarning, match="At step 4, the hook 'worried': the loss is finite.") as caught:
+        fit.train()
+    assert len(caught) == 1

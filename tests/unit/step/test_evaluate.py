@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_loop, toy_network, values_of
+from trainer.errors import UserError
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
 
@@ -64,3 +65,82 @@ def test_hooks_do_not_change_evaluation_batches() -> None:
     network = toy_network()
     evaluator = Evaluator(Trainer([network], [ToyObjective()], [Zero()], seed=0), *batches(16))
     assert evaluator.run(0)["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+class Collecting(ToyObjective):
+    """Keep rows and logits of the split; measure something that no average gives."""
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
+        return output
+
+    def split_metrics(self, collected):
+        return {"median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+
+
+@pytest.mark.parametrize("size", [1, 10, 64, 100])
+def test_what_an_objective_collects_is_the_whole_split_in_order_without_padding(size: int) -> None:
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [Collecting()], [], seed=0), *batches(size))
+    assert evaluator.collected("objective") == {}
+    values = evaluator.run(0)
+    inputs, _ = toy_arrays()
+    collected = evaluator.collected("objective")
+    np.testing.assert_array_equal(collected["first"], inputs[:, 0])
+    np.testing.assert_allclose(collected["logits"], network.model.predict(inputs, verbose=0), atol=1e-5)
+    assert values["metric/median"] == pytest.approx(np.sort(inputs[:, 0])[SIZE // 2])
+    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+def test_several_objectives_collect_apart() -> None:
+    first, second = toy_network("a"), toy_network("b")
+    objectives = [Collecting("a", "one"), Collecting("b", "two")]
+    evaluator = Evaluator(Trainer([first, second], objectives, [], seed=0), *batches(16))
+    values = evaluator.run(0)
+    assert {"one/metric/median", "two/metric/median"} <= set(values)
+    for name, network in (("one", first), ("two", second)):
+        expected = network.model.predict(toy_arrays()[0], verbose=0)
+        np.testing.assert_allclose(evaluator.collected(name)["logits"], expected, atol=1e-5)
+
+
+def test_a_hook_that_adds_a_loss_sees_every_batch_of_the_evaluation() -> None:
+    class FirstInput(StatelessHook):
+        def add_losses(self, context):
+            return {"first_input": context.batch["inputs"][:, 0]}
+
+    evaluator = Evaluator(Trainer([toy_network()], [ToyObjective()], [FirstInput()], seed=0), *batches(10))
+    assert evaluator.run(0)["loss/first_input"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
+
+
+class Marks(StatelessHook):
+    """Measure the first feature of each example, in evaluations."""
+
+    def __init__(self, name: str = "first") -> None:
+        super().__init__(name)
+
+    def evaluate(self, context):
+        assert not context.training
+        return {self.name: context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
+
+
+@pytest.mark.parametrize("size", [10, 64])
+def test_metrics_of_hooks_are_exact_means_over_examples(size: int) -> None:
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Marks()], seed=0), *batches(size))
+    values = evaluator.run(7)
+    assert values["metric/first"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
+    assert values["metric/step"] == 7.0
+    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+
+
+def test_metrics_of_hooks_are_not_computed_in_training() -> None:
+    loop = toy_loop([Marks()])
+    loop.run(0, 1)
+    assert not any("first" in name for name in loop.accumulators.read())
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    trainer = Trainer([toy_network()], [ToyObjective()], [Marks("accuracy")], seed=0)
+    with pytest.raises(UserError, match="The hook 'accuracy' adds metrics named .'accuracy'., which exist already."):
+        Evaluator(trainer, *batches(16))

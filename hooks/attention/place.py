@@ -1,0 +1,148 @@
+"""Where the gate goes: one map [batch, height, width, channels] inside a functional model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError
+from trainer.graph import as_functional, is_graph, layer_output
+from trainer.select import layer_paths, select_layers
+
+CONVOLUTIONS = (
+    keras.layers.Conv2D,
+    keras.layers.DepthwiseConv2D,
+    keras.layers.SeparableConv2D,
+    keras.layers.Conv2DTranspose,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Name a map in a model's graph.
+
+    Attributes:
+        model: functional, with the layers of the model that was given.
+        layer: name of the layer (or other operation) that the map comes out of.
+        features: the map, a Keras tensor [batch, height, width, channels].
+    """
+
+    model: keras.Model
+    layer: str
+    features: Any
+
+
+def find_place(model: keras.Model, pattern: str | None) -> Place:
+    """Return the map to gate.
+
+    Args:
+        model: that the hook got.
+        pattern: on the path or name of exactly one layer; None for the map that the second convolution sees, or where
+            there is none, the last map after the first one.
+
+    Raises:
+        UserError: the model's graph is not known, or the map is not one that can be gated.
+    """
+    if not is_graph(model):
+        raise UserError(
+            f"The model '{model.name}' is a {type(model).__name__}, whose graph is not known: no gate can be put into "
+            "it. Expected a functional or Sequential model."
+        )
+    functional = as_functional(model)
+    if pattern is None:
+        place = _automatic(functional)
+    else:
+        layer = _matching(model, pattern)
+        place = Place(functional, layer.name, layer_output(functional, layer))
+    _check(place)
+    return place
+
+
+def nodes_in_order(model: keras.Model) -> Iterator[Any]:
+    """Yield the nodes of a functional model's own graph, each after those that it takes from; inputs are left out.
+
+    Args:
+        model: functional.
+    """
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            if not node.is_input:
+                yield node
+
+
+def outputs_in(model: keras.Model, layer: keras.layers.Layer) -> list[Any]:
+    """Return the tensors that come out of a layer in a model's own graph.
+
+    Args:
+        model: functional.
+        layer: that the model calls once.
+    """
+    (node,) = (node for node in nodes_in_order(model) if node.operation is layer)
+    return list(node.output_tensors)
+
+
+def _matching(model: keras.Model, pattern: str) -> keras.layers.Layer:
+    found = select_layers(model, pattern, kind="layer")
+    if len(found) != 1:
+        raise UserError(
+            f"layer={pattern} matches {len(found)} layers: {', '.join(list(found)[:10])}. Expected a pattern that "
+            "matches one."
+        )
+    (path,) = found
+    holders = [path.rsplit("/", count)[0] for count in range(path.count("/"), 0, -1)]
+    if holders and holders[0] in layer_paths(model):
+        raise UserError(
+            f"The layer '{path}' is inside '{holders[0]}'. Expected a layer of the network's own graph, such as "
+            f"layer={holders[0]}, or a network without that inner model."
+        )
+    return found[path]
+
+
+def _automatic(model: keras.Model) -> Place:
+    behind: set[int] = set()  # maps that come from a convolution, with nothing but maps in between
+    last: tuple[Any, Any] | None = None
+    for node in nodes_in_order(model):
+        given = [tensor for tensor in node.input_tensors if id(tensor) in behind]
+        is_convolution = isinstance(node.operation, CONVOLUTIONS)
+        if is_convolution and given:
+            return Place(model, _source(model, given[0]), given[0])
+        for tensor in node.output_tensors:
+            if (given or is_convolution) and len(tensor.shape) == 4:
+                behind.add(id(tensor))
+                last = (node.operation, tensor)
+    if last is None:
+        raise UserError(
+            f"The model '{model.name}' has no 2-D convolution, so there is no map [batch, height, width, channels] to "
+            "gate. Expected a convolutional network, or layer=<pattern> of a layer with such a map."
+        )
+    return Place(model, last[0].name, last[1])
+
+
+def _source(model: keras.Model, tensor: Any) -> str:
+    for node in nodes_in_order(model):
+        if any(each is tensor for each in node.output_tensors):
+            return str(node.operation.name)
+    raise AssertionError("a tensor of a graph comes out of one of its nodes")
+
+
+def _check(place: Place) -> None:
+    shape = tuple(place.features.shape)
+    if len(shape) != 4 or shape[-1] is None or "float" not in str(place.features.dtype):
+        raise UserError(
+            f"The layer '{place.layer}' returns {place.features.dtype} of shape {list(shape)}. Expected a map [batch, "
+            "height, width, channels]: choose another layer by layer=<pattern>."
+        )
+    if any(each is place.features for each in place.model.outputs):
+        raise UserError(
+            f"The layer '{place.layer}' gives an output of the model: nothing would see the gated map. Expected a "
+            "layer before it: choose one by layer=<pattern>."
+        )
+    if keras.config.image_data_format() != "channels_last" or _channels_first(place.model):
+        raise UserError("The model has its channels first. Expected maps [batch, height, width, channels].")
+
+
+def _channels_first(model: keras.Model) -> bool:
+    return any(getattr(layer, "data_format", None) == "channels_first" for layer in model._flatten_layers())

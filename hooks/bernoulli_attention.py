@@ -1,0 +1,264 @@
+"""Bernoulli attention: a branch says where to look, and draws of its map switch features off in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hooks.added_layers import mark_added
+from hooks.attention.area_resize import AreaResize
+from hooks.attention.attention_map import AttentionMap
+from hooks.attention.branch import branch_logits, make_branch
+from hooks.attention.gate import EVAL_MODES, MODES, BernoulliGate
+from hooks.attention.insert import insert_gated
+from hooks.attention.losses import (
+    given_map,
+    keep_rate_penalty,
+    map_cross_entropy,
+    mass_inside,
+    mean_entropy,
+    mean_keep_rate,
+)
+from hooks.attention.options import (
+    BRANCH_INPUTS,
+    JOINS,
+    BranchOptions,
+    check_entropy,
+    check_layer,
+    check_mode,
+    check_temperature,
+    parse_branch,
+    parse_keep_rate,
+    parse_supervision,
+)
+from hooks.attention.pictures import attention_sheet
+from hooks.attention.place import Place, find_place, outputs_in
+from hooks.attention.quantized import refuse_sign_after
+from hooks.epochs import epoch_start
+from trainer.errors import UserError
+from trainer.graph import layer_input, layer_output
+from trainer.hook import Arrays, GraphHook, Tensors
+from trainer.ops.bernoulli_through import bernoulli_through
+from trainer.step.context import BuildContext, StepContext
+
+EXAMPLES = 8
+COLLAPSED = 0.02  # a mean of A this near to 0 or 1
+DECIDED = 0.01  # bits a position
+
+
+class BernoulliAttention(GraphHook):
+    """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
+
+    The branch is a small convolutional net, trained and saved with the rest. One mask an example and position, for
+    all channels, and nothing is divided by A. Backward, dL/dx = r * dL/dy and dL/dA = the sum over channels of
+    x * dL/dy. In evaluation y = A * x, unless `eval_mode` says otherwise. Wang et al. 2017, arXiv 1710.11446: "Impdrop"
+    of the Visual Attention Model; there, `join` is "concatenate". Batch norm above the gate then sees masked and plain
+    maps in turn, and its moving statistics are those of both.
+
+    The gated map is by default the one that the second convolution of the model sees: low-level features. Input
+    quantizers of "bnn_rounding" are in their place before; the gate then comes after one, and features are -1, 0, +1.
+    The branch itself is never quantized or pruned by a hook: patterns such as "*" mean the layers of the given network.
+
+    Losses, where asked for: "attention_keep_rate", "attention_entropy", "attention_supervision". Measures, in training
+    and as metrics of evaluations: "attention/mean" of A; "attention/entropy" of its draws, bits a position; with the
+    map "map" (or the supervision's) in the batch, "attention/mass_in_box", the share of A inside it. In training also
+    "attention/keep_rate", the share of ones drawn. A hook that is not named "bernoulli_attention" puts its own name in
+    place of "attention".
+
+    State saved: none of its own. The seed of the draws is a state variable of the gate in the network: it follows from
+    the run's seed, is counted up by every training step, and is in every checkpoint.
+    """
+
+    after = ("bnn_rounding",)  # its input quantizers are in their place when the gate is put in
+
+    def __init__(
+        self,
+        *,
+        layer: str | None = None,
+        mode: str | None = "bernoulli",
+        eval_mode: str = "expectation",
+        join: str = "replace",
+        branch: str | Mapping[str, Any] | keras.layers.Layer = "auto",
+        branch_input: str = "features",
+        temperature: float = 1.0,
+        keep_rate: Mapping[str, Any] | None = None,
+        entropy: float = 0.0,
+        supervision: Mapping[str, Any] | None = None,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layer: pattern on the path or name of the one layer to gate; None for what the second convolution sees.
+            mode: "bernoulli"; "product" for y = A * x without draws; "none" to leave the network as it is.
+            eval_mode: what r is in evaluation: "expectation" (A), "sample" (a draw) or "threshold" (A >= 1/2).
+            join: "replace", or "concatenate": what is above the gate runs over masked and plain maps with the same
+                weights, and the two outputs are concatenated on the last axis.
+            branch: "auto"; such as {"filters": [16, 16], "kernel_size": 3, "dilations": [1, 2], "activation": "relu",
+                "initial_keep_rate": 0.7}; or a Keras layer from maps to logits [batch, height, width, 1].
+            branch_input: "features", the map to gate; or "input", the model's own, resized by area to the map's size.
+            temperature: above 0.
+            keep_rate: None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each example's mean of A, on both
+                sides of the target, that no collapsed A can sit out.
+            entropy: weight of the mean entropy of A, in bits: above 0 makes A decided, below 0 undecided.
+            supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
+                a map of the batch, resized by area; epochs None for the whole run.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self.layer = check_layer(layer)
+        self.mode = check_mode("mode", mode, (*MODES, "none"))
+        self.eval_mode = check_mode("eval_mode", eval_mode, EVAL_MODES)
+        self.join = check_mode("join", join, JOINS)
+        self.branch = parse_branch(branch)
+        self.branch_input = check_mode("branch_input", branch_input, BRANCH_INPUTS)
+        self.temperature = check_temperature(temperature)
+        self.keep_rate = parse_keep_rate(keep_rate)
+        self.entropy = check_entropy(entropy)
+        self.supervision = parse_supervision(supervision)
+        self.network = network
+        self.observed_examples = 0 if self.mode == "none" else EXAMPLES
+        self._place: Place | None = None
+        self._supervised_steps: float = np.inf
+
+    @property
+    def _prefix(self) -> str:
+        return "attention" if self.name in ("", "bernoulli_attention") else self.name
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        if self.mode == "none":
+            return model
+        self._place = place = find_place(model, self.layer)
+        refuse_sign_after(place)
+        branch = self.branch
+        if isinstance(branch, BranchOptions):
+            branch = make_branch(branch, temperature=self.temperature, name=self._prefix)
+        shape = tuple(place.features.shape)
+        logits = branch_logits(branch, self._seen_by_branch(place), (*shape[:3], 1))
+        self._map = AttentionMap(temperature=self.temperature, name=f"{self._prefix}_map")
+        self._gate = BernoulliGate(mode=self.mode, eval_mode=self.eval_mode, name=f"{self._prefix}_gate")
+        gated, _ = self._gate([place.features, self._map(logits)])
+        mark_added(branch, self.name)
+        self._branch = branch
+        return insert_gated(place, gated, join=self.join, name=self._prefix)
+
+    def _seen_by_branch(self, place: Place) -> Any:
+        if self.branch_input == "features":
+            return place.features
+        inputs, (height, width) = place.model.inputs, place.features.shape[1:3]
+        if len(inputs) != 1 or len(inputs[0].shape) != 4 or None in (*inputs[0].shape[1:], height, width):
+            raise UserError(
+                f"branch_input=input received for inputs of shape {[list(each.shape) for each in inputs]}. Expected "
+                "one image input [batch, height, width, channels] of a fixed size, or branch_input=features."
+            )
+        return AreaResize(height, width, name=f"{self._prefix}_input")(inputs[0])
+
+    def request_taps(self, model: keras.Model) -> dict[str, Any]:
+        if self.mode == "none":
+            return {}
+        return {
+            f"{self.name}/logits": layer_input(model, self._map),
+            f"{self.name}/attention": layer_output(model, self._map),
+            f"{self.name}/mask": outputs_in(model, self._gate)[1],
+        }
+
+    def build(self, context: BuildContext) -> None:
+        if self.supervision and self.supervision.epochs is not None:
+            self._supervised_steps = epoch_start(self.supervision.epochs, context.steps_per_epoch)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        losses: Tensors = {}
+        if self.mode == "none":
+            return losses
+        logits = self._logits(context)
+        if self.keep_rate:
+            penalty = keep_rate_penalty(logits, target=self.keep_rate.target)
+            losses[f"{self._prefix}_keep_rate"] = self.keep_rate.weight * penalty
+        if self.entropy:
+            losses[f"{self._prefix}_entropy"] = self.entropy * mean_entropy(logits)
+        if self.supervision:
+            wanted = given_map(context.batch, self.supervision.key, tuple(logits.shape[1:3]))
+            weight = tf.where(tf.cast(context.step, tf.float64) < self._supervised_steps, self.supervision.weight, 0.0)
+            losses[f"{self._prefix}_supervision"] = weight * map_cross_entropy(logits, wanted)
+        return losses
+
+    def _logits(self, context: StepContext) -> tf.Tensor:
+        """Return the logits of A, float32 [batch, height, width, 1]."""
+        return tf.cast(context.taps[f"{self.name}/logits"], tf.float32) / self.temperature
+
+    def evaluate(self, context: StepContext) -> Tensors:
+        """Return mean and entropy of A, and where a map is given the share of A inside it, for each example."""
+        if self.mode == "none":
+            return {}
+        attention, logits = context.taps[f"{self.name}/attention"], self._logits(context)
+        values = {"mean": mean_keep_rate(attention), "entropy": mean_entropy(logits)}
+        key = self.supervision.key if self.supervision else "map"
+        if key in context.batch:
+            wanted = given_map(context.batch, key, tuple(logits.shape[1:3]))
+            values["mass_in_box"] = mass_inside(attention, wanted)
+        return {f"{self._prefix}/{name}": value for name, value in values.items()}
+
+    def measure(self, context: StepContext) -> Tensors:
+        values = {name: tf.reduce_mean(value) for name, value in self.evaluate(context).items()}
+        if self.mode == "bernoulli":
+            values[f"{self._prefix}/keep_rate"] = tf.reduce_mean(context.taps[f"{self.name}/mask"])
+        return values
+
+    def warning(self, values: Mapping[str, float]) -> str | None:
+        mean, entropy = (self._reported(values, name) for name in ("mean", "entropy"))
+        kept = self._reported(values, "keep_rate")
+        at_an_end = not COLLAPSED <= mean <= 1.0 - COLLAPSED
+        decided = entropy < DECIDED and not COLLAPSED <= kept <= 1.0 - COLLAPSED
+        if not at_an_end and not decided:
+            return None
+        end = "0: nothing passes the gate" if min(mean, kept) < 0.5 else "1: the gate does nothing"
+        target = (
+            f"a keep_rate of more weight than {self.keep_rate.weight:g}"
+            if self.keep_rate
+            else (f"hooks.{self.name or 'bernoulli_attention'}.keep_rate={{target: 0.3}}")
+        )
+        return (
+            f"attention has collapsed to {end} (mean of A {mean:.3f}, entropy {entropy:.3f} bits). Expected a mean "
+            f"between {COLLAPSED:g} and {1.0 - COLLAPSED:g}: set {target}, a lower learning rate, or supervision."
+        )
+
+    def _reported(self, values: Mapping[str, float], name: str) -> float:
+        """Return one of the hook's measures from a report, whatever the objective's prefix; 1/2 where it is not."""
+        wanted = f"{self._prefix}/{name}"
+        return next((value for key, value in values.items() if f"/{key}".endswith(f"/{wanted}")), 0.5)
+
+    def observe(self, context: StepContext) -> Tensors:
+        attention = tf.cast(context.taps[f"{self.name}/attention"], tf.float32)
+        observed = {"inputs": context.batch["inputs"], "attention": attention[..., 0]}
+        if self.mode == "bernoulli":
+            seed = context.stateless_seed(f"{self.name}/picture")
+            observed["draw"] = bernoulli_through(attention, seed=seed)[..., 0]
+        return observed
+
+    def pictures(self, observed: Arrays) -> Arrays:
+        if not observed or observed["inputs"].ndim != 4 or self._place is None:
+            return {}
+        sheet = attention_sheet(observed["inputs"], observed["attention"], observed.get("draw"))
+        return {f"{self._prefix}/{self._place.layer}": sheet}
+
+    def summary(self) -> dict[str, Any]:
+        if self._place is None:
+            return {"mode": self.mode}
+        return {
+            "mode": self.mode,
+            "eval_mode": self.eval_mode,
+            "join": self.join,
+            "layer": self._place.layer,
+            "map": list(self._place.features.shape[1:]),
+            "branch_input": self.branch_input,
+            "branch_entries": self._branch.count_params(),
+        }

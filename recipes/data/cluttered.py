@@ -1,0 +1,167 @@
+"""Cluttered digits: each somewhere on a larger canvas among fragments of others; where it lies is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from recipes.data import digits as small
+from recipes.data import mnist as large
+from recipes.data.clutter import Clutter, place_on_canvases
+from recipes.data.pixels import centered_pixels
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+from trainer.input.data import Data, Split
+from trainer.input.source import ArraySource
+from trainer.input.split import split_indices
+from trainer.objective import Batch
+
+AUTO = "auto"
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a source is like: its brightest pixel, and the canvas and fragments that suit its images."""
+
+    peak: int
+    canvas: int
+    fragment_size: int
+
+
+KINDS = {"digits": _Kind(small.PEAK, 20, 3), "mnist": _Kind(large.PEAK, 60, 8)}
+
+
+def cluttered(
+    *,
+    source: str = "digits",
+    path: str | None = None,
+    canvas: int | str = AUTO,
+    fragments: int = 8,
+    fragment_size: int | str = AUTO,
+    train_examples: int | None = None,
+    validation_examples: int | None = None,
+    test_examples: int | None = None,
+    seed: int = 0,
+) -> Data:
+    """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
+
+    The splits are those of the source. Fragments come from other images of the same split: of those alone that stand
+    on its canvases. Where fewer examples are asked for than the source has, they are drawn with the same share of
+    every class; where more, images come again, at another place and among other fragments.
+
+    Args:
+        source: "digits" or "mnist".
+        path: of MNIST as an npz file; null downloads it. Only for "mnist".
+        canvas: side of a canvas in pixels, more than an image's; "auto" is 20 for digits of 8 x 8, 60 for MNIST.
+        fragments: on each canvas, 0 or more.
+        fragment_size: side of a fragment in pixels, at most an image's; "auto" is 3 for digits of 8 x 8, 8 for MNIST.
+        train_examples: canvases to train on; null: as many as the source has images.
+        validation_examples: likewise to validate on.
+        test_examples: likewise to test on.
+        seed: of the canvases, 0 or more. It is not the run's seed, so runs with other seeds compare on one test set.
+
+    Returns:
+        Data with "inputs" float32 [n, canvas, canvas, 1] in [-1, 1], "targets" int64 [n], "map" float32
+        [n, canvas, canvas], which is 1 in the image's box and 0 around it, and "box" int64 [n, 4], which is its top,
+        left, height and width in pixels.
+
+    Raises:
+        UserError: a setting out of range, or what the source refuses.
+    """
+    if source not in KINDS:
+        raise unknown_name("data.source", source, KINDS)
+    counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
+    _check_counts(seed, fragments, counts)
+    kind, data = KINDS[source], _open(source, path)
+    side = data.input_shape[0]
+    clutter = Clutter(
+        _pixels("canvas", canvas, kind.canvas, side + 1, None),
+        fragments,
+        _pixels("fragment_size", fragment_size, kind.fragment_size, 1, side),
+    )
+    parts = {
+        name: _cluttered(getattr(data, name), counts[name], kind.peak, clutter, (seed, stream))
+        for stream, name in enumerate(SPLITS)
+    }
+    shape = (clutter.canvas, clutter.canvas, 1)
+    return Data(f"cluttered_{source}", **parts, input_shape=shape, classes=data.classes, class_names=data.class_names)
+
+
+def _open(source: str, path: str | None) -> Data:
+    if source == "mnist":
+        return large.mnist(path=path)
+    if path is not None:
+        raise UserError(
+            f"Received data.path={path} for data.source={source}, which is embedded; expected no path. "
+            "Set data.source=mnist, or data.path=null."
+        )
+    return small.digits()
+
+
+def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int]) -> Split:
+    """Return a split of canvases, made from the images of another."""
+    labels = split.source.labels[split.indices]
+    rows = _choose(labels, len(labels) if count is None else count, seeds[0])
+    pool, places = np.unique(rows, return_inverse=True)
+    if clutter.fragments and len(pool) < 2:
+        raise UserError(
+            f"Received {len(pool)} {split.name} image for canvases with fragments of others; expected 2 or more. "
+            f"Set data.{split.name}_examples higher, or data.fragments=0."
+        )
+    canvases, boxes = place_on_canvases(_images(split, pool, peak), places, clutter, *seeds)
+    arrays = {"inputs": canvases[..., None], "targets": labels[rows], "box": boxes}
+    return Split(split.name, ArraySource(arrays, _transform(peak, clutter.canvas)), np.arange(len(rows)))
+
+
+def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Return positions in `labels`, int64 [count]: all of them as often as they go, then a share of every class."""
+    size = len(labels)
+    rows = np.tile(np.arange(size), count // size)
+    rest = count % size
+    if rest:
+        chosen = split_indices(size, {"chosen": rest / size}, seed, labels)["chosen"]
+        rows = np.concatenate([rows, chosen])
+    return rows
+
+
+def _images(split: Split, rows: np.ndarray, peak: int) -> np.ndarray:
+    """Return grey values of a split's images, uint8 [n, side, side], as they were before its source scaled them."""
+    scaled = split.source.gather(tf.constant(split.indices[rows]))["inputs"].numpy()
+    return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)
+
+
+def _transform(peak: int, canvas: int) -> Any:
+    """Return what makes canvases the network's inputs and adds "map"."""
+    scale = centered_pixels(peak)
+
+    def transform(batch: Batch) -> Batch:
+        top, left, height, width = tf.unstack(batch["box"][:, :, None], axis=1)
+        line = tf.range(canvas, dtype=tf.int64)
+        vertical = tf.logical_and(line >= top, line < top + height)
+        horizontal = tf.logical_and(line >= left, line < left + width)
+        inside = tf.logical_and(vertical[:, :, None], horizontal[:, None, :])
+        return {**scale(batch), "map": tf.cast(inside, tf.float32)}
+
+    return transform
+
+
+def _check_counts(seed: int, fragments: int, counts: dict[str, int | None]) -> None:
+    for name, value in {"seed": seed, "fragments": fragments}.items():
+        if not is_whole_number(value) or value < 0:
+            raise UserError(f"Received data.{name}={value!r}; expected an integer of 0 or more.")
+    for name, count in counts.items():
+        if count is not None and (not is_whole_number(count) or count < 1):
+            raise UserError(f"Received data.{name}_examples={count!r}; expected an integer of 1 or more, or null.")
+
+
+def _pixels(name: str, value: Any, default: int, least: int, most: int | None) -> int:
+    if value == AUTO:
+        return default
+    if not is_whole_number(value) or value < least or (most is not None and value > most):
+        span = f"of {least} or more" if most is None else f"in {least}..{most}"
+        raise UserError(f"Received data.{name}={value!r}; expected 'auto' or a number of pixels {span}.")
+    return int(value)

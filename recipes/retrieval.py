@@ -1,0 +1,190 @@
+"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from recipes.metric_learning.halves import halves
+from recipes.metric_learning.neighbour_pictures import nearest_neighbours, neighbour_sheet
+from recipes.metric_learning.pairs import class_pairs, mean_distance
+from recipes.metric_learning.pairwise_distances import pairwise_distances
+from recipes.metric_learning.retrieval_metrics import retrieval_metrics
+from recipes.metric_learning.triplet_loss import active_triplets, triplet_loss
+from recipes.metric_learning.triplet_mining import MININGS
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+from trainer.input.data import Data, Split
+from trainer.network import Network
+from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from trainer.recipe import Parts, Recipe
+from trainer.step.metrics import example_weights
+
+PICTURED_QUERIES = 8
+
+
+class Retrieval(Objective):
+    """Bring images of one class near each other, and images of different classes apart.
+
+    The network's outputs are scaled to length 1, so distances lie in [0, 2] and the network cannot lower the loss by
+    growing or shrinking all embeddings.
+
+    An evaluation searches neighbours in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
+    metrics are of other batches than training's: of whatever stands together in the split. Compare them between
+    evaluations, not with training. `anchors` near 0 says that they mean little: images sorted by class leave a batch
+    with few classes.
+    """
+
+    name = "retrieval"
+    changes = ("model",)
+
+    def __init__(
+        self,
+        *,
+        mining: str = "semi_hard",
+        margin: float | None = 0.2,
+        squared: bool = False,
+        recall_at: Sequence[int] = (1, 5, 20),
+    ) -> None:
+        """Set the loss and the measures.
+
+        Args:
+            mining: "semi_hard", "batch_hard" or "batch_all"; see `triplet_mining`.
+            margin: above 0, in the unit of the distances; None for the soft margin.
+            squared: whether the distances are squared.
+            recall_at: the k of recall@k.
+        """
+        self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        """Return the triplet loss of the batch, and what tells whether the embeddings collapse.
+
+        Metrics: `active_triplets`, the share of the mined triplets that are not yet as they should be;
+        `positive_distance` and `negative_distance`, means of all such pairs, which both go to 0 where the network
+        maps everything to one point; `anchors`, the share of examples with a positive and a negative in the batch.
+
+        Args:
+            forward: runs the network "model"; its outputs are embeddings [batch, d] of any length.
+            batch: "inputs", integer "targets" [batch], "index" [batch], and perhaps "weights" [batch], 0 for padding.
+        """
+        embeddings = tf.math.l2_normalize(tf.cast(forward("model", batch["inputs"]), tf.float32), axis=-1)
+        weights = example_weights(batch)
+        pairs = class_pairs(batch["targets"], weights)
+        distances = pairwise_distances(embeddings, squared=self.squared)
+        triplets = MININGS[self.mining](distances, pairs)
+        anchors = tf.logical_and(tf.reduce_any(pairs.positive, axis=1), tf.reduce_any(pairs.negative, axis=1))
+        return ObjectiveOutput(
+            losses={"triplet": triplet_loss(triplets, self.margin, over_active=self.mining == "batch_all")},
+            metrics={
+                "active_triplets": _share(active_triplets(triplets, self.margin), triplets.valid),
+                "positive_distance": mean_distance(distances, pairs.positive),
+                "negative_distance": mean_distance(distances, pairs.negative),
+                "anchors": tf.cast(anchors, tf.float32),
+            },
+            outputs=embeddings,
+            collected={"embedding": embeddings, "target": batch["targets"], "index": batch["index"]},
+        )
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return recall@k, map@r and r_precision of each half of the split among the other.
+
+        Args:
+            collected: "embedding" [examples, d], "target" [examples], "index" [examples].
+        """
+        return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
+
+    def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
+        """Return a sheet of some queries with their nearest neighbours, framed green where the class is right.
+
+        Args:
+            collected: of the latest evaluation; empty before the first one.
+            examples: returns rows of that split; "inputs" in [-1, 1].
+        """
+        if not collected or not _are_images(examples([0])["inputs"]):
+            return {}
+        targets = collected["target"]
+        half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
+        queries = sorted({round(place) for place in np.linspace(0, len(targets) - 1, PICTURED_QUERIES)})
+        found = nearest_neighbours(collected["embedding"], half, queries)
+        images = [examples(positions.tolist())["inputs"] for positions in found]
+        correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
+        return {"nearest_neighbours": neighbour_sheet(examples(queries)["inputs"], images, correct)}
+
+
+def retrieval(
+    *,
+    parts: Parts,
+    embedding_size: int = 64,
+    mining: str = "semi_hard",
+    margin: float | None = 0.2,
+    squared: bool = False,
+    recall_at: Sequence[int] = (1, 5, 20),
+) -> Recipe:
+    """Build a network with as many outputs as the embedding has dimensions, and its retrieval objective.
+
+    Any model of the config will do: `embedding_size` takes the place of its number of classes.
+
+    Args:
+        parts: data and builders.
+        embedding_size: dimensions of an embedding, at least 2.
+        mining: "semi_hard", "batch_hard" or "batch_all".
+        margin: above 0, in the unit of the distances; None for the soft margin.
+        squared: whether the loss takes squared distances.
+        recall_at: the k of recall@k, at most the images in half of the validation and of the test split.
+
+    Raises:
+        UserError: an argument out of range, or a network whose outputs are not [batch, embedding_size].
+    """
+    if not is_whole_number(embedding_size) or embedding_size < 2:
+        raise UserError(f"embedding_size={embedding_size} received. Expected a whole number of at least 2.")
+    if mining not in MININGS:
+        raise unknown_name("mining", mining, MININGS)
+    if margin is not None and not 0.0 < margin < math.inf:
+        raise UserError(f"margin={margin} received. Expected a number above 0, such as 0.2; null is the soft margin.")
+    _check_recall(recall_at, parts.data)
+    model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)
+    _check_outputs(model, embedding_size)
+    network = Network("model", model, parts.build_optimizer())
+    return Recipe([network], [Retrieval(mining=mining, margin=margin, squared=squared, recall_at=recall_at)])
+
+
+def _check_recall(recall_at: Sequence[int], data: Data) -> None:
+    if not recall_at or not all(is_whole_number(k) and k > 0 for k in recall_at) or len({*recall_at}) < len(recall_at):
+        raise UserError(
+            f"recall_at={list(recall_at)} received. Expected different whole numbers above 0, such as [1, 5, 20]."
+        )
+    for split in (data.validation, data.test):
+        gallery = _smaller_half(split)
+        if max(recall_at) > gallery:
+            raise UserError(
+                f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and queries "
+                f"are searched in halves of them: expected at most {gallery}, the size of the smaller half."
+            )
+
+
+def _smaller_half(split: Split) -> int:
+    labels = split.source.labels[split.indices]
+    half = halves(tf.constant(labels), tf.constant(split.indices)).numpy()
+    return int(np.bincount(half, minlength=2).min())
+
+
+def _check_outputs(model: keras.Model, embedding_size: int) -> None:
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, tuple) and shape[1:] != (embedding_size,):
+        raise UserError(
+            f"The network '{model.name}' returns the shape {shape}. Expected embeddings [batch, {embedding_size}]: "
+            "end it with a Dense layer of that many units."
+        )
+
+
+def _share(chosen: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
+    """Return what share of `among` is chosen, 0 where there is none: float32 []."""
+    return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(chosen, tf.float32)), tf.reduce_sum(tf.cast(among, tf.float32)))
+
+
+def _are_images(inputs: np.ndarray) -> bool:
+    return inputs.ndim == 4 and inputs.shape[-1] in (1, 3)

@@ -1,0 +1,85 @@
+"""What tests of attention share: images with a bright square somewhere, small convolutional networks, a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hooks.bernoulli_attention import BernoulliAttention
+from tests.support.toy import ToyObjective, build_context
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.objective import Batch
+from trainer.order import order_hooks
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+SIDE, BATCH, CLASSES = 8, 8, 3
+BRANCH = {"filters": [4], "initial_keep_rate": 0.6}
+layers = keras.layers
+
+
+def square_batch(step: tf.Tensor) -> Batch:
+    """Return 8 noisy images of 8 x 8, each with a square of one of 3 textures; "map" is 1 on the square."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(scale=0.3, size=(32, SIDE, SIDE, 1)).astype(np.float32)
+    maps = np.zeros((32, SIDE, SIDE), np.float32)
+    targets = generator.integers(0, CLASSES, 32)
+    for row, target in enumerate(targets):
+        top, left = generator.integers(0, SIDE - 3, 2)
+        texture = [np.ones((4, 4)), np.eye(4) * 2, np.tile([[1.0, -1.0], [-1.0, 1.0]], (2, 2))][target]
+        inputs[row, top : top + 4, left : left + 4, 0] += texture
+        maps[row, top : top + 4, left : left + 4] = 1.0
+    rows = (step * BATCH + tf.range(BATCH, dtype=tf.int64)) % 32
+    arrays = {"inputs": inputs, "map": maps, "targets": targets}
+    return {name: tf.gather(tf.constant(array), rows) for name, array in arrays.items()}
+
+
+def image_model(*, batch_norm: bool = True) -> keras.Model:
+    """Return two convolutions, the first one pooled, then a dense layer; readable names."""
+    inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
+    x = layers.Conv2D(4, 3, padding="same", name="conv_1")(x)
+    x = layers.BatchNormalization(name="norm_1")(x) if batch_norm else x
+    x = layers.Activation("relu", name="activation_1")(x)
+    x = layers.MaxPooling2D(2, name="pool_1")(x)
+    x = layers.Conv2D(4, 3, padding="same", activation="relu", name="conv_2")(x)
+    x = layers.Flatten(name="flatten")(x)
+    return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="net")
+
+
+def own_branch(kernel_size: int) -> keras.layers.Layer:
+    """Return a branch as a user would write it."""
+    return layers.Conv2D(1, kernel_size, padding="same", name="own")
+
+
+def attention(**options) -> BernoulliAttention:
+    """Return the hook under its usual name, with a small branch unless another is given."""
+    hook = BernoulliAttention(**{"branch": BRANCH, **options})
+    hook.name = "bernoulli_attention"
+    return hook
+
+
+def prepare(
+    hooks: Sequence[GraphHook],
+    model: keras.Model | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
+) -> Trainer:
+    """Rebuild the model, ask for taps and build the hooks, as a run does; return the trainer."""
+    network = Network("model", model or image_model(), optimizer or keras.optimizers.Adam(0.01))
+    ordered = order_hooks(hooks)
+    for hook in ordered:
+        network.model = hook.rebuild_model(network.model)
+    for hook in ordered:
+        network.taps |= hook.request_taps(network.model)
+    network.optimizer.build(network.model.trainable_variables)
+    for hook in ordered:
+        hook.build(build_context(network))
+    return Trainer([network], [ToyObjective()], ordered, seed=0)
+
+
+def image_loop(hooks: Sequence[GraphHook], model: keras.Model | None = None, *, xla: bool = False) -> ChunkLoop:
+    """Return a traced and audited loop over the images."""
+    return ChunkLoop(prepare(hooks, model), square_batch, xla=xla)

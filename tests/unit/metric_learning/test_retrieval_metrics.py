@@ -1,0 +1,152 @@
+"""Measures of the nearest neighbours, against a search spelled out in loops."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recipes.metric_learning import retrieval_metrics as module
+from recipes.metric_learning.halves import halves
+from recipes.metric_learning.retrieval_metrics import retrieval_metrics
+
+# Vectors of length 1 whose products are exact in float32: 0, 1/2 and 1 and their negatives. Most of them tie.
+EXACT = np.array(
+    [*np.eye(4), *-np.eye(4), *(np.array(signs) / 2.0 for signs in itertools.product((-1, 1), repeat=4))], np.float32
+)
+
+
+def expected_halves(targets, order):
+    half, seen = np.zeros(len(targets), int), {}
+    for place in np.argsort(order):
+        half[place] = seen.get(targets[place], 0) % 2
+        seen[targets[place]] = seen.get(targets[place], 0) + 1
+    return half
+
+
+def expected_metrics(embeddings, targets, order, recall_at):
+    half = expected_halves(targets, order)
+    rows = []
+    for query in range(len(targets)):
+        gallery = [each for each in range(len(targets)) if half[each] != half[query]]
+        gallery.sort(key=lambda each: (-np.dot(embeddings[each], embeddings[query]), each))
+        right = [targets[each] == targets[query] for each in gallery]
+        relevant = sum(right)
+        if relevant:
+            precisions = [sum(right[: i + 1]) / (i + 1) for i in range(relevant) if right[i]]
+            recalls = [float(any(right[:k])) for k in recall_at]
+            rows.append([*recalls, sum(precisions) / relevant, sum(right[:relevant]) / relevant])
+    names = [*(f"recall@{k}" for k in recall_at), "map@r", "r_precision"]
+    means = np.mean(rows, axis=0) if rows else np.zeros(len(names))
+    return {**dict(zip(names, means, strict=True)), "unmatched": len(targets) - len(rows)}
+
+
+@functools.cache
+def traced(recall_at, dtype=tf.int64):
+    """Return the measures as a function that is traced once, for any number of examples."""
+
+    def compute(embeddings, targets, order):
+        return retrieval_metrics(embeddings, targets, order, recall_at)
+
+    specs = [tf.TensorSpec([None, None]), tf.TensorSpec([None], dtype), tf.TensorSpec([None], tf.int64)]
+    return tf.function(compute, autograph=False, input_signature=specs)
+
+
+def found_metrics(embeddings, targets, order, recall_at):
+    function = traced(recall_at, tf.as_dtype(targets.dtype))
+    return {name: float(value) for name, value in function(embeddings, targets, order).items()}
+
+
+@st.composite
+def splits(draw):
+    size = draw(st.integers(1, 24))
+    targets = draw(st.lists(st.integers(0, 5), min_size=size, max_size=size))
+    chosen = draw(st.lists(st.integers(0, len(EXACT) - 1), min_size=size, max_size=size))
+    order = draw(st.permutations(range(size)))
+    return EXACT[chosen], np.array(targets, np.int64), 3 * np.array(order, np.int64)
+
+
+@settings(max_examples=60)
+@given(split=splits(), recall_at=st.sampled_from([(1, 5, 20), (1,), (3, 2), (40,)]))
+def test_they_are_those_of_a_search_by_hand_with_ties(split, recall_at):
+    assert found_metrics(*split, recall_at) == pytest.approx(expected_metrics(*split, recall_at), abs=1e-6)
+
+
+def test_they_are_those_of_a_search_by_hand_over_several_blocks(monkeypatch):
+    monkeypatch.setattr(module, "QUERIES_AT_ONCE", 16)
+    traced.cache_clear()
+    generator = np.random.default_rng(0)
+    for size in (16, 17, 100):
+        vectors = generator.normal(size=(size, 8))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        split = vectors.astype(np.float32), generator.integers(0, 4, size), generator.permutation(size)
+        expected = expected_metrics(*split, (1, 5))
+        assert found_metrics(*split, (1, 5)) == pytest.approx(expected, abs=1e-6)
+        assert 0.0 < expected["map@r"] < 1.0
+    traced.cache_clear()
+
+
+@settings(max_examples=40)
+@given(split=splits())
+def test_the_halves_share_every_class_evenly_and_follow_the_order(split):
+    _, targets, order = split
+    half = halves(tf.constant(targets), tf.constant(order)).numpy()
+    np.testing.assert_array_equal(half, expected_halves(targets, order))
+    for label in np.unique(targets):
+        members = half[targets == label]
+        assert 0 <= np.count_nonzero(members == 0) - np.count_nonzero(members == 1) <= 1
+
+
+def test_the_halves_do_not_depend_on_where_an_example_stands():
+    generator = np.random.default_rng(0)
+    targets, order = generator.integers(0, 7, 200), generator.permutation(1000)[:200]
+    half = halves(tf.constant(targets), tf.constant(order)).numpy()
+    shuffled = generator.permutation(200)
+    again = halves(tf.constant(targets[shuffled]), tf.constant(order[shuffled])).numpy()
+    np.testing.assert_array_equal(again, half[shuffled])
+
+
+def test_an_embedding_of_the_classes_is_perfect_and_one_point_is_chance():
+    targets = np.arange(40) % 4
+    perfect = found_metrics(EXACT[targets], targets, np.arange(40), (1, 5))
+    assert {perfect[name] for name in ("recall@1", "recall@5", "map@r", "r_precision")} == {1.0}
+    # All are equally near, so the first in the split come first: class 0 for a quarter of the queries.
+    collapsed = found_metrics(EXACT[np.zeros(40, int)], targets, np.arange(40), (1,))
+    assert collapsed["recall@1"] == 0.25
+    assert collapsed["map@r"] < 0.3
+
+
+def test_no_query_finds_itself():
+    targets = np.array([0, 0, 1, 1])
+    embeddings = EXACT[[0, 1, 1, 0]]  # each query's nearest in the other half is of the other class
+    found = found_metrics(embeddings, targets, np.arange(4), (1, 2))
+    assert found == {"recall@1": 0.0, "recall@2": 1.0, "map@r": 0.0, "r_precision": 0.0, "unmatched": 0.0}
+
+
+def test_an_image_alone_in_its_class_is_left_out_and_counted():
+    targets = np.array([0, 0, 1, 2, 2])
+    found = found_metrics(EXACT[[0, 0, 1, 2, 2]], targets, np.arange(5), (1,))
+    assert found == {"recall@1": 1.0, "map@r": 1.0, "r_precision": 1.0, "unmatched": 1.0}
+    nothing = found_metrics(EXACT[:3], np.arange(3), np.arange(3), (1,))
+    assert nothing == {"recall@1": 0.0, "map@r": 0.0, "r_precision": 0.0, "unmatched": 3.0}
+
+
+def test_of_a_class_of_three_two_are_searched_among_one_and_one_among_two():
+    # Halves of class 0: images 0 and 2 against image 1. Image 1 has R = 2, the other two have R = 1.
+    targets = np.array([0, 0, 0, 1, 1])
+    embeddings = EXACT[[0, 0, 1, 1, 2]]
+    found = found_metrics(embeddings, targets, np.arange(5), (1,))
+    # Queries 0..4 find first: 1 (right), 0 (right), 4 or 1 by order: 1 (right), 1 (wrong), 0 (wrong).
+    assert found == pytest.approx(expected_metrics(embeddings, targets, np.arange(5), (1,)))
+    assert found["recall@1"] == pytest.approx(3 / 5)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_targets_may_be_any_integers(dtype):
+    targets = np.array([0, 0, 1, 1], dtype)
+    assert found_metrics(EXACT[[0, 0, 1, 1]], targets, np.arange(4), (1,))["recall@1"] == 1.0

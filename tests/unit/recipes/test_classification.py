@@ -1,0 +1,38 @@
+"""Classification: its losses and metrics, and networks that do not fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from recipes.classification import Classification
+from trainer.errors import UserError
+
+LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
+BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
+
+
+def identity(name, inputs):
+    """Stand for a network that returns its inputs."""
+    assert name == "model"
+    return inputs
+
+
+def softmax_cross_entropy(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    log_sum = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    return log_sum - (targets * logits).sum(-1)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_loss_and_accuracy_by_hand(smoothing: float) -> None:
+    output = Classification(classes=3, label_smoothing=smoothing).compute(identity, BATCH)
+    targets = np.eye(3)[[0, 1]] * (1.0 - smoothing) + smoothing / 3
+    np.testing.assert_allclose(output.losses["cross_entropy"], softmax_cross_entropy(LOGITS, targets), rtol=1e-5)
+    assert output.metrics["accuracy"].numpy().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("classes", [2, 6])
+def test_another_number_of_logits_than_classes_is_one_line(classes: int) -> None:
+    with pytest.raises(UserError, match=f"returns 3 logits for {classes} classes. Expected one for each"):
+        Classification(classes=classes).compute(identity, BATCH)

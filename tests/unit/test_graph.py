@@ -1,0 +1,87 @@
+"""The graph of a model: which models have one, and the tensors at a layer in it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from trainer.errors import UserError
+from trainer.graph import as_functional, is_graph, layer_input, layer_output
+
+
+class Subclassed(keras.Model):
+    """A model whose graph nobody knows."""
+
+    def __init__(self) -> None:
+        super().__init__(name="subclassed")
+        self.dense = keras.layers.Dense(2, name="dense")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+def sequential() -> keras.Sequential:
+    return keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2, name="second")], name="two"
+    )
+
+
+def rebuilt(model: keras.Model) -> keras.Model:
+    """Return the model with ReLU after the first layer: the same layers in another graph."""
+
+    def call(layer, *args, **kwargs):
+        result = layer(*args, **kwargs)
+        return keras.ops.relu(result) if layer.name == "first" else result
+
+    return keras.models.clone_model(as_functional(model), clone_function=lambda layer: layer, call_function=call)
+
+
+def values(model: keras.Model, tensor) -> np.ndarray:
+    inputs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
+    return keras.Model(model.inputs[0], tensor).predict(inputs, verbose=0)
+
+
+def test_which_models_have_a_graph() -> None:
+    subclassed = Subclassed()
+    subclassed(np.zeros((1, 4), np.float32))
+    assert is_graph(sequential())
+    assert is_graph(as_functional(sequential()))
+    assert not is_graph(subclassed)
+    assert not is_graph(keras.layers.Dense(2))
+    assert not is_graph(keras.Sequential([keras.layers.Dense(2)]))  # not built
+
+
+@pytest.mark.parametrize("form", [sequential, lambda: as_functional(sequential())])
+def test_tensors_at_a_layer(form) -> None:
+    model = form()
+    first, second = model.get_layer("first"), model.get_layer("second")
+    np.testing.assert_array_equal(values(model, layer_output(model, first)), values(model, layer_input(model, second)))
+    assert layer_output(model, second) is model.outputs[0]
+
+
+def test_after_a_rebuild_the_tensors_are_those_of_the_new_graph() -> None:
+    old = sequential()
+    new = rebuilt(old)
+    second = new.get_layer("second")
+    assert (values(new, layer_input(new, second)) >= 0.0).all()  # after the ReLU
+    assert (values(old, layer_input(old, second)) < 0.0).any()  # the old graph still has none
+    assert layer_output(new, second) is new.outputs[0]
+
+
+def test_what_cannot_be_tapped_is_said_in_one_line() -> None:
+    subclassed = Subclassed()
+    subclassed(np.zeros((1, 4), np.float32))
+    with pytest.raises(UserError, match="is a Subclassed.* Expected a functional or Sequential model."):
+        layer_output(subclassed, subclassed.dense)
+    shared = keras.layers.Dense(4, name="shared")
+    inputs = keras.Input((4,))
+    twice = keras.Model(inputs, shared(shared(inputs)), name="twice")
+    with pytest.raises(UserError, match="'shared' is called 2 times in the model 'twice'"):
+        layer_input(twice, shared)
+    with pytest.raises(UserError, match="'first' is not a direct part of the model 'twice'"):
+        layer_output(twice, sequential().get_layer("first"))
+    added = keras.layers.Add(name="added")
+    fork = keras.Model(inputs, added([inputs, keras.ops.relu(inputs)]))
+    with pytest.raises(UserError, match="'added' has 2 inputs. Expected one that has one."):
+        layer_input(fork, added)

@@ -1,0 +1,80 @@
+"""The graph of a functional model: whether it is known, and the tensors at a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from trainer.errors import UserError
+
+
+def is_graph(layer: Any) -> bool:
+    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`.
+
+    Args:
+        layer: any Keras operation.
+    """
+    if not isinstance(layer, keras.Model) or type(layer).call.__module__.partition(".")[0] != "keras":
+        return False
+    return layer.built if isinstance(layer, keras.Sequential) else hasattr(layer, "_run_through_graph")
+
+
+def as_functional(model: keras.Model) -> keras.Model:
+    """Return a Sequential as the functional model of the same layers; a functional model as it is.
+
+    Args:
+        model: for which `is_graph` holds.
+    """
+    if not isinstance(model, keras.Sequential):
+        return model
+    # Not the lists `inputs` and `outputs`: the new model would expect a list, and warn of every bare tensor.
+    return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+
+
+def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
+    """Return the tensor that goes into a layer in a model's own graph.
+
+    `layer.input` may be another graph's: of the model as it was before a hook rebuilt it.
+
+    Args:
+        model: for which `is_graph` holds.
+        layer: stands in the model itself, once, and has one input.
+
+    Raises:
+        UserError: it does not.
+    """
+    return _single(_node(model, layer).input_tensors, layer, "inputs")
+
+
+def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
+    """Return the tensor that comes out of a layer in a model's own graph.
+
+    Args:
+        model: for which `is_graph` holds.
+        layer: stands in the model itself, once, and has one output.
+
+    Raises:
+        UserError: it does not.
+    """
+    return _single(_node(model, layer).output_tensors, layer, "outputs")
+
+
+def _node(model: keras.Model, layer: keras.Layer) -> Any:
+    if not is_graph(model):
+        raise UserError(
+            f"The model '{model.name}' is a {type(model).__name__}, whose inner tensors are not known. "
+            "Expected a functional or Sequential model."
+        )
+    functional = model._functional if isinstance(model, keras.Sequential) else model
+    nodes = [node for level in functional._nodes_by_depth.values() for node in level if node.operation is layer]
+    if len(nodes) != 1:
+        found = f"is called {len(nodes)} times in" if nodes else "is not a direct part of"
+        raise UserError(f"The layer '{layer.name}' {found} the model '{model.name}'. Expected one that is called once.")
+    return nodes[0]
+
+
+def _single(tensors: list[Any], layer: keras.Layer, what: str) -> Any:
+    if len(tensors) != 1:
+        raise UserError(f"The layer '{layer.name}' has {len(tensors)} {what}. Expected one that has one.")
+    return tensors[0]
