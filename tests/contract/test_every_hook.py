@@ -15,7 +15,10 @@ from trainer.hook import GraphHook, Hook, HostHook
 from trainer.step.plan import GRAPH_STAGES, HOST_STAGES, overridden_stages
 
 HOOKS = sorted(catalogue())
-DEFAULTS = {"checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "progress", "tensorboard"}
+DEFAULTS = {
+    *("checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "pictures", "progress", "projector"),
+    "tensorboard",
+}
 
 
 def node_of(name: str) -> dict:

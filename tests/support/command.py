@@ -9,6 +9,8 @@ from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.run.session import execute
 
+SMALL_MODELS = {"center_loss": {"model.filters": "[2,2,2]"}}  # of recipes whose model is not the mlp
+
 
 def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
     """Return the summary of a run of two short epochs on the digits.
@@ -22,7 +24,7 @@ def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
         "trainer.epochs": "2",
         "trainer.batch_size": "128",
         "trainer.compile": "off",  # compiling takes longer than these runs
-        "model.units": "[16,16]",
+        **SMALL_MODELS.get(recipe, {"model.units": "[16,16]"}),
         "run_dir": str(run_dir),
         "recipe": recipe,
     }

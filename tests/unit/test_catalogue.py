@@ -13,7 +13,10 @@ import hooks
 from trainer.errors import UserError
 from trainer.hook import Hook
 
-DEFAULTS = ["nan_guard", "progress", "tensorboard", "metrics_jsonl", "checkpoint", "early_stopping", "final_table"]
+DEFAULTS = [
+    *("nan_guard", "progress", "tensorboard", "pictures", "projector"),
+    *("metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
+]
 
 
 def test_every_default_hook_is_in_the_catalogue_with_a_purpose_of_one_line():
