@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.embedding import Embedding
 from trainer.objective import Batch
 from trainer.step.context import BuildContext, StepContext
 
@@ -47,6 +48,14 @@ class Hook(ABC):
 
     def pictures(self, observed: Arrays) -> Arrays:
         """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+
+        Args:
+            observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
+        """
+        return {}
+
+    def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
+        """Return vectors of examples to look at in a projector, by name.
 
         Args:
             observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
@@ -175,8 +184,22 @@ class GraphHook(Hook):
         """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection."""
         return {}
 
+    def collect(self, context: StepContext) -> Tensors:
+        """Return tensors [batch, ...] of an evaluation batch to keep over the split for `split_metrics`, by name."""
+        return {}
+
+    def split_metrics(self, collected: Tensors) -> Tensors:
+        """Return metrics of a whole split that no average over batches gives: scalars, reported as "metric/<name>".
+
+        Traced once and pure.
+
+        Args:
+            collected: what `collect` returned, over all examples of the split: [examples, ...] by name.
+        """
+        return {}
+
     def observe(self, context: StepContext) -> Tensors:
-        """Return tensors [batch, ...] of an evaluation batch that `pictures` is made from, by name.
+        """Return tensors [batch, ...] of an evaluation batch for `pictures` and `embeddings`, by name.
 
         Traced apart from the step, as an evaluation; `observed_examples` says for how many examples.
         """

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.embedding import Embedding
+
 Batch = dict[str, tf.Tensor]
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
@@ -71,6 +73,15 @@ class Objective(ABC):
 
     def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
         """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+
+        Args:
+            collected: what `compute` collected in the latest evaluation; empty before the first one.
+            examples: returns rows of that split as a batch of arrays, by their positions in it.
+        """
+        return {}
+
+    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
+        """Return vectors of examples to look at in a projector, by name.
 
         Args:
             collected: what `compute` collected in the latest evaluation; empty before the first one.

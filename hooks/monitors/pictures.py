@@ -1,4 +1,4 @@
-"""Write the pictures of hooks and objectives into the run directory, as PNG files."""
+"""Write the pictures of hooks and objectives into the run directory: PNG files, and GIFs that show their course."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hooks.options import check_integer
+from hooks.monitors.animation import Frames, add_frames, encode_animations
+from hooks.options import check_flag, check_integer
 from trainer.errors import UserError
 from trainer.hook import HostHook
 from trainer.run.control import Report, Run
@@ -21,17 +22,24 @@ DIRECTORY_NAME = "pictures"
 class PictureFiles(HostHook):
     """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations on the way.
 
+    With `animate`, `pictures/<name>.gif` shows what the picture was at each evaluation on the validation split. It is
+    written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. A
+    resumed run starts a new one.
+
     State saved: how many evaluations there have been.
     """
 
-    def __init__(self, *, every: int = 0) -> None:
+    def __init__(self, *, every: int = 0, animate: bool = False) -> None:
         """Set how often pictures are written.
 
         Args:
             every: evaluations between two sets of pictures on the way, the first included; 0 for those of the test
                 alone.
+            animate: whether pictures on the way become animations.
         """
         self._every = check_integer("every", every, minimum=0)
+        self._animate = check_flag("animate", animate)
+        self._animations: dict[str, Frames] = {}
         self._evaluations = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,11 +54,17 @@ class PictureFiles(HostHook):
             write_pictures(run.pictures(report.step, report.split), folder)
         elif self._every and self._evaluations % self._every == 0:
             write_pictures(run.pictures(report.step, report.split), folder / f"step_{report.step:08d}")
+        if self._animate and report.split == "validation":
+            add_frames(self._animations, run.pictures(report.step, report.split))
         self._evaluations += 1
+
+    def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        animations = {f"{file_name(name)}.gif": gif for name, gif in encode_animations(self._animations).items()}
+        write_files(animations, run.directory / DIRECTORY_NAME)
 
 
 def write_pictures(pictures: dict[str, np.ndarray], folder: Path) -> None:
-    """Write pictures as PNG files, each whole or not at all.
+    """Write pictures as PNG files.
 
     Args:
         pictures: float [height, width, 1 or 3] in [0, 1], by name.
@@ -59,19 +73,33 @@ def write_pictures(pictures: dict[str, np.ndarray], folder: Path) -> None:
     Raises:
         UserError: the folder cannot be written to.
     """
-    for name, picture in pictures.items():
-        path = folder / f"{file_name(name)}.png"
+    encoded = {f"{file_name(name)}.png": encode_picture(name, picture) for name, picture in pictures.items()}
+    write_files(encoded, folder)
+
+
+def write_files(files: dict[str, bytes], folder: Path) -> None:
+    """Write files, each whole or not at all.
+
+    Args:
+        files: content by name.
+        folder: made when there is a file to write.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    for name, content in files.items():
+        path = folder / name
         unfinished = path.with_suffix(".unfinished")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(encode_picture(name, picture))
+            unfinished.write_bytes(content)
             unfinished.replace(path)
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
             raise UserError(
-                f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or "
-                "hooks.pictures=null for no pictures."
+                f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
+                "hooks.pictures=null hooks.projector=null."
             ) from error
 
 

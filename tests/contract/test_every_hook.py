@@ -16,13 +16,7 @@ from trainer.step.plan import GRAPH_STAGES, HOST_STAGES, overridden_stages
 
 HOOKS = sorted(catalogue())
 DEFAULTS = {
-    "checkpoint",
-    "early_stopping",
-    "final_table",
-    "metrics_jsonl",
-    "nan_guard",
-    "pictures",
-    "progress",
+    *("checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "pictures", "progress", "projector"),
     "tensorboard",
 }
 

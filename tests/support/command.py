@@ -11,6 +11,8 @@ from trainer.config.preflight import preflight
 from trainer.run.session import execute
 
 FOR_RECIPE = {
+    "attention": {"model": "plain_cnn", "model.filters": "[4,8]", "data.train_examples": "600"},
+    "center_loss": {"model": "lenet_plus_plus", "model.filters": "[2,2,2]"},
     "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
     "clothing_retrieval": {
         "model": "plain_cnn",

@@ -14,14 +14,8 @@ from trainer.errors import UserError
 from trainer.hook import Hook
 
 DEFAULTS = [
-    "nan_guard",
-    "progress",
-    "tensorboard",
-    "pictures",
-    "metrics_jsonl",
-    "checkpoint",
-    "early_stopping",
-    "final_table",
+    *("nan_guard", "progress", "tensorboard", "pictures", "projector"),
+    *("metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
 ]
 
 

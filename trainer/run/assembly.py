@@ -106,7 +106,7 @@ def assemble(config: Config) -> Assembly:
     recipe = _build_recipe(config, data, total_steps)
     graph_hooks = [hook for hook in hooks if isinstance(hook, GraphHook)]
     _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
-    _build_hooks(recipe.networks, graph_hooks, training, total_steps, config)
+    _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
     trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"])
     xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
     loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
@@ -185,7 +185,12 @@ def _load_initial_weights(networks: list[Network], init_from: str) -> None:
 
 
 def _build_hooks(
-    networks: list[Network], hooks: list[GraphHook], training: TrainingBatches, total_steps: int, config: Config
+    networks: list[Network],
+    hooks: list[GraphHook],
+    training: TrainingBatches,
+    total_steps: int,
+    seed: int,
+    classes: int,
 ) -> None:
     named = {network.name: network for network in networks}
     states: dict[str, tf.Variable] = {}
@@ -199,8 +204,9 @@ def _build_hooks(
             total_steps,
             training.steps_per_epoch,
             training.batch_size,
-            config["seed"],
+            seed,
             dict(states),
+            classes,
         )
         with in_stage(hook, "build"):
             hook.build(context)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from trainer.embedding import Embedding
 from trainer.network import Network
 
 
@@ -95,6 +96,11 @@ def _no_pictures(step: int, split: str) -> dict[str, np.ndarray]:
     return {}
 
 
+def _no_embeddings(step: int, split: str) -> dict[str, Embedding]:
+    del step, split
+    return {}
+
+
 @dataclass
 class Run:
     """Describe the run to host hooks.
@@ -116,6 +122,7 @@ class Run:
         first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
         vetoes: names of the vetoes that held back the latest step; empty in good times.
         pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
+        embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
     """
 
     directory: Path
@@ -134,6 +141,7 @@ class Run:
     first_step_seconds: float = 0.0
     vetoes: list[str] = field(default_factory=list)
     pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
+    embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
 
     @property
     def epoch(self) -> float:

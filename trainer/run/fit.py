@@ -16,7 +16,7 @@ from trainer.hook import Hook, HostHook
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Report, Run
-from trainer.run.state import assign_variables, network_keys, read_variables
+from trainer.run.state import assign_variables, evaluation_keys, read_variables
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
@@ -73,14 +73,14 @@ class Fit:
             self._save()
 
     def finish(self) -> dict[str, Any]:
-        """Evaluate the test split once, with the best checkpoint's weights where there is one.
+        """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one.
 
         Returns:
             The test values by name, with "weights": "best" or "final".
         """
         weights = "final"
         if "best" in self.store.tags():
-            keys = network_keys(self.variables)
+            keys = evaluation_keys(self.variables)
             best = self.store.load("best")
             assign_variables({key: self.variables[key] for key in keys}, best.tensors, "the best checkpoint")
             weights = "best"

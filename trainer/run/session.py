@@ -18,6 +18,7 @@ from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
+from trainer.run.embeddings import Embeddings
 from trainer.run.fit import Fit
 from trainer.run.pictures import Pictures
 from trainer.run.shipped import stored_bits
@@ -72,6 +73,7 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
 
 def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path) -> Fit:
     settings = config["trainer"]
+    shown = parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated
     run = Run(
         directory=directory,
         recipe=recipe,
@@ -86,7 +88,8 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
             settings["monitor_mode"],
             since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
         ),
-        pictures=Pictures(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated),
+        pictures=Pictures(*shown),
+        embeddings=Embeddings(*shown),
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

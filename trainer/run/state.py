@@ -34,9 +34,9 @@ def run_variables(
     return variables
 
 
-def network_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
-    """Return the keys of the networks' own variables."""
-    return {key for key in variables if key.startswith("network/")}
+def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
+    """Return the keys of what an evaluation depends on: the networks' own variables and the hooks' state."""
+    return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
 def read_variables(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ class BuildContext:
         batch_size: examples per step.
         seed: the run's seed.
         states: state variables of the hooks built before, keyed "hook/variable".
+        classes: number of classes of the data; labels lie in [0, classes). None where that is not known.
     """
 
     network: Network
@@ -33,6 +34,7 @@ class BuildContext:
     batch_size: int
     seed: int
     states: Mapping[str, tf.Variable] = field(default_factory=dict)
+    classes: int | None = None
 
     def state_of(self, key: str) -> tf.Variable:
         """Return another hook's state variable, such as "prune/mask".

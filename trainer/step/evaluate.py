@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.hook import Arrays
 from trainer.objective import Batch
 from trainer.step.forward import Forward
 from trainer.step.metrics import example_weights
+from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
 Collected = dict[str, dict[str, tf.Tensor]]
+HOOK = "hook/"  # before the names of hooks, beside those of objectives
 
 
 class Evaluator:
@@ -49,7 +52,7 @@ class Evaluator:
         """Return the values over the split, by name.
 
         They are the averages "loss/<name>" and "metric/<name>" of the objectives, with the losses of layers and hooks,
-        and "metric/<name>" of what the objectives compute from the split as a whole.
+        and "metric/<name>" of what objectives and hooks compute from the split as a whole.
 
         Args:
             step: steps made so far.
@@ -93,7 +96,7 @@ class Evaluator:
         )
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(size, tf.int64)], kept)
         means = dict(zip(names, tf.unstack(sums / size), strict=True))
-        means |= self._split_metrics(whole)
+        means |= self._split_metrics(whole, means)
         self.names = list(means)
         return tf.stack(list(means.values())), whole
 
@@ -106,14 +109,26 @@ class Evaluator:
             values |= {f"{prefix}loss/{name}": value for name, value in computed.losses.items()}
             values |= {f"{prefix}metric/{name}": value for name, value in computed.metrics.items()}
             collected[objective.name] = computed.collected
+            for hook in self.trainer.hooks:  # a hook sees the first objective that changes its network
+                if hook.network in objective.changes and HOOK + hook.name not in collected:
+                    with in_stage(hook, "collect"):
+                        collected[HOOK + hook.name] = dict(hook.collect(forward.passes[hook.network].context))
         return values, collected
 
-    def _split_metrics(self, collected: Collected) -> dict[str, tf.Tensor]:
-        return {
+    def _split_metrics(self, collected: Collected, known: Collection[str]) -> dict[str, tf.Tensor]:
+        metrics = {
             f"{self._prefix(objective.name)}metric/{name}": tf.cast(value, tf.float32)
             for objective in self.trainer.objectives
             for name, value in objective.split_metrics(collected[objective.name]).items()
         }
+        for hook in self.trainer.hooks:
+            if HOOK + hook.name in collected:
+                with in_stage(hook, "split_metrics"):
+                    for name, value in hook.split_metrics(collected[HOOK + hook.name]).items():
+                        if f"metric/{name}" in {*known, *metrics}:
+                            raise UserError(f"The hook '{hook.name}' adds the metric '{name}', which exists already.")
+                        metrics[f"metric/{name}"] = tf.cast(value, tf.float32)
+        return metrics
 
     def _prefix(self, objective: str) -> str:
         return f"{objective}/" if len(self.trainer.objectives) > 1 else ""

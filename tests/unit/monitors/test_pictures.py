@@ -75,6 +75,28 @@ def test_a_folder_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> None:
+    run = make_run(pictures=lambda step, split: {"a/b": np.full((2, 3, 1), step / 30)})
+    hook = PictureFiles(animate=True)
+    evaluate(hook, run, (10, "validation"), (20, "validation"), (30, "validation"), (10, "test"))
+    folder = run.directory / "pictures"
+    assert [path.name for path in folder.iterdir()] == ["a_b.png"]
+    hook.on_fit_end(run, {})
+    assert sorted(path.name for path in folder.iterdir()) == ["a_b.gif", "a_b.png"]
+    frames = tf.io.decode_gif((folder / "a_b.gif").read_bytes()).numpy()
+    assert frames[:, 0, 0, 0].tolist() == [85, 170, 255]
+
+
+def test_an_interrupted_run_has_its_animation_and_others_have_none(make_run) -> None:
+    run = make_run(pictures=lambda step, split: {"a": np.full((2, 3, 1), step / 30)})
+    for animate in (False, True):
+        hook = PictureFiles(animate=animate)
+        evaluate(hook, run, (10, "validation"), (20, "validation"))
+        hook.on_exception(run, KeyboardInterrupt())
+        hook.on_fit_end(run, {})
+        assert (run.directory / "pictures" / "a.gif").exists() == animate
+
+
 def test_names_make_safe_file_names() -> None:
     assert file_name("mask/dense 1/kernel") == "mask_dense_1_kernel"
     assert file_name("../../etc") == ".._.._etc"
@@ -85,3 +107,5 @@ def test_names_make_safe_file_names() -> None:
 def test_every_is_a_count(every) -> None:
     with pytest.raises(UserError, match="every"):
         PictureFiles(every=every)
+    with pytest.raises(UserError, match="animate"):
+        PictureFiles(animate=1)

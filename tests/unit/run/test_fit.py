@@ -107,6 +107,28 @@ def test_checkpoint_that_a_hook_asks_for_is_written_and_tested_with(tmp_path) ->
     assert best.host_state["diary"]["calls"] > 0
 
 
+def test_the_test_sees_the_hooks_state_of_the_best_step(tmp_path) -> None:
+    class Counter(StatelessHook):
+        variable = None
+
+        def build(self, context):
+            self.variable = tf.Variable(0, dtype=tf.int64)
+
+        def state(self):
+            return {"steps": self.variable}
+
+        def update_ops(self, context):
+            return [self.variable.assign(context.step + 1)]
+
+    counter = Counter("counter")
+    fit = toy_fit(tmp_path, [SaveAtStep()], [counter], epochs=3)
+    fit.train()
+    assert counter.variable.numpy() == fit.run.step
+    counter.variable.assign(100)
+    fit.finish()
+    assert counter.variable.numpy() == fit.run.best.step
+
+
 def test_chunk_ends_where_a_hook_wants_to_be_called(tmp_path) -> None:
     class Wish(Diary):
         def next_step(self, step):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.support.toy import StatelessHook, toy_network
 from trainer.errors import UserError
-from trainer.run.state import assign_variables, network_keys, read_variables, run_variables
+from trainer.run.state import assign_variables, evaluation_keys, read_variables, run_variables
 
 
 class Stateful(StatelessHook):
@@ -33,7 +33,7 @@ def test_every_kind_of_variable_has_a_key() -> None:
     assert any(key.startswith("network/model/") and key.endswith("seed_generator_state") for key in keys)
     assert any(key.startswith("optimizer/model/") and "momentum" in key for key in keys)
     assert "optimizer/model/iteration" in keys
-    assert network_keys(variables()) == {key for key in keys if key.startswith("network/")}
+    assert evaluation_keys(variables()) == {key for key in keys if key.startswith(("network/", "hook/"))}
 
 
 def test_values_round_trip() -> None:

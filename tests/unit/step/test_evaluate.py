@@ -144,3 +144,58 @@ def test_two_metrics_of_one_name_are_refused() -> None:
     trainer = Trainer([toy_network()], [ToyObjective()], [Marks("accuracy")], seed=0)
     with pytest.raises(UserError, match="The hook 'accuracy' adds metrics named .'accuracy'., which exist already."):
         Evaluator(trainer, *batches(16))
+
+
+class Middle(StatelessHook):
+    """Keep the first input of the split and measure its median."""
+
+    def collect(self, context):
+        assert not context.training
+        return {"first": context.batch["inputs"][:, 0]}
+
+    def split_metrics(self, collected):
+        return {f"{self.name}_median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_what_a_hook_collects_is_the_whole_split_without_padding_beside_what_objectives_do(size: int) -> None:
+    hooks = [Middle("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
+    evaluator = Evaluator(Trainer([toy_network()], [Collecting()], hooks, seed=0), *batches(size))
+    values = evaluator.run(0)
+    median = np.sort(toy_arrays()[0][:, 0])[SIZE // 2]
+    assert values["metric/objective_median"] == values["metric/median"] == pytest.approx(median)
+    assert evaluator.collected("objective").keys() == {"first", "logits"}
+
+
+def test_a_hook_collects_once_where_several_objectives_change_its_network() -> None:
+    traced = []
+
+    class Counting(Middle):
+        def collect(self, context):
+            traced.append(context.objective)
+            return super().collect(context)
+
+    objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
+    evaluator = Evaluator(Trainer([toy_network()], objectives, [Counting("probe")], seed=0), *batches(SIZE))
+    assert "metric/probe_median" in evaluator.names
+    assert len(traced) == 2  # the first batch, and the body of the loop over the others
+
+
+def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
+    class Taken(Middle):
+        def split_metrics(self, collected):
+            return {self.name: tf.constant(0.0)}
+
+    for taken in ("median", "accuracy"):
+        with pytest.raises(UserError, match=f"The hook '{taken}' adds the metric '{taken}', which exists already"):
+            Evaluator(Trainer([toy_network()], [Collecting()], [Taken(taken)], seed=0), *batches(16))
+
+
+def test_an_error_while_a_hook_collects_names_it() -> None:
+    class Broken(Middle):
+        def collect(self, context):
+            raise KeyError("features")
+
+    with pytest.raises(KeyError) as caught:
+        Evaluator(Trainer([toy_network()], [ToyObjective()], [Broken("broken")], seed=0), *batches(16))
+    assert any("broken" in note and "collect" in note for note in caught.value.__notes__)

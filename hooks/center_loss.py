@@ -1,0 +1,230 @@
+"""Center loss: features are pulled to the centers of their classes, and the centers follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hooks.centers.features import find_features
+from hooks.centers.projection import project_to_plane
+from hooks.centers.scatter_plot import scatter_plot
+from hooks.epochs import epoch_start
+from hooks.options import check_number
+from trainer.embedding import Embedding
+from trainer.errors import UserError
+from trainer.hook import Arrays, GraphHook, Tensors
+from trainer.ops.center_update import center_change, center_sums
+from trainer.ops.class_distances import class_distances, mean_pair_distance
+from trainer.ops.known_labels import known_labels
+from trainer.ops.thumbnails import thumbnails
+from trainer.step.context import BuildContext, StepContext
+from trainer.step.metrics import example_weights, weighted_mean
+
+COLLAPSED = 1e-3  # distance between centers as a share of their length, or in units where they are shorter than 1
+
+
+class CenterLoss(GraphHook):
+    """Pull the features of each class together, beside whatever keeps the classes apart.
+
+    Adds L = weight / 2 * (mean over the batch of ||x - c_y||^2), with the features x of an example and the center c_y
+    of its class. Its gradient goes to the features, weight * (x - c_y) / batch, and never to the centers: these move by
+    alpha * sum(c - x) / (1 + n) over the n examples that their class has in the batch, in UPDATE_OPS, so before the
+    weights change. A class without an example stays where it is. The loss is that of the centers as they were before
+    they moved. Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2
+    to 4.
+
+    `weight` is the paper's lambda: there both losses are sums over the batch, here both are means. It is lambda times
+    the batch for code that adds a sum to a mean, and 2 lambda / d for code that takes a mean over batch and dimensions.
+
+    Centers start at 0 and move from the first step on, also while the weight is still 0, so that they stand among their
+    features when the pull begins. They belong to no optimizer: no gradient, weight decay or moving average touches
+    them. With gradients accumulated over several batches they move once for every batch.
+
+    A target outside the classes is nobody's: its step is withheld, and in an evaluation the loss is NaN.
+
+    Measures "center/distance", the mean distance of the batch's features from their centers as the loss sees it;
+    "center/between", the mean distance between centers; "center/ratio" of the two, 0 where the centers coincide;
+    "center/length", the mean length of the centers. An evaluation reports "metric/center_within", the mean distance of
+    the split's features from the mean of their class, "metric/center_between", the mean distance between these means,
+    and "metric/center_ratio" = within / between (see `class_distances`). With weight=0 the centers still follow, and
+    all of this is reported: that is the twin to compare with. A hook that is not named "center_loss" puts its own name
+    in place of "center".
+
+    State saved: "centers", float32 [classes, d].
+    """
+
+    observed_examples = 1000
+
+    def __init__(
+        self,
+        *,
+        weight: float = 0.01,
+        alpha: float = 0.5,
+        layer: str | None = None,
+        begin_epoch: float = 0.0,
+        warm_up_epochs: float = 1.0,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            weight: 0 or more, the paper's lambda; 0 measures without pulling.
+            alpha: in (0, 1], how far centers move toward their examples.
+            layer: pattern on the path or name of the layer whose output the features are, [batch, d]; None for the
+                input of the last dense layer.
+            begin_epoch: 0 or more; the weight is 0 before it.
+            warm_up_epochs: 0 or more; over so many epochs from `begin_epoch` on, the weight rises linearly from 0.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        epochs = "a number of epochs of 0 or more"
+        self.weight = check_number("weight", weight, minimum=0.0, expected="a number of 0 or more, such as 0.01")
+        self.alpha = check_number(
+            "alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True, expected="a number in (0, 1], such as 0.5"
+        )
+        given: Any = layer  # a config may hold anything
+        if given is not None and (not isinstance(given, str) or not given):
+            raise UserError(f"Invalid layer: {layer!r}. Expected the name of a layer, a pattern, or null.")
+        self.layer = layer
+        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=epochs)
+        self.warm_up_epochs = check_number("warm_up_epochs", warm_up_epochs, minimum=0.0, expected=epochs)
+        self.network = network
+        self._begin = self._end = 0
+        self._centers: tf.Variable | None = None
+        self._squared: tf.Tensor | None = None  # squared distances [batch] of the step being traced
+
+    @property
+    def _prefix(self) -> str:
+        return "center" if self.name in ("", "center_loss") else self.name
+
+    @property
+    def _tap(self) -> str:
+        return f"{self._prefix}_features"
+
+    def request_taps(self, model: keras.Model) -> dict[str, Any]:
+        return {self._tap: find_features(model, self.layer)}
+
+    def build(self, context: BuildContext) -> None:
+        if context.classes is None:
+            raise UserError("The data does not say how many classes there are. Expected data with classes.")
+        width = context.network.taps[self._tap].shape[-1]
+        self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
+        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
+        self._end = epoch_start(self.begin_epoch + self.warm_up_epochs, context.steps_per_epoch)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {"centers": self._built}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return {"centers": self._built}
+
+    def settled_at(self) -> int:
+        """Return the step from which the loss has its full weight."""
+        return self._end if self.weight else 0
+
+    @property
+    def _built(self) -> tf.Variable:
+        assert self._centers is not None, "build has not run"
+        return self._centers
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        features, labels = self._examples(context)
+        centers = tf.stop_gradient(tf.convert_to_tensor(self._built))
+        known, rows = known_labels(labels, centers.shape[0])
+        squared = tf.reduce_sum(tf.square(features - tf.gather(centers, rows)), axis=-1)
+        self._squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
+        return {self._prefix: 0.5 * self._weight_at(context.step) * self._squared}
+
+    def _examples(self, context: StepContext) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
+        labels = context.batch["targets"]
+        if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
+            raise UserError(
+                f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
+            )
+        return tf.cast(context.taps[self._tap], tf.float32), tf.cast(labels, tf.int64)
+
+    def _weight_at(self, step: tf.Tensor) -> tf.Tensor:
+        """Return the weight of a step: 0 before the beginning, then rising linearly over the warm-up."""
+        risen = tf.cast(step - self._begin + 1, tf.float32) / float(self._end - self._begin + 1)
+        return self.weight * tf.clip_by_value(risen, 0.0, 1.0)
+
+    def veto(self, context: StepContext) -> Tensors:
+        """Return whether a target is no class: its example would silently count for nothing, or for another class."""
+        classes = self._built.shape[0]
+        known, _ = known_labels(self._examples(context)[1], classes)
+        return {f"{self.name}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        features, labels = self._examples(context)
+        sums, counts = center_sums(self._built, features, labels, example_weights(context.batch))
+        every_class = tf.range(self._built.shape[0])
+        return [self._built.scatter_sub(tf.IndexedSlices(self.alpha * center_change(sums, counts), every_class))]
+
+    def measure(self, context: StepContext) -> Tensors:
+        assert self._squared is not None
+        distance = weighted_mean("distance", tf.sqrt(self._squared), example_weights(context.batch))
+        centers = tf.convert_to_tensor(self._built)
+        between = mean_pair_distance(centers)
+        return {
+            f"{self._prefix}/distance": distance,
+            f"{self._prefix}/between": between,
+            f"{self._prefix}/ratio": tf.math.divide_no_nan(distance, between),
+            f"{self._prefix}/length": tf.reduce_mean(tf.norm(centers, axis=-1)),
+        }
+
+    def warning(self, values: Mapping[str, float]) -> str | None:
+        between, length = values[f"{self._prefix}/between"], values[f"{self._prefix}/length"]
+        if not self.weight or between > COLLAPSED * max(length, 1.0):
+            return None
+        return (
+            f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin): the features tell no "
+            f"class from another. Lower hooks.{self.name}.weight, or raise its begin_epoch and warm_up_epochs."
+        )
+
+    def collect(self, context: StepContext) -> Tensors:
+        features, labels = self._examples(context)
+        return {"features": features, "labels": labels}
+
+    def split_metrics(self, collected: Tensors) -> Tensors:
+        within, between = class_distances(collected["features"], collected["labels"], self._built.shape[0])
+        return {
+            f"{self._prefix}_within": within,
+            f"{self._prefix}_between": between,
+            f"{self._prefix}_ratio": tf.math.divide_no_nan(within, between),
+        }
+
+    def observe(self, context: StepContext) -> Tensors:
+        features, labels = self._examples(context)
+        inputs = context.batch["inputs"]
+        is_image = inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3)
+        return {"features": features, "labels": labels, **({"images": thumbnails(inputs)} if is_image else {})}
+
+    def pictures(self, observed: Arrays) -> Arrays:
+        """Return the observed features with the centers: in their two dimensions, or by two principal components."""
+        features = observed["features"][np.isfinite(observed["features"]).all(axis=1)]
+        if not len(features):
+            return {}
+        plane, width = project_to_plane(features), features.shape[1]
+        name, title = f"{self._prefix}/features", "Features and the centers of their classes"
+        if width > 2:
+            name += "_principal_components"
+            title = f"Principal components 1 and 2 of {width} features: {plane.share:.0%} of the variance"
+        return {name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._built.numpy()), title)}
+
+    def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
+        """Return the observed features, with the class of each and the image where inputs are images."""
+        labels = {"class": observed["labels"]}
+        return {f"{self._prefix}/features": Embedding(observed["features"], labels, observed.get("images"))}
+
+    def summary(self) -> dict[str, Any]:
+        if self._centers is None:
+            return {}
+        classes, width = self._centers.shape
+        return {"weight": self.weight, "alpha": self.alpha, "classes": classes, "dimensions": width}

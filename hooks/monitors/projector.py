@@ -1,0 +1,144 @@
+"""TensorBoard's projector: embeddings of hooks and objectives, with the class and the image of each example."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format
+from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
+
+from hooks.monitors.pictures import encode_picture, file_name, write_files
+from hooks.options import check_integer
+from trainer.embedding import Embedding
+from trainer.hook import HostHook
+from trainer.run.control import Report, Run
+
+DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
+CONFIG_NAME = "projector_config.pbtxt"
+MOST_EXAMPLES = 5_000  # the projector becomes slow beyond
+FEWEST_DIMENSIONS = 3  # it draws nothing at all below
+
+
+class Projector(HostHook):
+    """Write embeddings for the tab "Projector" of TensorBoard, at the test.
+
+    Beside the events of training it puts `projector_config.pbtxt` and for each embedding its vectors
+    (`<name>.tsv`), what is known of each example (`<name>_labels.tsv`) and, where the examples are images, one picture
+    that holds them all (`<name>_images.png`). TensorBoard shows no projector for a run without events, so it takes the
+    hook `tensorboard`, too. Of more than 5,000 examples, 5,000 are shown, evenly spread. The projector draws in three
+    dimensions: vectors of one or two get zeros.
+
+    State saved: how many evaluations there have been.
+    """
+
+    def __init__(self, *, every: int = 0) -> None:
+        """Set how often embeddings are written.
+
+        Args:
+            every: evaluations between two sets on the way, the first included, each in place of the one before; 0 for
+                that of the test alone.
+        """
+        self._every = check_integer("every", every, minimum=0)
+        self._evaluations = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"evaluations": self._evaluations}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._evaluations = int(state["evaluations"])
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        if report.split == "test" or (self._every and self._evaluations % self._every == 0):
+            write_embeddings(run.embeddings(report.step, report.split), run.directory / DIRECTORY_NAME)
+        self._evaluations += 1
+
+
+def write_embeddings(embeddings: dict[str, Embedding], folder: Path) -> None:
+    """Write embeddings and the config that lists them.
+
+    Args:
+        embeddings: by name.
+        folder: made when there is an embedding to write.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    config = ProjectorConfig()
+    files: dict[str, bytes] = {}
+    for name, embedding in embeddings.items():
+        shown = _shown_examples(embedding)
+        if not len(shown.vectors):
+            continue
+        info = config.embeddings.add(tensor_name=name, tensor_shape=shown.vectors.shape)
+        files |= _embedding_files(file_name(name), shown, info)
+    if files:
+        write_files({**files, CONFIG_NAME: text_format.MessageToString(config).encode()}, folder)
+
+
+def _shown_examples(embedding: Embedding) -> Embedding:
+    """Return the examples that have finite vectors, or as many of these as the projector can show, as it needs them."""
+    missing = max(0, FEWEST_DIMENSIONS - embedding.vectors.shape[1])
+    vectors = np.pad(embedding.vectors, [(0, 0), (0, missing)])
+    rows = np.flatnonzero(np.isfinite(vectors).all(axis=1))
+    if len(rows) > MOST_EXAMPLES:
+        rows = rows[np.linspace(0, len(rows) - 1, MOST_EXAMPLES).round().astype(np.int64)]
+    labels = {column: np.asarray(values)[rows] for column, values in embedding.labels.items()}
+    return Embedding(vectors[rows], labels, None if embedding.images is None else embedding.images[rows])
+
+
+def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> dict[str, bytes]:
+    """Return the files of one embedding by name, and note them in the config."""
+    info.tensor_path = f"{name}.tsv"
+    files = {info.tensor_path: vectors_as_tsv(embedding.vectors).encode()}
+    if embedding.labels:
+        info.metadata_path = f"{name}_labels.tsv"
+        files[info.metadata_path] = labels_as_tsv(embedding.labels).encode()
+    if embedding.images is not None:
+        height, width = embedding.images.shape[1:3]
+        info.sprite.image_path = f"{name}_images.png"
+        info.sprite.single_image_dim.extend([width, height])
+        files[info.sprite.image_path] = encode_picture(name, sprite_picture(embedding.images))
+    return files
+
+
+def vectors_as_tsv(vectors: np.ndarray) -> str:
+    """Return a line a vector, its entries separated by tabs.
+
+    Args:
+        vectors: [examples, d].
+    """
+    return "".join("\t".join(f"{value:.6g}" for value in row) + "\n" for row in vectors.tolist())
+
+
+def labels_as_tsv(labels: Mapping[str, np.ndarray]) -> str:
+    """Return a line an example. As the projector wants it, only several columns have a line of names above them.
+
+    Args:
+        labels: [examples] each, by the name of the column.
+    """
+    columns = [[" ".join(str(value).split()) for value in values.tolist()] for values in labels.values()]
+    header = ["\t".join(labels)] if len(labels) > 1 else []
+    return "".join(f"{line}\n" for line in [*header, *("\t".join(row) for row in zip(*columns, strict=True))])
+
+
+def sprite_picture(images: np.ndarray) -> np.ndarray:
+    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1].
+
+    Args:
+        images: numbers [examples, height, width, 1 or 3].
+
+    Returns:
+        float32 [rows * height, columns * width, 1 or 3] in [0, 1].
+    """
+    count, height, width, channels = images.shape
+    columns = math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    low, high = float(images.min()), float(images.max())
+    tiles = np.zeros((rows * columns, height, width, channels), np.float32)
+    tiles[:count] = np.clip((images - low) / ((high - low) or 1.0), 0.0, 1.0)
+    grid = tiles.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
+    return grid.reshape(rows * height, columns * width, channels)

@@ -1,0 +1,118 @@
+"""The projector's files: what TensorBoard itself reads from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+
+from hooks.monitors.projector import (
+    MOST_EXAMPLES,
+    Projector,
+    labels_as_tsv,
+    sprite_picture,
+    vectors_as_tsv,
+    write_embeddings,
+)
+from trainer.embedding import Embedding
+from trainer.errors import UserError
+from trainer.run.control import Report
+
+VECTORS = np.array([[0.5, -1.25e-7], [3.0, 1e6], [0.1, 2.0]], np.float32)
+IMAGES = np.stack([np.full((4, 6, 1), value) for value in (-1.0, 0.0, 1.0)])
+EMBEDDING = Embedding(VECTORS, {"class": np.array([0, 2, 1])}, IMAGES)
+
+
+def read_config(folder) -> ProjectorConfig:
+    return text_format.Parse((folder / "projector_config.pbtxt").read_text(), ProjectorConfig())
+
+
+def read_vectors(path) -> np.ndarray:
+    return np.loadtxt(path, delimiter="\t", ndmin=2)
+
+
+def test_the_config_names_files_that_lie_beside_it(tmp_path) -> None:
+    write_embeddings({"center/features": EMBEDDING, "plain": Embedding(VECTORS)}, tmp_path)
+    first, second = read_config(tmp_path).embeddings
+    assert (first.tensor_name, list(first.tensor_shape)) == ("center/features", [3, 3])
+    vectors = read_vectors(tmp_path / first.tensor_path)
+    np.testing.assert_allclose(vectors[:, :2], VECTORS, rtol=1e-5)
+    np.testing.assert_array_equal(vectors[:, 2], 0.0)  # the projector draws nothing in two dimensions
+    assert (tmp_path / first.metadata_path).read_text() == "0\n2\n1\n"
+    assert list(first.sprite.single_image_dim) == [6, 4]
+    sprite = tf.io.decode_png((tmp_path / first.sprite.image_path).read_bytes()).numpy()
+    assert sprite.shape == (8, 12, 1)
+    assert [sprite[0, 0, 0], sprite[0, 6, 0], sprite[4, 0, 0]] == [0, 128, 255]
+    assert (second.tensor_path, second.metadata_path, second.sprite.image_path) == ("plain.tsv", "", "")
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
+    vectors = np.arange(2 * 7000, dtype=np.float64).reshape(7000, 2)
+    vectors[3] = np.nan
+    many = Embedding(vectors, {"class": np.arange(7000)})
+    write_embeddings({"many": many, "none": Embedding(np.full((2, 2), np.inf))}, tmp_path)
+    (info,) = read_config(tmp_path).embeddings
+    shown, labels = read_vectors(tmp_path / info.tensor_path), np.loadtxt(tmp_path / info.metadata_path)
+    assert len(shown) == len(labels) == MOST_EXAMPLES
+    np.testing.assert_array_equal(shown[:, 0], 2 * labels)
+    assert 3 not in labels
+    assert (labels[0], labels[-1]) == (0, 6999)
+
+
+def test_nothing_to_show_writes_nothing(tmp_path) -> None:
+    write_embeddings({}, tmp_path / "a")
+    write_embeddings({"empty": Embedding(np.zeros((0, 2)))}, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_several_columns_have_names_and_text_stays_in_its_cell() -> None:
+    columns = {"class": np.array([1, 2]), "name": np.array(["a\tb\nc", "d"])}
+    assert labels_as_tsv(columns) == "class\tname\n1\ta b c\n2\td\n"
+    assert vectors_as_tsv(np.array([[1.0], [-2.5]])) == "1\n-2.5\n"
+
+
+@pytest.mark.parametrize(("count", "shape"), [(1, (2, 2)), (2, (2, 4)), (5, (4, 6)), (10, (6, 8))])
+def test_images_stand_row_by_row(count: int, shape) -> None:
+    images = np.arange(count, dtype=np.float32)[:, None, None, None] * np.ones((1, 2, 2, 3), np.float32)
+    sprite = sprite_picture(images)
+    assert sprite.shape == (*shape, 3)
+    assert 0.0 <= sprite.min() <= sprite.max() <= 1.0
+    columns = shape[1] // 2
+    for number in range(count):
+        row, column = divmod(number, columns)
+        expected = number / max(count - 1, 1)
+        np.testing.assert_allclose(sprite[2 * row : 2 * row + 2, 2 * column : 2 * column + 2], expected, atol=1e-6)
+
+
+def test_embeddings_are_written_at_the_test_or_as_often_as_wanted(make_run) -> None:
+    asked = []
+
+    def embeddings(step, split):
+        asked.append((step, split))
+        return {"a": EMBEDDING}
+
+    run = make_run(embeddings=embeddings)
+    folder = run.directory / "tensorboard" / "train"
+    reports = [Report(10, "validation", {}), Report(20, "validation", {}), Report(20, "test", {})]
+    hook = Projector()
+    for report in reports:
+        hook.on_evaluation_end(run, report)
+        assert folder.exists() == (report.split == "test")
+    assert asked == [(20, "test")]
+    often = Projector(every=2)
+    often.on_evaluation_end(run, reports[0])
+    resumed = Projector(every=2)
+    resumed.load_state_dict(often.state_dict())
+    resumed.on_evaluation_end(run, reports[1])
+    assert asked[1:] == [(10, "validation")]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write .*File exists"):
+        write_embeddings({"a": EMBEDDING}, tmp_path / "file")
+    with pytest.raises(UserError, match="every"):
+        Projector(every=-1)

@@ -1,0 +1,125 @@
+"""The centers' update: the paper's formula, for any number of duplicates, on any device, in parts or as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from trainer.ops.center_update import center_change, center_sums
+
+CLASSES, WIDTH, BATCH = 5, 3, 24
+values = st.floats(-8.0, 8.0, width=32)
+centers_of = hnp.arrays(np.float32, (CLASSES, WIDTH), elements=values)
+features_of = hnp.arrays(np.float32, (BATCH, WIDTH), elements=values)
+# Few classes for many examples, so that nearly every batch repeats some and misses others.
+labels_of = st.integers(1, CLASSES).flatmap(lambda k: hnp.arrays(np.int64, BATCH, elements=st.integers(0, k - 1)))
+
+
+def oracle(centers: np.ndarray, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Equation 4 of the paper, one class and one example at a time, in double precision."""
+    change = np.zeros(centers.shape)
+    for j in range(len(centers)):
+        total, count = np.zeros(centers.shape[1]), 0
+        for x, y in zip(features.astype(np.float64), labels, strict=True):
+            if y == j:
+                total += centers[j].astype(np.float64) - x
+                count += 1
+        change[j] = total / (1 + count)
+    return change
+
+
+def changed(centers, features, labels, weights=None) -> np.ndarray:
+    return center_change(
+        *center_sums(tf.constant(centers), tf.constant(features), tf.constant(labels), weights)
+    ).numpy()
+
+
+@settings(max_examples=40)
+@given(centers_of, features_of, labels_of)
+def test_the_update_is_the_formula_of_the_paper_whatever_repeats(centers, features, labels) -> None:
+    change = changed(centers, features, labels)
+    np.testing.assert_allclose(change, oracle(centers, features, labels), rtol=1e-5, atol=1e-4)
+    absent = np.setdiff1d(np.arange(CLASSES), labels)
+    np.testing.assert_array_equal(change[absent], 0.0)
+
+
+@settings(max_examples=40)
+@given(centers_of, features_of, labels_of, st.integers(1, BATCH - 1))
+def test_sums_and_counts_of_parts_add_up_to_those_of_the_batch(centers, features, labels, cut) -> None:
+    whole = center_sums(tf.constant(centers), tf.constant(features), tf.constant(labels))
+    parts = [
+        center_sums(tf.constant(centers), tf.constant(features[part]), tf.constant(labels[part]))
+        for part in (slice(cut), slice(cut, None))
+    ]
+    for together, *apart in zip(whole, *parts, strict=True):
+        np.testing.assert_allclose(together, sum(apart), rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=40)
+@given(centers_of, features_of, labels_of, hnp.arrays(bool, BATCH))
+def test_padding_counts_for_nothing_whatever_it_holds(centers, features, labels, real) -> None:
+    expected = oracle(centers, features[real], labels[real])
+    padded = np.where(real[:, None], features, np.float32(np.nan))
+    np.testing.assert_allclose(changed(centers, padded, labels, tf.constant(real)), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+def test_a_label_that_is_no_class_moves_no_center(jit) -> None:
+    run = tf.function(lambda *given: center_change(*center_sums(*given)), autograph=False, jit_compile=jit)
+    centers, features = np.ones((3, 2), np.float32), np.zeros((4, 2), np.float32)
+    change = run(tf.constant(centers), tf.constant(features), tf.constant([-1, 3, 1, 100], tf.int64)).numpy()
+    np.testing.assert_array_equal(change, [[0.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.int64])
+def test_labels_may_have_any_integer_dtype_and_features_half_the_bits(dtype) -> None:
+    features = np.full((2, 1), 3.0, np.float16)
+    change = changed(np.ones((2, 1), np.float32), features, np.array([1, 1], dtype))
+    assert change.dtype == np.float32
+    np.testing.assert_allclose(change, [[0.0], [-4.0 / 3.0]], rtol=1e-6)
+
+
+def scattered(centers: tf.Variable, features, labels, alpha: float) -> None:
+    """The form of facenet and its copies: a difference for each example, duplicates added up, no 1 + n."""
+    difference = tf.gather(centers, labels) - features
+    centers.scatter_sub(tf.IndexedSlices(alpha * difference, labels))
+
+
+def followed(centers: tf.Variable, features, labels, alpha: float) -> None:
+    centers.assign_sub(alpha * center_change(*center_sums(centers, features, labels)))
+
+
+def error_after(update, steps: int) -> float:
+    """Return how far the centers are from the true means after some steps of 128 examples of 10 classes."""
+    means = tf.random.stateless_normal([10, 4], [0, 1])
+    centers = tf.Variable(tf.zeros([10, 4]))
+
+    @tf.function(autograph=False)
+    def run():
+        def body(step):
+            labels = tf.random.stateless_uniform([128], [step, 2], 0, 10, tf.int32)
+            noise = 0.1 * tf.random.stateless_normal([128, 4], [step, 3])
+            update(centers, tf.gather(means, labels) + noise, labels, 0.5)
+            return step + 1
+
+        return tf.while_loop(lambda step: step < steps, body, [tf.constant(0)])
+
+    run()
+    return float(tf.reduce_max(tf.abs(centers - means)))
+
+
+def test_the_update_is_stable_for_a_thousand_steps_where_the_form_without_one_plus_n_diverges() -> None:
+    assert error_after(followed, 1000) < 0.1
+    wrong = error_after(scattered, 1000)
+    assert not wrong < 1e6  # it overflows: infinity or NaN
+
+
+def test_no_batch_takes_a_center_beyond_the_mean_of_its_examples() -> None:
+    for count in (1, 2, 12, 1000):
+        features, labels = np.full((count, 1), 10.0, np.float32), np.zeros(count, np.int64)
+        moved = -changed(np.zeros((1, 1), np.float32), features, labels)[0, 0]
+        assert moved == pytest.approx(10.0 * count / (1 + count), rel=1e-5)

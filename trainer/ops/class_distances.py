@@ -1,0 +1,70 @@
+"""How far examples lie from the mean of their class, and the means of classes from each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.ops.known_labels import known_labels
+
+MOST_PAIRS = 10_000
+
+
+def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the distance within classes and the distance between classes of a set of examples.
+
+    Within is the mean over examples of the Euclidean distance to the mean of their class; between is the mean over
+    pairs of classes of the distance of their means. Both are of these examples alone, so networks that were trained
+    with and without centers compare, and within / between does not depend on the scale of the features. Means of
+    distances, not of their squares: the few examples that lie in another class's cluster do not outweigh the others.
+
+    Args:
+        features: float [examples, d].
+        labels: integers [examples] in [0, classes); any other makes within NaN.
+        classes: how many there are; those without an example do not count.
+
+    Returns:
+        Two float32 scalars. Between is 0 where fewer than two classes have examples.
+    """
+    features = tf.cast(features, tf.float32)
+    known, rows = known_labels(labels, classes)
+    counted = tf.cast(known, tf.float32)[:, tf.newaxis]
+    counts = tf.math.unsorted_segment_sum(counted, rows, classes)
+    means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(features * counted, rows, classes), counts)
+    distances = tf.norm(features - tf.gather(means, rows), axis=-1)
+    within = tf.reduce_mean(tf.where(known, distances, float("nan")))
+    return within, mean_pair_distance(means, counts[:, 0] > 0.0)
+
+
+def mean_pair_distance(points: tf.Tensor, present: tf.Tensor | None = None) -> tf.Tensor:
+    """Return the mean Euclidean distance over pairs of points, a scalar; 0 where there is no pair.
+
+    Up to 141 points, all pairs count; beyond, 10,000 that are drawn once and for all.
+
+    Args:
+        points: float [points, d], with a known number of points.
+        present: bool [points], which of them count; None for all.
+    """
+    first, second = point_pairs(points.shape[0])
+    distances = tf.norm(tf.gather(points, first) - tf.gather(points, second), axis=-1)
+    if present is None:
+        return tf.math.divide_no_nan(tf.reduce_sum(distances), float(len(first)))
+    counted = tf.cast(tf.logical_and(tf.gather(present, first), tf.gather(present, second)), points.dtype)
+    return tf.math.divide_no_nan(tf.reduce_sum(distances * counted), tf.reduce_sum(counted))
+
+
+def point_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of different points: all of them, or 10,000 drawn with a fixed seed where there are more.
+
+    Args:
+        count: number of points.
+
+    Returns:
+        The first and the second point of each pair: int64 [pairs] each.
+    """
+    if count * (count - 1) // 2 <= MOST_PAIRS:
+        first, second = np.triu_indices(count, k=1)
+        return first.astype(np.int64), second.astype(np.int64)
+    generator = np.random.default_rng(0)
+    first = generator.integers(count, size=MOST_PAIRS)
+    return first, (first + generator.integers(1, count, size=MOST_PAIRS)) % count
