@@ -27,6 +27,7 @@ from trainer.config.build import bind, build
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.order import order_hooks
+from trainer.run.shipped import shipped_weights
 from trainer.step.loop import ChunkLoop
 from trainer.step.trainer import Trainer
 
@@ -59,7 +60,8 @@ def test_rounding_leaves_the_branch_in_full_precision_and_the_network_as_binary_
     assert [hook.name for hook in trainer.hooks] == ["bnn_rounding", "bernoulli_attention"]
     assert set(rounding.summary()["kernel_entries"]) == set(alone.layers) == {"conv_2", "conv_3"}
     assert set(rounding.summary()["full_precision"]) == {"conv_1", "logits"}
-    assert not any("attention" in name for name in rounding.stored_bits())
+    shipped = shipped_weights(trainer, "model", step=0)
+    assert rounding.stored_bits(shipped).keys() == {"conv_2/kernel", "conv_3/kernel"}
     assert trainer.hooks[1].summary()["layer"] == "conv_2_input_quantizer"
 
 
@@ -103,8 +105,10 @@ def test_quantizing_step_by_step_leaves_the_branch_alone():
     hook = named(IncrementalQuantization(), "incremental_quantization")
     loop = image_loop_with_states([hook, attention()])
     assert hook.state()
-    assert not any("attention" in name for name in (*hook.state(), *hook.stored_bits()))
     loop.run(0, 2)
+    shipped = shipped_weights(loop.trainer, "model", step=2)
+    assert any("attention" in name for name in shipped)
+    assert not any("attention" in name for name in (*hook.state(), *hook.stored_bits(shipped)))
 
 
 def image_loop_with_states(hooks) -> ChunkLoop:
