@@ -16,15 +16,18 @@ from recipes.metric_learning.pairwise_distances import pairwise_distances
 from recipes.metric_learning.retrieval_metrics import retrieval_metrics
 from recipes.metric_learning.triplet_loss import active_triplets, triplet_loss
 from recipes.metric_learning.triplet_mining import MININGS
+from trainer.embedding import Embedding
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Data, Split
 from trainer.network import Network
 from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from trainer.ops.thumbnails import thumbnails
 from trainer.recipe import Parts, Recipe
 from trainer.step.metrics import example_weights
 
 PICTURED_QUERIES = 8
+PROJECTED_EXAMPLES = 1000
 
 
 class Retrieval(Objective):
@@ -113,6 +116,21 @@ class Retrieval(Objective):
         images = [examples(positions.tolist())["inputs"] for positions in found]
         correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
         return {"nearest_neighbours": neighbour_sheet(examples(queries)["inputs"], images, correct)}
+
+    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
+        """Return the embeddings of the split, evenly thinned out, with the class and, of images, a thumbnail of each.
+
+        Args:
+            collected: of the latest evaluation; empty before the first one.
+            examples: returns rows of that split.
+        """
+        if not collected:
+            return {}
+        count = len(collected["target"])
+        rows = np.linspace(0, count - 1, min(count, PROJECTED_EXAMPLES)).round().astype(np.int64)
+        inputs = examples(rows.tolist())["inputs"]
+        images = thumbnails(tf.constant(inputs)).numpy() if _are_images(inputs) else None
+        return {"embedding": Embedding(collected["embedding"][rows], {"class": collected["target"][rows]}, images)}
 
 
 def retrieval(

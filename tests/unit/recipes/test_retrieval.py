@@ -240,3 +240,26 @@ def test_the_gallery_is_counted_class_by_class():
     retrieval(parts=parts_of(data), recall_at=[5])
     with pytest.raises(UserError, match="split has 15 images.* expected at most 5, the size of the smaller half"):
         retrieval(parts=parts_of(data), recall_at=[6])
+
+
+def test_the_projector_gets_embeddings_with_their_classes_and_thumbnails():
+    def examples(positions):
+        return {"inputs": np.array(positions, np.float32)[:, None, None, None] * np.ones((1, 64, 48, 1), np.float32)}
+
+    vectors, targets = np.arange(3000.0).reshape(1500, 2), np.arange(1500) % 10
+    collected = {"embedding": vectors, "target": targets, "index": np.arange(1500)}
+    (embedding,) = Retrieval().embeddings(collected, examples).values()
+    rows = (embedding.vectors[:, 0] / 2.0).astype(int)
+    assert len(rows) == 1000
+    assert (rows[0], rows[-1]) == (0, 1499)  # spread over the split, whose classes may come one after another
+    np.testing.assert_array_equal(embedding.labels["class"], targets[rows])
+    assert embedding.images.shape == (1000, 32, 24, 1)
+    np.testing.assert_array_equal(embedding.images[:, 0, 0, 0], rows)
+
+
+def test_embeddings_of_what_is_no_image_have_no_thumbnails_and_nothing_comes_before_an_evaluation():
+    collected = {"embedding": np.eye(2), "target": np.arange(2), "index": np.arange(2)}
+    (embedding,) = Retrieval().embeddings(collected, lambda rows: {"inputs": np.zeros((len(rows), 3))}).values()
+    assert embedding.images is None
+    np.testing.assert_array_equal(embedding.vectors, np.eye(2))
+    assert Retrieval().embeddings({}, lambda rows: pytest.fail("nothing is evaluated yet")) == {}
