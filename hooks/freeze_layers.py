@@ -188,6 +188,10 @@ class FreezeLayers(GraphHook):
     def _active(self, context: StepContext) -> tf.Tensor:
         return tf.logical_and(context.step >= self._begin, context.step < self._end)
 
+    def held(self, context: StepContext) -> Tensors:
+        frozen = tf.logical_and(context.step > self._begin, context.step <= self._end)  # in the step just made
+        return dict.fromkeys([*self._latent, *sorted(self._statistics)], frozen)
+
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         stopped = {
             name: self._where_active(context, tf.stop_gradient(weights[name]), weights[name]) for name in self._latent

@@ -145,6 +145,10 @@ class FrozenMask(GraphHook):
     def settled_at(self) -> int:
         return self._begin
 
+    def held(self, context: StepContext) -> Tensors:
+        begun = context.step > self._begin
+        return {name: tf.logical_and(begun, tf.logical_not(mask)) for name, mask in self._mask_variables().items()}
+
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         if not context.training:
             return weights

@@ -138,6 +138,9 @@ class IncrementalQuantization(GraphHook):
         values = tf.convert_to_tensor(values)
         return (round_to_levels(values, self._exponents[name]) == values).numpy()
 
+    def held(self, context: StepContext) -> Tensors:
+        return {name: tf.logical_not(mask) for name, mask in self._masks.items()}
+
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         stopped: Gradients = {}
         for name, mask in self._masks.items():

@@ -22,6 +22,15 @@ def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variabl
     return bool(inner.weight_decay) and inner._use_weight_decay(variable)
 
 
+def keeps_averages(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Return whether the optimizer keeps a moving average of every variable (`use_ema`).
+
+    Args:
+        optimizer: any Keras optimizer, perhaps inside a LossScaleOptimizer.
+    """
+    return bool(getattr(optimizer, "inner_optimizer", optimizer).use_ema)
+
+
 def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable | None:
     """Return the average that an optimizer with `use_ema` keeps of a variable, or None.
 
@@ -29,9 +38,9 @@ def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variab
         optimizer: built; any Keras optimizer, perhaps inside a LossScaleOptimizer.
         variable: one that it trains.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not inner.use_ema:
+    if not keeps_averages(optimizer):
         return None
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
     pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
     return next((average for trained, average in pairs if trained is variable), None)
 

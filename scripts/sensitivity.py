@@ -2,6 +2,7 @@
 
 Each layer is pruned alone, by magnitude, to each sparsity, and the network is evaluated on the validation split without
 any training in between (Han et al. 2015, arXiv 1506.02626, section 3.1). The result goes to <run>/sensitivity.json.
+Where the run has the hook ema, its averages are left out: it is the weights themselves that are pruned.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
+from scripts.averages import evaluate_averages
 from scripts.command import parse_options, run_command
 from trainer.errors import UserError, unknown_name
 from trainer.run.finished import read_config, restore
@@ -124,7 +126,7 @@ def measure(options: Options, config: dict[str, Any]) -> Scan:
     with quiet_start():
         from hooks.pruning.sensitivity import scan_layers
         from hooks.pruning.targets import select_kernels
-    run = restore(options.run, config)
+    run = restore(options.run, evaluate_averages(config, options.network, evaluate=False))
     parts = run.parts
     if options.network not in parts.trainer.networks:
         raise unknown_name("network", options.network, parts.trainer.networks)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
+from scripts.averages import evaluate_averages, keeps_averages
 from scripts.command import parse_options, run_command
 from trainer.errors import UserError, unknown_name
 from trainer.run.finished import BEST, LAST, read_config, restore
@@ -32,7 +33,8 @@ USAGE = """python scripts/strip.py run=<run directory> [key=value ...]
   checkpoint   best or last; without it the best, or the last where there is no best
   output       the file to write, which ends with .keras; without it <run>/export/<network>.keras
   overwrite    true writes over an output that exists
-  average      true takes the optimizer's moving average of the weights (optimizer.use_ema=true)
+  average      true takes moving averages where evaluations of the run did not: those of the hook ema
+               (hooks.ema.evaluate=false), or the optimizer's (optimizer.use_ema=true)
   network      name of the network
 """
 SUFFIX = ".keras"
@@ -47,7 +49,7 @@ class Options:
         checkpoint: "best", "last", or None for the best that there is.
         output: path of the file, or None for its place in the run directory.
         overwrite: whether an existing file is replaced.
-        average: whether the optimizer's moving averages stand in for the weights.
+        average: whether moving averages stand in for the weights, also where the run evaluated without them.
         network: name of the network.
     """
 
@@ -72,11 +74,16 @@ def _command(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     config = read_config(options.run)
     path = choose_output(options)
+    if options.average:
+        config = evaluate_averages(config, options.network, evaluate=True)
     from trainer.quiet import quiet_start
 
     with quiet_start():
         import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
+    network = find_network(run, options.network)
+    if options.average and not keeps_averages(config, options.network):
+        use_averages(network)
     print_model(run, path, *write(run, options, path))
 
 
@@ -141,11 +148,6 @@ def write(run: FinishedRun, options: Options, path: Path) -> tuple[list[Row], di
     from hooks.pruning.model_rows import model_rows
     from trainer.run.plain_model import compare, save_plain_model
 
-    networks = run.parts.trainer.networks
-    if options.network not in networks:
-        raise unknown_name("network", options.network, networks)
-    if options.average:
-        use_averages(networks[options.network])
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{SUFFIX}")
     is_new = not path.parent.exists()
     try:
@@ -164,6 +166,22 @@ def write(run: FinishedRun, options: Options, path: Path) -> tuple[list[Row], di
     return model_rows(model), metrics
 
 
+def find_network(run: FinishedRun, name: str) -> Network:
+    """Return a network of a run.
+
+    Args:
+        run: restored.
+        name: of the network.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    networks = run.parts.trainer.networks
+    if name not in networks:
+        raise unknown_name("network", name, networks)
+    return networks[name]
+
+
 def use_averages(network: Network) -> None:
     """Give each trained variable the optimizer's moving average of it.
 
@@ -179,8 +197,8 @@ def use_averages(network: Network) -> None:
         average = moving_average(network.optimizer, variable)
         if average is None:
             raise UserError(
-                "average=true received, but the run's optimizer kept no moving averages. Expected a run with "
-                "optimizer.use_ema=true, or average=false."
+                "average=true received, but neither the hook ema nor the run's optimizer kept moving averages. "
+                "Expected a run with +hooks=ema or optimizer.use_ema=true, or average=false."
             )
         variable.assign(average.value)
 

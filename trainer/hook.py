@@ -131,7 +131,7 @@ class GraphHook(Hook):
         is left out. Where several hooks have a form for a variable, the smallest counts.
 
         Args:
-            shipped: what evaluation uses in place of the latent variables, after every hook, by name.
+            shipped: what evaluation uses in place of weights and moving statistics, after every hook, by name.
         """
         return {}
 
@@ -146,9 +146,27 @@ class GraphHook(Hook):
         """Return the batch that training uses. Not called in evaluation."""
         return batch
 
+    def held(self, context: StepContext) -> Tensors:
+        """Return which entries of the network's variables this hook keeps as they are, by variable name.
+
+        Asked for in evaluations alone. A hook that evaluates with other values than those of now, such as averages over
+        steps, leaves the entries that any hook holds at the value of now: `context.held` has them all.
+
+        Returns:
+            bool, of the variable's shape or [], True where held; a variable without such entries may be left out.
+        """
+        return {}
+
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         """Return the tensors that the forward pass uses in place of the latent variables, under the same names."""
         return weights
+
+    def transform_statistics(self, state: Tensors, context: StepContext) -> Tensors:
+        """Return the values of the state variables that the forward pass starts from, under the same names.
+
+        They are the moving statistics and the seed state. In training, what the pass wants to write follows from them.
+        """
+        return state
 
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
         """Return the values to write into the state variables (moving statistics, seed state).

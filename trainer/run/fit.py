@@ -78,13 +78,13 @@ class Fit:
         Returns:
             The test values by name, with "weights": "best" or "final".
         """
-        weights = "final"
+        weights, step = "final", self.run.step
         if "best" in self.store.tags():
             keys = evaluation_keys(self.variables)
             best = self.store.load("best")
             assign_variables({key: self.variables[key] for key in keys}, best.tensors, "the best checkpoint")
-            weights = "best"
-        values = self.test.run(self.run.step)
+            weights, step = "best", best.step
+        values = self.test.run(step)  # what holds at some steps only must hold as it did when these weights were saved
         self.call("on_evaluation_end", self.run, Report(self.run.step, "test", values))
         return {"weights": weights, **values}
 

@@ -11,7 +11,7 @@ FLOAT_BITS = 32.0
 
 
 def shipped_weights(trainer: Trainer, network: str, step: int) -> dict[str, np.ndarray]:
-    """Return what evaluation uses in place of each latent variable, by variable name: after every hook, in order.
+    """Return what evaluation uses in place of each weight and moving statistic, by variable name: after every hook.
 
     Args:
         trainer: with its hooks built; the variables are read as they are.
@@ -22,7 +22,9 @@ def shipped_weights(trainer: Trainer, network: str, step: int) -> dict[str, np.n
     @tf.function(autograph=False)
     def read() -> dict[str, tf.Tensor]:
         forward = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False)
-        return forward.passes[network].context.weights
+        read_pass = forward.passes[network]
+        values = {**read_pass.context.weights, **read_pass.state}
+        return {name: values[name] for name in trainer.networks[network].weights}
 
     return {name: value.numpy() for name, value in read().items()}
 

@@ -59,6 +59,8 @@ class StepContext:
         network: the network that the hook works on.
         batch: the batch.
         latent: latent variables as read at the start of the step, by name.
+        state: state variables (moving statistics, seed state) as read at the start of the step, by name.
+        held: which entries of variables stand still, by name, in an evaluation: what the hooks' `held` say together.
         weights: what the forward pass uses in their place, by name.
         taps: inner tensors that hooks asked for, by name.
         outputs: what the objective calls its outputs.
@@ -74,6 +76,8 @@ class StepContext:
     network: Network
     batch: Batch
     latent: dict[str, tf.Tensor] = field(default_factory=dict)
+    state: dict[str, tf.Tensor] = field(default_factory=dict)
+    held: dict[str, tf.Tensor] = field(default_factory=dict)
     weights: dict[str, tf.Tensor] = field(default_factory=dict)
     taps: dict[str, tf.Tensor] = field(default_factory=dict)
     outputs: Any = None

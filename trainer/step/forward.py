@@ -22,7 +22,7 @@ class NetworkPass:
 
     Attributes:
         context: what the hooks of this network see.
-        state: current values of the state variables, by name; starts as the variables' own.
+        state: current values of the state variables, by name; starts as the hooks' `transform_statistics` leave them.
         changed: names of the state variables for which a pass returned a new value.
         layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
     """
@@ -34,32 +34,52 @@ class NetworkPass:
 
 
 def read_network(network: Network, hooks: Sequence[GraphHook], context: StepContext) -> NetworkPass:
-    """Read a network's variables and let the hooks transform its weights.
+    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from.
 
     Args:
         network: the network.
         hooks: in order; those of other networks are passed over.
-        context: the step; `latent` and `weights` of it are filled in.
+        context: the step; `latent`, `state`, `held` and `weights` of it are filled in.
     """
     context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
-    context.weights = dict(context.latent)
-    for hook in hooks:
-        if hook.network == network.name:
-            with in_stage(hook, "transform_weights"):
-                context.weights = _same_weights(context.weights, hook.transform_weights(context.weights, context))
-    state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
+    context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
+    own = [hook for hook in hooks if hook.network == network.name]
+    if not context.training:
+        context.held = _held_entries(own, context)
+    context.weights, state = dict(context.latent), dict(context.state)
+    for hook in own:
+        with in_stage(hook, "transform_weights"):
+            after = hook.transform_weights(context.weights, context)
+            context.weights = _same_tensors("transform_weights", context.weights, after)
+        with in_stage(hook, "transform_statistics"):
+            state = _same_tensors("transform_statistics", state, hook.transform_statistics(state, context))
     return NetworkPass(context, state)
 
 
-def _same_weights(before: dict[str, tf.Tensor], after: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:
+    """Return which entries of each variable any of the hooks holds; variables that none names are left out."""
+    held: dict[str, tf.Tensor] = {}
+    variables = {**context.latent, **context.state}
+    for hook in hooks:
+        with in_stage(hook, "held"):
+            for name, entries in hook.held(context).items():
+                if name not in variables:
+                    raise unknown_name("variable", name, variables)
+                if entries.shape.rank != 0 and not entries.shape.is_compatible_with(variables[name].shape):
+                    raise ValueError(
+                        f"held gave {name} the shape {entries.shape}. Expected {variables[name].shape} or []."
+                    )
+                held[name] = tf.logical_or(held[name], entries) if name in held else entries
+    return held
+
+
+def _same_tensors(stage: str, before: dict[str, tf.Tensor], after: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Return `after` once it is certain that it has the names and shapes of `before`."""
     if before.keys() != after.keys():
-        raise ValueError(f"transform_weights must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
+        raise ValueError(f"{stage} must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
     for name, tensor in before.items():
         if not tensor.shape.is_compatible_with(after[name].shape):
-            raise ValueError(
-                f"transform_weights changed the shape of {name} from {tensor.shape} to {after[name].shape}."
-            )
+            raise ValueError(f"{stage} changed the shape of {name} from {tensor.shape} to {after[name].shape}.")
     return after
 
 

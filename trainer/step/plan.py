@@ -12,7 +12,9 @@ from trainer.step.trainer import Trainer
 GRAPH_STAGES = (
     "rebuild_model",
     "transform_batch",
+    "held",
     "transform_weights",
+    "transform_statistics",
     "add_losses",
     "transform_gradients",
     "transform_state",

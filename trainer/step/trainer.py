@@ -52,7 +52,7 @@ class Computed:
 class Trainer:
     """Build training steps.
 
-    The order of a step: transform_batch, transform_weights, forward, losses, compute_gradients,
+    The order of a step: transform_batch, transform_weights, transform_statistics, forward, losses, compute_gradients,
     transform_gradients, transform_state, UPDATE_OPS, apply_gradients under their control dependencies, project,
     measure.
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.optimizer import AVERAGE, decays_weight, moving_average, project_with_average
+from hooks.optimizer import AVERAGE, decays_weight, keeps_averages, moving_average, project_with_average
 from tests.support.toy import toy_network
 
 KERNEL, OTHER = "toy/hidden/kernel", "toy/logits/kernel"
@@ -28,6 +28,11 @@ def test_the_average_is_that_of_the_variable(wrap):
         average = moving_average(network.optimizer, network.variables[name])
         assert average is network.optimizer_slots(name)[AVERAGE]
         assert average.shape == network.variables[name].shape
+
+
+def test_an_optimizer_keeps_averages_when_it_is_told_to(wrap):
+    assert keeps_averages(wrap(keras.optimizers.Adam(use_ema=True)))
+    assert not keeps_averages(wrap(keras.optimizers.Adam()))
 
 
 def test_without_averages_or_for_a_variable_that_is_not_trained_there_is_none(wrap):

@@ -119,6 +119,17 @@ def test_the_run_of_a_hook_with_state_is_restored_with_its_masks(tmp_path):
     assert found["suggested"] == {"dense_1": 0.6, "dense_2": 0.6}
 
 
+def test_of_a_run_with_averages_the_weights_themselves_are_scanned(run: Path, tmp_path):
+    averaged = tmp_path / "run"
+    run_small("baseline", "+hooks=ema", run_dir=averaged)
+    found = []
+    for directory in (run, averaged):
+        assert json.loads((directory / "summary.json").read_text())["best"]["step"] == 20
+        assert main([f"run={directory}", "sparsities=[0.5,0.9]"]) == 0
+        found.append(json.loads((directory / "sensitivity.json").read_text()))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -129,6 +129,22 @@ def test_the_test_sees_the_hooks_state_of_the_best_step(tmp_path) -> None:
     assert counter.variable.numpy() == fit.run.best.step
 
 
+def test_the_test_is_made_as_at_the_step_of_its_weights(tmp_path) -> None:
+    class Clock(StatelessHook):
+        def evaluate(self, context):
+            return {"clock": tf.cast(context.step, tf.float32)}
+
+    fit = toy_fit(tmp_path, [SaveAtStep()], [Clock("clock")], epochs=6)
+    fit.run.best.mode = "min"  # the first one stays the best
+    fit.run.best.monitor = "metric/clock"
+    fit.train()
+    assert (fit.run.best.step, fit.run.step) == (4, 24)
+    assert fit.finish()["metric/clock"] == 4.0
+    final = toy_fit(tmp_path / "final", [Diary()], [Clock("clock")])
+    final.train()
+    assert final.finish()["metric/clock"] == 8.0
+
+
 def test_chunk_ends_where_a_hook_wants_to_be_called(tmp_path) -> None:
     class Wish(Diary):
         def next_step(self, step):

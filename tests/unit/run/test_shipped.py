@@ -17,7 +17,7 @@ from hooks.prune import Prune
 from hooks.pruning.report import csr_bytes
 from tests.support.command import run_small
 from tests.support.masking import masked_loop, small_network
-from tests.support.toy import StatelessHook
+from tests.support.toy import StatelessHook, toy_loop, toy_network
 from trainer.hook import GraphHook, Tensors
 from trainer.run.shipped import shipped_weights, stored_bits
 from trainer.step.context import StepContext
@@ -178,6 +178,21 @@ def test_shipped_weights_are_those_of_evaluation_and_reading_them_changes_nothin
     np.testing.assert_array_equal(shipped["hidden/bias"], before["hidden/bias"])
     for name, variable in network.variables.items():
         np.testing.assert_array_equal(variable.numpy(), before[name])
+
+
+def test_moving_statistics_are_shipped_as_evaluation_uses_them_and_seed_state_is_not():
+    class Double(StatelessHook):
+        def transform_statistics(self, state, context):
+            return {name: 2.0 * value if value.dtype.is_floating else value for name, value in state.items()}
+
+    network = toy_network(dropout=0.5)
+    loop = toy_loop([], network=network)
+    loop.run(0, 3)
+    shipped = shipped_weights(Trainer([network], loop.trainer.objectives, [Double()], seed=0), "model", 3)
+    assert shipped.keys() == network.weights.keys() < network.variables.keys()
+    for name, value in shipped.items():
+        factor = 2.0 if "moving" in name else 1.0
+        np.testing.assert_array_equal(value, factor * network.variables[name].numpy(), err_msg=name)
 
 
 def test_a_run_of_both_recipes_reports_a_size_that_can_be_stored(tmp_path):

@@ -37,11 +37,13 @@ def runs(tmp_path_factory) -> Path:
     run_small("incremental_quantization", run_dir=directory / "incremental_quantization")
     run_small("bnn", run_dir=directory / "bnn")
     run_small("[bnn,frozen_mask]", "hooks.bnn_rounding.input_quantizer=null", run_dir=directory / "both")
+    run_small("frozen_mask", "+hooks=ema", "hooks.ema.decay=0.9", run_dir=directory / "averages")
+    run_small("baseline", "+hooks=ema", "hooks.ema.evaluate=false", run_dir=directory / "kept")
     run_small("baseline", "hooks.checkpoint=null", "trainer.epochs=1", run_dir=directory / "no_checkpoints")
     return directory
 
 
-NAMES = ("frozen_mask", "incremental_quantization", "bnn", "both")
+NAMES = ("frozen_mask", "incremental_quantization", "bnn", "both", "averages")
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +149,47 @@ def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(strippe
         assert (kernel != latent_kernels(run, "last")[name]).any()
 
 
+def kept_values(run: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+    """Return the weights and statistics of a run's best checkpoint, their averages, and the share that a value adds."""
+    tensors = CheckpointStore(run / "checkpoints").load("best").tensors
+    own, kept = "network/model/", "hook/ema/average/"
+    averages = {key.removeprefix(kept): value for key, value in tensors.items() if key.startswith(kept)}
+    updates = tensors["hook/ema/updates"]
+    return {name: tensors[own + name] for name in averages}, averages, 9.0 / (10.0 + updates)
+
+
+def check_averages(file: Path, run: Path) -> None:
+    """Expect the averages of the best checkpoint in every weight and statistic, but exact zeros where it has them."""
+    latent, averages, share = kept_values(run)
+    weights = keras.saving.load_model(file).weights
+    assert {weight.path for weight in weights} == averages.keys()
+    for weight in weights:
+        name, found = weight.path, weight.numpy()
+        pruned = latent[name] == 0 if name.endswith("kernel") else np.zeros(found.shape, bool)
+        expected = averages[name] + share * (latent[name] - averages[name])
+        np.testing.assert_allclose(found[~pruned], expected[~pruned], rtol=1e-5, atol=1e-6, err_msg=name)
+        assert (found[pruned] == 0).all()
+        assert np.abs(found - latent[name]).max() > 1e-4, "averages differ here"
+
+
+def test_a_run_with_averages_is_stripped_to_averages_of_weights_and_statistics_and_exact_zeros(stripped: Path):
+    file = stripped / "averages/export/model.keras"
+    check_averages(file, stripped / "averages")
+    for name, kernel in kernels_of(file).items():
+        assert (kernel == 0).sum() == round(0.9 * kernel.size), name
+    summary = json.loads((stripped / "averages" / "summary.json").read_text())
+    assert summary["hooks"]["prune"]["total"]["sparsity"] == pytest.approx(0.9, abs=0.01)
+
+
+def test_averages_that_the_run_only_kept_are_taken_when_asked(stripped: Path, tmp_path):
+    run, weights, averages = stripped / "kept", tmp_path / "weights.keras", tmp_path / "averages.keras"
+    assert main([f"run={run}", f"output={weights}"]) == 0
+    for weight in keras.saving.load_model(weights).weights:
+        np.testing.assert_array_equal(weight.numpy(), kept_values(run)[0][weight.path])
+    assert main([f"run={run}", "average=true", f"output={averages}"]) == 0
+    check_averages(averages, run)
+
+
 def test_an_output_is_overwritten_only_when_asked(stripped: Path, tmp_path, capsys):
     output = tmp_path / "model.keras"
     output.write_text("precious")
@@ -177,7 +220,10 @@ CASES = [
     (["run={tmp}/absent"], "has no config.yaml that can be read. Expected a run directory."),
     (["run={runs}/no_checkpoints"], "has no checkpoints. Expected a run with the hook 'checkpoint'."),
     (["run={runs}/bnn", "network=modle", "output={tmp}/deep/a.keras"], "Unknown network 'modle'. Did you mean 'model'"),
-    (["run={runs}/bnn", "average=true", "output={tmp}/a.keras"], "the run's optimizer kept no moving averages."),
+    (
+        ["run={runs}/bnn", "average=true", "output={tmp}/a.keras"],
+        "neither the hook ema nor the run's optimizer kept",
+    ),
     (["run={runs}/bnn", "output={tmp}/model.h5"], "Expected a file that ends with .keras, such as model.keras."),
     (["run={runs}/bnn", "output={tmp}/folder.keras"], "folder.keras exists already. Expected another output."),
     (["run={runs}/bnn", "output={tmp}/file/a.keras"], "is not a directory that can be written to."),

@@ -68,6 +68,10 @@ def test_stages_run_in_the_declared_order() -> None:
             seen.append("transform_weights")
             return weights
 
+        def transform_statistics(self, state, context):
+            seen.append("transform_statistics")
+            return state
+
         def add_losses(self, context):
             seen.append("add_losses")
             assert context.outputs.shape == (BATCH, CLASSES)
@@ -95,7 +99,7 @@ def test_stages_run_in_the_declared_order() -> None:
 
     toy_loop([Recorder()])
     assert seen == [
-        *("transform_batch", "transform_weights", "add_losses", "transform_gradients"),
+        *("transform_batch", "transform_weights", "transform_statistics", "add_losses", "transform_gradients"),
         *("veto", "update_ops", "project", "measure"),
     ]
 

@@ -1,0 +1,188 @@
+"""Exponential moving averages of weights and moving statistics, to evaluate with in place of those of now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from hooks.epochs import epoch_start
+from hooks.optimizer import keeps_averages
+from hooks.options import check_flag, check_number
+from trainer.errors import UserError
+from trainer.hook import GraphHook, Tensors
+from trainer.step.context import BuildContext, StepContext
+
+WARM_UP = 10.0  # of (1 + t) / (10 + t)
+
+
+class Ema(GraphHook):
+    """Average every float variable of a network over the steps, and evaluate with the averages.
+
+    The average of a variable w is A_t = A_(t-1) + (1 - d_t) (w_t - A_(t-1)) after t steps, with A_0 = w_0 and d_t =
+    `decay`, or min(`decay`, (1 + t) / (10 + t)) with the warm-up, by which a short run forgets its start as well; steps
+    count from `begin_epoch` on. Polyak and Juditsky 1992 average weights; Tarvainen and Valpola 2017, arXiv 1703.01780,
+    evaluate with such averages. Moving statistics are averaged along with the weights, so that both are of the same
+    time. Whole numbers, such as the state of seeds, are not. Training never sees an average: it goes as without them.
+
+    A step adds the values that it starts from, which the projections of the step before have left; an evaluation adds
+    those of now for itself, and writes nothing. So there is no lag: it uses A_t. A value that never moves keeps its
+    bits. The averages are float32 where the variable has less.
+
+    Other hooks come after this one: they round the averages, what they prune is 0, and entries that they hold (a mask,
+    a frozen layer, a level) have the value at which they are held. A clip holds for averages, too. The best checkpoint
+    is the best by its averages, and has them beside the weights; `init_from` takes the weights of now.
+
+    Where gradients are accumulated over several batches, a step is one batch; where several objectives train the
+    network, it is the turn of one of them.
+
+    Measures "ema/decay", d, and "ema/distance", ||w - A|| / ||w|| over all latent weights, both as an evaluation after
+    the step has them. A hook that is not named "ema" puts its own name in front.
+
+    State saved: "average/<variable>", float of the variable's shape; "updates", int64, how many values were added.
+    """
+
+    priority = 10  # before every hook that transforms weights: what is averaged are latent weights
+
+    def __init__(
+        self,
+        *,
+        decay: float = 0.999,
+        warm_up: bool = True,
+        begin_epoch: float = 0.0,
+        evaluate: bool = True,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            decay: in [0, 1), the share of the average that a step keeps; about 1 / (1 - decay) steps count.
+            warm_up: whether the decay rises to this value over the first steps.
+            begin_epoch: 0 or more; until then the averages are the values of now.
+            evaluate: whether evaluations, pictures and the stripped model have the averages; else they are only kept.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        expected = "a share in [0, 1), such as 0.999"
+        self.decay = check_number("decay", decay, minimum=0.0, maximum=math.nextafter(1.0, 0.0), expected=expected)
+        self.warm_up = check_flag("warm_up", warm_up)
+        self.begin_epoch = check_number(
+            "begin_epoch", begin_epoch, minimum=0.0, expected="a number of epochs of 0 or more"
+        )
+        self.evaluates = check_flag("evaluate", evaluate)
+        self.network = network
+        self._begin = 0
+        self._averages: dict[str, tf.Variable] = {}
+        self._updates: Any = None  # the variable, once built
+
+    def build(self, context: BuildContext) -> None:
+        if keeps_averages(context.network.optimizer):
+            raise UserError(
+                f"optimizer.use_ema=true keeps other averages of the weights beside those of the hook '{self.name}'. "
+                f"Expected one of the two: set optimizer.use_ema=false, or hooks.{self.name}=null."
+            )
+        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
+        if self._begin >= context.total_steps:
+            raise UserError(
+                f"begin_epoch={self.begin_epoch:g} is step {self._begin}, but the run ends after {context.total_steps} "
+                "steps. Expected an earlier begin."
+            )
+        values = {name: tf.convert_to_tensor(v.value) for name, v in context.network.variables.items()}
+        self._averages = {
+            name: tf.Variable(tf.cast(value, _precise(value.dtype)), trainable=False, name="average")
+            for name, value in values.items()
+            if value.dtype.is_floating
+        }
+        self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+
+    def state(self) -> dict[str, tf.Variable]:
+        averages = {f"average/{name}": average for name, average in self._averages.items()}
+        return averages if self._updates is None else {**averages, "updates": self._updates}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return self.state()
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        return self._for_evaluation(weights, context.latent, context)
+
+    def transform_statistics(self, state: Tensors, context: StepContext) -> Tensors:
+        return self._for_evaluation(state, context.state, context)
+
+    def _for_evaluation(self, values: Tensors, read: Tensors, context: StepContext) -> Tensors:
+        """Return the averages in an evaluation that is to have them, with the values of now where these are held."""
+        if context.training or not self.evaluates:
+            return values
+        if any(values[name] is not read[name] for name in values):
+            raise UserError(
+                f"The hook '{self.name}' evaluates with averages of latent values, but a hook before it has changed "
+                f"what evaluations use. Expected no such hook: with two averages, hooks.{self.name}.evaluate=false."
+            )
+        averaged = {name: value for name, value in values.items() if name in self._averages}
+        changed = dict(values)
+        for name, average in self._next(averaged).items():
+            value = values[name]
+            average = tf.cast(average, value.dtype)
+            average = tf.where(tf.equal(average, value), value, average)  # -0.0 + 0.0 is 0.0
+            changed[name] = tf.where(context.held[name], value, average) if name in context.held else average
+        return changed
+
+    def _next(self, values: Tensors) -> Tensors:
+        """Return averages with one value more, in the precision of averages."""
+        rate = self._rate()
+        added = {}
+        for name, value in values.items():
+            average = tf.convert_to_tensor(self._averages[name])
+            value, share = tf.cast(value, average.dtype), tf.cast(rate, average.dtype)
+            added[name] = tf.where(rate < 1.0, average + share * (value - average), value)
+        return added
+
+    def _rate(self) -> tf.Tensor:
+        """Return 1 - d for the next value, float32: 1 for the first one, which is the average itself."""
+        count = tf.cast(self._updates, tf.float32)
+        rate = tf.constant(1.0 - self.decay)
+        if self.warm_up:
+            rate = tf.maximum(rate, (WARM_UP - 1.0) / (WARM_UP + count))
+        return tf.where(count > 0, rate, 1.0)
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        values = {**context.latent, **context.state}
+        added = self._next({name: values[name] for name in self._averages})
+        assigned = [self._averages[name].assign(average) for name, average in added.items()]
+        # Until the begin no value counts, so that the first one from there on replaces what is there.
+        return [*assigned, self._updates.assign_add(tf.cast(context.step >= self._begin, tf.int64))]
+
+    def measure(self, context: StepContext) -> Tensors:
+        latent = {name: tf.convert_to_tensor(v.value) for name, v in context.network.trainable_variables.items()}
+        away = _length(
+            tf.cast(value, self._averages[name].dtype) - self._averages[name] for name, value in latent.items()
+        )
+        decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the one before it
+        prefix = self.name or "ema"
+        return {
+            f"{prefix}/distance": decay * tf.math.divide_no_nan(away, _length(latent.values())),
+            f"{prefix}/decay": decay,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        if self._updates is None:
+            return {}
+        return {
+            "decay": float(1.0 - self._rate()),
+            "evaluate": self.evaluates,
+            "begin_step": self._begin,
+            "updates": int(self._updates.numpy()),
+            "variables": len(self._averages),
+        }
+
+
+def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
+    return tf.sqrt(tf.add_n([tf.cast(tf.reduce_sum(tf.square(tensor)), tf.float32) for tensor in tensors]))
+
+
+def _precise(dtype: tf.DType) -> tf.DType:
+    """Return the type of an average: a small share of a step is lost in a type of half the precision."""
+    return tf.float32 if dtype.size < tf.float32.size else dtype

@@ -1,0 +1,37 @@
+"""Whether a finished run evaluates with the averages that the hook ema kept, or with the weights themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+EMA = "hooks.ema.Ema"
+
+
+def keeps_averages(config: Mapping[str, Any], network: str) -> bool:
+    """Return whether a run has the hook ema for a network.
+
+    Args:
+        config: of the run.
+        network: name of the network.
+    """
+    return any(_is_ema(node, network) for node in config["hooks"].values())
+
+
+def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool) -> dict[str, Any]:
+    """Return the config of a run with another choice of what evaluations of a network use; the same without averages.
+
+    Args:
+        config: of the run.
+        network: name of the network.
+        evaluate: True for the averages, False for the weights.
+    """
+    hooks = {
+        name: {**node, "evaluate": evaluate} if _is_ema(node, network) else node
+        for name, node in config["hooks"].items()
+    }
+    return {**config, "hooks": hooks}
+
+
+def _is_ema(node: Any, network: str) -> bool:
+    return isinstance(node, Mapping) and node.get("_target_") == EMA and node.get("network", "model") == network
