@@ -156,10 +156,10 @@ class Ema(GraphHook):
         return [*assigned, self._updates.assign_add(tf.cast(context.step >= self._begin, tf.int64))]
 
     def measure(self, context: StepContext) -> Tensors:
-        latent = {name: tf.convert_to_tensor(v.value) for name, v in context.network.trainable_variables.items()}
-        away = _length(
-            tf.cast(value, self._averages[name].dtype) - self._averages[name] for name, value in latent.items()
-        )
+        averages = {name: self._averages[name] for name in context.latent}
+        variables = context.network.trainable_variables
+        latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
+        away = _length(latent[name] - average for name, average in averages.items())
         decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the one before it
         prefix = self.name or "ema"
         return {
@@ -180,7 +180,8 @@ class Ema(GraphHook):
 
 
 def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
-    return tf.sqrt(tf.add_n([tf.cast(tf.reduce_sum(tf.square(tensor)), tf.float32) for tensor in tensors]))
+    """Return the length of all tensors together, as one vector; l2_loss squares and sums in one go, and halves."""
+    return tf.sqrt(2.0 * tf.add_n([tf.cast(tf.nn.l2_loss(tensor), tf.float32) for tensor in tensors]))
 
 
 def _precise(dtype: tf.DType) -> tf.DType:
