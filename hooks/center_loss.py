@@ -42,7 +42,7 @@ class CenterLoss(GraphHook):
 
     Centers start at 0 and move from the first step on, also while the weight is still 0, so that they stand among their
     features when the pull begins. They belong to no optimizer: no gradient, weight decay or moving average touches
-    them. With gradients accumulated over several batches they move once for every batch.
+    them. They move once a step, by the whole batch, also where `trainer.accumulation_steps` cuts it in micro batches.
 
     A target outside the classes is nobody's: its step is withheld, and in an evaluation the loss is NaN.
 
@@ -97,7 +97,6 @@ class CenterLoss(GraphHook):
         self.network = network
         self._begin = self._end = 0
         self._centers: tf.Variable | None = None
-        self._squared: tf.Tensor | None = None  # squared distances [batch] of the step being traced
 
     @property
     def _prefix(self) -> str:
@@ -106,6 +105,11 @@ class CenterLoss(GraphHook):
     @property
     def _tap(self) -> str:
         return f"{self._prefix}_features"
+
+    @property
+    def _squared(self) -> str:
+        """Return the name of the squared distances [batch] among the taps."""
+        return f"{self._prefix}_squared_distances"
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         return {self._tap: find_features(model, self.layer)}
@@ -138,8 +142,9 @@ class CenterLoss(GraphHook):
         centers = tf.stop_gradient(tf.convert_to_tensor(self._built))
         known, rows = known_labels(labels, centers.shape[0])
         squared = tf.reduce_sum(tf.square(features - tf.gather(centers, rows)), axis=-1)
-        self._squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
-        return {self._prefix: 0.5 * self._weight_at(context.step) * self._squared}
+        squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
+        context.taps[self._squared] = squared
+        return {self._prefix: 0.5 * self._weight_at(context.step) * squared}
 
     def _examples(self, context: StepContext) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
@@ -168,8 +173,8 @@ class CenterLoss(GraphHook):
         return [self._built.scatter_sub(tf.IndexedSlices(self.alpha * center_change(sums, counts), every_class))]
 
     def measure(self, context: StepContext) -> Tensors:
-        assert self._squared is not None
-        distance = weighted_mean("distance", tf.sqrt(self._squared), example_weights(context.batch))
+        distances = tf.sqrt(context.taps[self._squared])
+        distance = weighted_mean("distance", distances, example_weights(context.batch))
         centers = tf.convert_to_tensor(self._built)
         between = mean_pair_distance(centers)
         return {

@@ -176,7 +176,7 @@ class FreezeLayers(GraphHook):
         return {}
 
     def frozen(self) -> set[str]:
-        return set(self._latent) if self._whole_run else set()
+        return {*self._latent, *self._statistics} if self._whole_run else set()
 
     def projected(self) -> set[str]:
         return set(self._averages) if self._whole_run else set(self._latent)

@@ -39,7 +39,8 @@ class Retrieval(Objective):
     An evaluation searches neighbours in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
     metrics are of other batches than training's: of whatever stands together in the split. Compare them between
     evaluations, not with training. `anchors` near 0 says that they mean little: images sorted by class leave a batch
-    with few classes.
+    with few classes. With `trainer.accumulation_steps` triplets are mined within each micro batch: they are fewer and
+    easier than those of the whole batch.
     """
 
     name = "retrieval"

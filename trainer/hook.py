@@ -110,7 +110,10 @@ class GraphHook(Hook):
         return {}
 
     def frozen(self) -> set[str]:
-        """Return names of latent variables that get no gradient on purpose."""
+        """Return names of the variables that are left alone on purpose.
+
+        Latent variables that get no gradient, and state variables that `transform_state` leaves out.
+        """
         return set()
 
     def projected(self) -> set[str]:
@@ -171,12 +174,16 @@ class GraphHook(Hook):
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
         """Return the values to write into the state variables (moving statistics, seed state).
 
-        Leaving a name out keeps that variable as it is.
+        Leaving a name out keeps that variable as it is; the audit wants it to be in `frozen` then.
         """
         return new_state
 
     def add_losses(self, context: StepContext) -> Tensors:
-        """Return losses to add to the objective's, by name; each of shape [batch] or []."""
+        """Return losses to add to the objective's, by name; each of shape [batch] or [].
+
+        With `trainer.accumulation_steps` this is traced for a micro batch, and the stages after it for the whole batch.
+        Tensors made here that they need, [batch, ...], go into `context.taps`, never into an attribute.
+        """
         return {}
 
     def evaluate(self, context: StepContext) -> Tensors:

@@ -49,6 +49,19 @@ def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
     return ordered
 
 
+def declared_followers(hooks: Sequence[Hook]) -> dict[str, set[str]]:
+    """Return for each hook the names of those that must come later by declarations, also over others in between.
+
+    Args:
+        hooks: with unique names, as `order_hooks` returned them.
+    """
+    named = {hook.name: hook for hook in hooks}
+    followers = _edges(named)
+    for name in reversed(named):  # those that come later are complete already
+        followers[name] |= {far for near in followers[name] for far in followers[near]}
+    return followers
+
+
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
     for hook in named.values():
         for other in hook.conflicts:

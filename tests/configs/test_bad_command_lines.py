@@ -16,9 +16,9 @@ from trainer.errors import UserError
 
 ROOT_KEYS = "data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
 TRAINER_KEYS = (
-    "trainer.batch_size, trainer.classes_per_batch, trainer.compile, trainer.epochs, trainer.evaluate_every_epochs, "
-    "trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, trainer.placement, "
-    "trainer.report_every_steps, trainer.steps, trainer.threads"
+    "trainer.accumulation_steps, trainer.batch_size, trainer.classes_per_batch, trainer.compile, trainer.epochs, "
+    "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, "
+    "trainer.placement, trainer.report_every_steps, trainer.steps, trainer.threads"
 )
 HOOKS = "bnn_rounding, center_loss, checkpoint, progress"
 BNN_ARGUMENTS = "clip, layers, quantizer, scale, skip"
@@ -158,6 +158,22 @@ RANGES = {
     "trainer.batch_size=4 trainer.classes_per_batch=10": "trainer.batch_size=4 is no multiple of "
     "trainer.classes_per_batch=10. Expected equally many examples of each class: use trainer.batch_size=10, "
     "or another number of classes.",
+    "trainer.accumulation_steps=0": "trainer.accumulation_steps=0 received. Expected at least 1.",
+    "trainer.batch_size=64 trainer.accumulation_steps=3": "trainer.batch_size=64 is no multiple of "
+    "trainer.accumulation_steps=3. Expected as many examples in each micro batch: use trainer.batch_size=63 or "
+    "trainer.batch_size=66, or another number of steps.",
+    "trainer.batch_size=2 trainer.accumulation_steps=3": "trainer.batch_size=2 is no multiple of "
+    "trainer.accumulation_steps=3. Expected as many examples in each micro batch: use trainer.batch_size=3, "
+    "or another number of steps.",
+    **{
+        f"trainer.batch_size=64 trainer.classes_per_batch={classes} trainer.accumulation_steps=4": "trainer."
+        f"accumulation_steps=4 received with trainer.classes_per_batch={classes}. Expected whole classes, and at least "
+        "two of them, in each micro batch: use fewer steps, or trainer.classes_per_batch=8 or another multiple of 4."
+        for classes in (4, 2)
+    },
+    "optimizer.gradient_accumulation_steps=4": "optimizer.gradient_accumulation_steps=4 received: hooks would update "
+    "with every batch, the optimizer would not. Expected trainer.accumulation_steps=4 in its place, with the whole "
+    "batch as trainer.batch_size.",
     "trainer.epochs=null": "Neither trainer.epochs nor trainer.steps is set. Expected one, such as trainer.epochs=20.",
     "trainer.steps=100": "trainer.epochs=60 and trainer.steps=100 are both set. "
     "Expected exactly one: add trainer.epochs=null or trainer.steps=null.",

@@ -45,9 +45,13 @@ def center_loop(
     batch: BatchFunction = toy_batch,
     xla: bool = False,
     objectives: Sequence[Objective] = (),
+    accumulation_steps: int = 1,
 ) -> ChunkLoop:
     """Return a traced and audited loop over the toy problem; the hooks are built already."""
-    return ChunkLoop(Trainer([network], list(objectives) or [ToyObjective()], hooks, seed=0), batch, xla=xla)
+    trainer = Trainer(
+        [network], list(objectives) or [ToyObjective()], hooks, seed=0, accumulation_steps=accumulation_steps
+    )
+    return ChunkLoop(trainer, batch, xla=xla)
 
 
 def toy_loop_with_centers(**options: Any) -> tuple[ChunkLoop, Network, CenterLoss]:

@@ -93,12 +93,17 @@ def toy_loop(
     network: Network | None = None,
     batch: Callable[[tf.Tensor], Batch] = toy_batch,
     xla: bool = False,
+    objectives: Sequence[Objective] = (),
+    accumulation_steps: int = 1,
 ) -> ChunkLoop:
     """Return a traced and audited loop over the toy problem."""
     network = network or toy_network()
     for hook in hooks:
         hook.build(build_context(network))
-    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), batch, xla=xla)
+    trainer = Trainer(
+        [network], list(objectives) or [ToyObjective()], hooks, seed=0, accumulation_steps=accumulation_steps
+    )
+    return ChunkLoop(trainer, batch, xla=xla)
 
 
 def values_of(network: Network) -> dict[str, np.ndarray]:

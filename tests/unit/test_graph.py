@@ -21,6 +21,13 @@ class Subclassed(keras.Model):
         return self.dense(inputs)
 
 
+class Doubled(keras.Model):
+    """A functional model with a `call` of its own, which its graph does not know."""
+
+    def call(self, inputs):
+        return 2.0 * super().call(inputs)
+
+
 def sequential() -> keras.Sequential:
     return keras.Sequential(
         [keras.Input((4,)), keras.layers.Dense(3, name="first"), keras.layers.Dense(2, name="second")], name="two"
@@ -50,6 +57,20 @@ def test_which_models_have_a_graph() -> None:
     assert not is_graph(subclassed)
     assert not is_graph(keras.layers.Dense(2))
     assert not is_graph(keras.Sequential([keras.layers.Dense(2)]))  # not built
+    inputs = keras.Input((4,))
+    assert not is_graph(Doubled(inputs, keras.layers.Dense(2)(inputs)))
+    assert not is_graph(keras.Model(name="bare"))  # Keras's own `call`, and no layers
+
+
+def test_a_sequential_becomes_the_functional_model_of_its_layers() -> None:
+    model = sequential()
+    made = as_functional(model)
+    assert made.name == "two"
+    assert made.layers[1:] == model.layers
+    inputs = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(made(inputs), model(inputs))  # a warning, of lists, would be an error
+    assert not isinstance(made.input, list)
+    assert as_functional(made) is made
 
 
 @pytest.mark.parametrize("form", [sequential, lambda: as_functional(sequential())])
@@ -79,6 +100,8 @@ def test_what_cannot_be_tapped_is_said_in_one_line() -> None:
     twice = keras.Model(inputs, shared(shared(inputs)), name="twice")
     with pytest.raises(UserError, match="'shared' is called 2 times in the model 'twice'"):
         layer_input(twice, shared)
+    with pytest.raises(UserError, match="'first' is not a direct part of the model 'two'"):
+        layer_output(sequential(), sequential().get_layer("first"))  # of the same name, in another model
     with pytest.raises(UserError, match="'first' is not a direct part of the model 'twice'"):
         layer_output(twice, sequential().get_layer("first"))
     added = keras.layers.Add(name="added")

@@ -37,6 +37,9 @@ class TrainerConfig:
     classes_per_batch: int | None = setting(
         None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
     )
+    accumulation_steps: int = setting(
+        1, "micro batches of a step, one after the other; a divisor of batch_size", minimum=1
+    )
     evaluation_batch_size: int = setting(256, "examples a step of evaluation", minimum=1)
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)

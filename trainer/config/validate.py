@@ -27,6 +27,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_fields(TrainerConfig, config["trainer"], "trainer.")
     _check_duration(config["trainer"])
     _check_classes_per_batch(config["trainer"])
+    _check_accumulation(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
     for name, hook in config["hooks"].items():
@@ -86,10 +87,33 @@ def _check_classes_per_batch(trainer: Mapping[str, Any]) -> None:
         )
 
 
+def _check_accumulation(trainer: Mapping[str, Any]) -> None:
+    size, steps, classes = trainer["batch_size"], trainer["accumulation_steps"], trainer["classes_per_batch"]
+    if size % steps:
+        lower = size - size % steps
+        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + steps) if each)
+        raise UserError(
+            f"trainer.batch_size={size} is no multiple of trainer.accumulation_steps={steps}. "
+            f"Expected as many examples in each micro batch: use {multiples}, or another number of steps."
+        )
+    if steps > 1 and classes is not None and (classes % steps or classes < 2 * steps):
+        raise UserError(
+            f"trainer.accumulation_steps={steps} received with trainer.classes_per_batch={classes}. Expected whole "
+            f"classes, and at least two of them, in each micro batch: use fewer steps, or "
+            f"trainer.classes_per_batch={2 * steps} or another multiple of {steps}."
+        )
+
+
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
     rate: Any = optimizer.get("learning_rate")
     if not fits(rate, float) or not math.isfinite(rate) or rate <= 0:
         raise UserError(f"optimizer.learning_rate={show(rate)} received. Expected a number above 0, such as 0.001.")
+    if (steps := optimizer.get("gradient_accumulation_steps")) is not None:
+        raise UserError(
+            f"optimizer.gradient_accumulation_steps={show(steps)} received: hooks would update with every batch, the "
+            f"optimizer would not. Expected trainer.accumulation_steps={show(steps)} in its place, with the whole "
+            "batch as trainer.batch_size."
+        )
 
 
 def _check_plugins(plugins: list[str]) -> None:

@@ -20,8 +20,8 @@ from trainer.objective import Batch
 from trainer.order import order_hooks
 from trainer.recipe import Parts, Recipe
 from trainer.run.checkpoint import CheckpointStore
-from trainer.run.pictures import Evaluated
 from trainer.run.state import assign_variables
+from trainer.run.views import Evaluated
 from trainer.step.compile import use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
@@ -95,19 +95,14 @@ def assemble(config: Config) -> Assembly:
     hooks = order_hooks([_build_hook(name, node, plugins) for name, node in hook_nodes.items()])
     keras.utils.set_random_seed(config["seed"])
     data: Data = build(config["data"], plugins=plugins)
-    training = TrainingBatches(
-        data.train,
-        batch_size=settings["batch_size"],
-        seed=config["seed"],
-        placement=settings["placement"],
-        classes_per_batch=settings["classes_per_batch"],
-    )
+    training = _training_batches(data, settings, config["seed"])
     total_steps = _total_steps(settings, training)
     recipe = _build_recipe(config, data, total_steps)
     graph_hooks = [hook for hook in hooks if isinstance(hook, GraphHook)]
     _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
     _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
-    trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"])
+    parts = settings["accumulation_steps"]
+    trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"], accumulation_steps=parts)
     xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
     loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
     size, placement = settings["evaluation_batch_size"], settings["placement"]
@@ -118,6 +113,16 @@ def assemble(config: Config) -> Assembly:
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
     return Assembly(trainer, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+
+
+def _training_batches(data: Data, settings: Config, seed: int) -> TrainingBatches:
+    return TrainingBatches(
+        data.train,
+        batch_size=settings["batch_size"],
+        seed=seed,
+        placement=settings["placement"],
+        classes_per_batch=settings["classes_per_batch"],
+    )
 
 
 def _evaluator(trainer: Trainer, split: Split, batch_size: int, placement: str) -> Evaluator:

@@ -18,13 +18,12 @@ from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
-from trainer.run.embeddings import Embeddings
 from trainer.run.fit import Fit
-from trainer.run.pictures import Pictures
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.state import run_variables
 from trainer.run.summary import build_summary, write_summary
+from trainer.run.views import Views
 from trainer.step.plan import describe_plan
 
 
@@ -73,7 +72,7 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
 
 def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path) -> Fit:
     settings = config["trainer"]
-    shown = parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated
+    views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated)
     run = Run(
         directory=directory,
         recipe=recipe,
@@ -88,8 +87,8 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
             settings["monitor_mode"],
             since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
         ),
-        pictures=Pictures(*shown),
-        embeddings=Embeddings(*shown),
+        pictures=views.pictures,
+        embeddings=views.embeddings,
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

@@ -30,6 +30,7 @@ class Commit:
         update_writes: names of the variables that each update op writes, in the order of `update_ops`.
         hook_writes: for each hook, the names that it declares and the ops that write them in this graph.
         missing_gradients: names of trainable variables without a gradient that no hook declared frozen.
+        dropped_state: names of state variables that the forward pass changes and no op writes, without frozen ones.
     """
 
     objective: str
@@ -39,6 +40,7 @@ class Commit:
     update_writes: list[str] = field(default_factory=list)
     hook_writes: dict[str, dict[str, list[tf.Operation]]] = field(default_factory=dict)
     missing_gradients: list[str] = field(default_factory=list)
+    dropped_state: list[str] = field(default_factory=list)
 
 
 def written_variable(operation: tf.Operation) -> int | None:
@@ -130,6 +132,12 @@ def audit(commit: Commit) -> None:
             "every trainable variable to influence the loss: connect it (sampling and rounding need a straight-through "
             "gradient), set trainable=False, or declare it in the hook's `frozen`."
         )
+    if commit.dropped_state:
+        raise UserError(
+            f"The forward pass of objective '{commit.objective}' changes {', '.join(commit.dropped_state)}, but no op "
+            "of the step writes that: the change would be lost. Return it from the hook's transform_state, or declare "
+            "it in the hook's `frozen` to leave it alone."
+        )
     for hook, declared in commit.hook_writes.items():
         for name, operations in declared.items():
             _audit_write(hook, name, operations, commit)
@@ -143,11 +151,16 @@ def _audit_write(hook: str, name: str, operations: list[tf.Operation], commit: C
             f"The hook '{hook}' declares that it writes '{name}', but no op of the step writes it. Assign the variable "
             "in update_ops (reading it and adding gives a new tensor, it changes no variable)."
         )
-    if not any(operation in commit.update_ops for operation in operations):
+    if not any(_is_wired(operation, commit.update_ops) for operation in operations):
         raise UserError(
             f"The hook '{hook}' writes '{name}' outside UPDATE_OPS: nothing makes it run before the weights change. "
             "Return the op from update_ops."
         )
+
+
+def _is_wired(operation: tf.Operation, update_ops: list[tf.Operation]) -> bool:
+    """Return whether an op is an update op, or runs before one, as the members of a tf.group do."""
+    return operation in update_ops or any(operation in ancestors(update) for update in update_ops)
 
 
 def _audit_order(variable: str, operations: list[tf.Operation], commit: Commit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -10,6 +10,7 @@ from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
 from trainer.step.audit import Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
+from trainer.step.double_writes import refuse_double_writes
 from trainer.step.stage import in_stage
 from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
 
@@ -17,7 +18,11 @@ Apply = Callable[[Network, Gradients], None]
 
 
 def commit_step(
-    objective: str, contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], apply: Apply
+    objective: str,
+    contexts: Mapping[str, StepContext],
+    hooks: Sequence[GraphHook],
+    apply: Apply,
+    changed_state: Mapping[str, Collection[str]],
 ) -> tuple[Commit, dict[str, tf.Tensor]]:
     """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
 
@@ -26,17 +31,13 @@ def commit_step(
         contexts: of the networks that the objective changes, by network name, gradients filled in.
         hooks: in order.
         apply: applies gradients to one network.
+        changed_state: names of the state variables for which the forward pass gave new values, by network name.
 
     Returns:
         The record for the audit, and the hooks' measures as float32 scalars by name.
     """
-    graph = tf.compat.v1.get_default_graph()
-    for context in contexts.values():
-        collect_state_updates(context.network.state_variables, context.new_state)
-    collect_hook_updates(hooks, contexts)
-    record = Commit(objective, graph, pending_update_ops(), missing_gradients=_missing_gradients(hooks, contexts))
-    names = _names_by_handle(contexts)
-    record.update_writes = [", ".join(writes_of([op], names)) for op in record.update_ops]
+    graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
+    record = _write_updates(objective, contexts, hooks, changed_state)
     with tf.control_dependencies(record.update_ops):
         start = len(graph.get_operations())
         for context in contexts.values():
@@ -51,6 +52,30 @@ def commit_step(
                 with in_stage(hook, "project"):
                     hook.project(contexts[hook.network])
         return record, _measure(hooks, contexts)
+
+
+def _write_updates(
+    objective: str,
+    contexts: Mapping[str, StepContext],
+    hooks: Sequence[GraphHook],
+    changed_state: Mapping[str, Collection[str]],
+) -> Commit:
+    """Fill UPDATE_OPS and return the record of it."""
+    graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
+    start = len(graph.get_operations())
+    for context in contexts.values():
+        collect_state_updates(context.network.state_variables, context.new_state)
+    refuse_double_writes(hooks, contexts, collect_hook_updates(hooks, contexts))
+    update_ops = pending_update_ops()
+    written = writes_of(graph.get_operations()[start:], names)
+    return Commit(
+        objective,
+        graph,
+        update_ops,
+        update_writes=[", ".join(writes_of([op], names)) for op in update_ops],
+        missing_gradients=_missing_gradients(hooks, contexts),
+        dropped_state=[name for name in _unfrozen(hooks, changed_state) if name not in written],
+    )
 
 
 def commit_unless_vetoed(
@@ -85,11 +110,19 @@ def commit_unless_vetoed(
 
 
 def _missing_gradients(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> list[str]:
-    missing = []
-    for name, context in contexts.items():
-        frozen = {variable for hook in hooks if hook.network == name for variable in hook.frozen()}
-        missing += [key for key, value in context.gradients.items() if value is None and key not in frozen]
-    return missing
+    missing = {
+        name: [key for key, value in context.gradients.items() if value is None] for name, context in contexts.items()
+    }
+    return _unfrozen(hooks, missing)
+
+
+def _unfrozen(hooks: Sequence[GraphHook], variables: Mapping[str, Collection[str]]) -> list[str]:
+    """Return those of the variables, names by network, that no hook declares frozen."""
+    found = []
+    for network, names in variables.items():
+        frozen = {name for hook in hooks if hook.network == network for name in hook.frozen()}
+        found += [name for name in names if name not in frozen]
+    return found
 
 
 def _names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
@@ -108,5 +141,5 @@ def _measure(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) ->
                 for name, value in hook.measure(contexts[hook.network]).items():
                     if name in measures:
                         raise ValueError(f"Two hooks measure '{name}'. Give each its own name.")
-                    measures[name] = tf.cast(value, tf.float32)
+                    measures[name] = tf.identity(tf.cast(value, tf.float32))  # an op: a stray tensor shows here
     return measures

@@ -62,11 +62,13 @@ class StepContext:
         state: state variables (moving statistics, seed state) as read at the start of the step, by name.
         held: which entries of variables stand still, by name, in an evaluation: what the hooks' `held` say together.
         weights: what the forward pass uses in their place, by name.
-        taps: inner tensors that hooks asked for, by name.
+        taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its
+            own for later stages: those find here what all micro batches gave.
         outputs: what the objective calls its outputs.
         new_state: values that the forward pass wants to write (moving statistics, seed state), by name.
         losses: named losses, each a scalar; "total" is their sum.
         gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
+        micro_batch: int32 scalar, which micro batch is at hand while losses are added; None where all of it is.
     """
 
     step: tf.Tensor
@@ -84,9 +86,10 @@ class StepContext:
     new_state: dict[str, tf.Tensor] = field(default_factory=dict)
     losses: dict[str, tf.Tensor] = field(default_factory=dict)
     gradients: dict[str, tf.Tensor | None] = field(default_factory=dict)
+    micro_batch: tf.Tensor | None = None
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step).
+        """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step, micro batch).
 
         Args:
             salt: what the draw is for, such as "bnn_rounding/conv/kernel". Two draws of one step need two salts.
@@ -95,4 +98,5 @@ class StepContext:
             int32 tensor of shape [2].
         """
         constant = zlib.crc32(f"{self.seed}/{salt}".encode()) & 0x7FFFFFFF
-        return tf.stack([tf.constant(constant, tf.int32), tf.cast(self.step, tf.int32)])
+        seed = tf.stack([tf.constant(constant, tf.int32), tf.cast(self.step, tf.int32)])
+        return seed if self.micro_batch is None else tf.random.fold_in(seed, self.micro_batch)

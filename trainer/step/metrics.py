@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import tensorflow as tf
 
 from trainer.objective import Batch, ObjectiveOutput
 
 SumAndCount = tuple[tf.Tensor, tf.Tensor]
+
+
+@dataclass
+class Computed:
+    """Hold what an objective computed for one batch, averaged over its examples.
+
+    Attributes:
+        losses: scalars by name, with those of layers and hooks, and "total".
+        metrics: scalars by name.
+        collected: tensors [batch, ...] by name that an evaluation keeps.
+    """
+
+    losses: dict[str, tf.Tensor]
+    metrics: dict[str, tf.Tensor]
+    collected: dict[str, tf.Tensor]
 
 
 def example_weights(batch: Batch) -> tf.Tensor:

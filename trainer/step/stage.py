@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trainer.errors import UserError
 from trainer.hook import Hook
+from trainer.step.scope import stray_tensors
 
 
 @contextmanager
@@ -16,10 +18,24 @@ def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
         hook: whose code runs.
         stage: the stage, such as "transform_weights".
         step: the step, where one is known; tracing knows none.
+
+    Raises:
+        UserError: the hook uses a tensor of a micro batch or branch that is over, where TensorFlow would say so later.
     """
     try:
         yield
+        if stray := stray_tensors():
+            raise _stray(hook, stage, ", ".join(stray))
     except BaseException as error:
+        if type(error).__name__ == "InaccessibleTensorError":  # TensorFlow's own, for those that it finds at once
+            raise _stray(hook, stage, str(error).partition(" is out of scope")[0]) from error
         where = "while the step was traced" if step is None else f"step {step}"
         error.add_note(f"in hook {hook.name or type(hook).__name__}, stage {stage}, {where}")
         raise
+
+
+def _stray(hook: Hook, stage: str, tensors: str) -> UserError:
+    return UserError(
+        f"The hook '{hook.name}' uses in {stage} what it made in another stage, in a micro batch or a branch that is "
+        f"over: {tensors}. Put what add_losses makes for later stages into context.taps, and never into an attribute."
+    )

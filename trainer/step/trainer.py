@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import tensorflow as tf
 
@@ -12,11 +13,12 @@ from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
 from trainer.objective import Batch, Objective, ObjectiveOutput
 from trainer.order import order_hooks
+from trainer.step.accumulate import accumulate
 from trainer.step.audit import Commit
 from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.forward import Forward, NetworkPass, read_network
-from trainer.step.metrics import SumAndCount, average_output
+from trainer.step.metrics import Computed, SumAndCount, average_output
 from trainer.step.stage import in_stage
 from trainer.step.update_ops import pending_update_ops
 
@@ -34,21 +36,6 @@ class StepResult:
     vetoes: dict[str, tf.Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class Computed:
-    """Hold what an objective computed for one batch, averaged over its examples.
-
-    Attributes:
-        losses: scalars by name, with those of layers and hooks, and "total".
-        metrics: scalars by name.
-        collected: tensors [batch, ...] by name that an evaluation keeps.
-    """
-
-    losses: dict[str, tf.Tensor]
-    metrics: dict[str, tf.Tensor]
-    collected: dict[str, tf.Tensor]
-
-
 class Trainer:
     """Build training steps.
 
@@ -60,11 +47,18 @@ class Trainer:
         networks: by name.
         objectives: in the order in which a step runs them.
         hooks: in the order in which every stage calls them.
+        accumulation_steps: micro batches in which a step computes its batch.
         commits: records of the latest trace, one for each objective, for the audit and the plan.
     """
 
     def __init__(
-        self, networks: Sequence[Network], objectives: Sequence[Objective], hooks: Sequence[GraphHook], *, seed: int
+        self,
+        networks: Sequence[Network],
+        objectives: Sequence[Objective],
+        hooks: Sequence[GraphHook],
+        *,
+        seed: int,
+        accumulation_steps: int = 1,
     ) -> None:
         """Order the hooks and check that networks, objectives and hooks fit together.
 
@@ -73,13 +67,17 @@ class Trainer:
             objectives: with unique names.
             hooks: built.
             seed: the run's seed, for the hooks' draws.
+            accumulation_steps: micro batches in which a step computes its batch, see `accumulate`; 1 for all at once.
         """
         self.networks = {network.name: network for network in networks}
         self.objectives = list(objectives)
         self.hooks = order_hooks(hooks)
         self.seed = seed
+        self.accumulation_steps = accumulation_steps
         self.commits: list[Commit] = []
         self._check_names()
+        for network in networks:
+            _refuse_accumulation(network)
 
     def _check_names(self) -> None:
         for objective in self.objectives:
@@ -141,7 +139,8 @@ class Trainer:
         output = objective.compute(forward, batch)
         losses, metrics = average_output(output, batch)
         for name, current in forward.passes.items():
-            current.context.batch = batch  # in an evaluation, one forward pass serves many batches
+            # In an evaluation, one forward pass serves many batches and all objectives.
+            current.context.batch, current.context.objective = batch, objective.name
             current.context.outputs = output.outputs
             current.context.losses = losses
             current.context.new_state = {key: current.state[key] for key in sorted(current.changed)}
@@ -178,20 +177,26 @@ class Trainer:
                     found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
         return found
 
-    def compute_gradients(self, loss: tf.Tensor, passes: dict[str, NetworkPass]) -> dict[str, Gradients]:
+    def compute_gradients(
+        self,
+        loss: tf.Tensor | list[tf.Tensor],
+        passes: Mapping[str, NetworkPass],
+        upstream: list[tf.Tensor] | None = None,
+    ) -> dict[str, Gradients]:
         """Return the gradients of a loss with respect to the latent variables that the passes read.
 
         `tf.gradients` honours both custom_gradient and gradient_override_map.
 
         Args:
-            loss: scalar.
+            loss: scalar; or, with `upstream`, the tensors by which the loss depends on the latent variables.
             passes: of the networks that may change, by name.
+            upstream: the loss's gradients with respect to these tensors.
 
         Returns:
             By network name, then by variable name; None where the loss does not depend on the variable.
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
-        values = tf.gradients(loss, [tensor for _, _, tensor in latent])
+        values = tf.gradients(loss, [tensor for _, _, tensor in latent], grad_ys=upstream)
         gradients: dict[str, Gradients] = {name: {} for name in passes}
         for (name, key, _), value in zip(latent, values, strict=True):
             gradients[name][key] = None if value is None else tf.convert_to_tensor(value)
@@ -210,9 +215,16 @@ class Trainer:
 
     def _objective_step(self, objective: Objective, step: tf.Tensor, batch: Batch) -> StepResult:
         forward = self.forward(step, batch, objective=objective.name, training=True)
-        computed = self.losses(objective, forward, batch)
         changed = {name: forward.passes[name] for name in objective.changes}
-        gradients = self.compute_gradients(computed.losses["total"], changed)
+        compute = partial(self.losses, objective)
+        if self.accumulation_steps == 1:
+            computed = compute(forward, batch)
+            gradients = self.compute_gradients(computed.losses["total"], changed)
+        else:
+            computed, reached, upstream = accumulate(
+                forward, batch, changes=changed, compute=compute, count=self.accumulation_steps
+            )
+            gradients = self.compute_gradients(reached, changed, upstream)
         contexts = {name: each.context for name, each in changed.items()}
         self._transform_gradients(gradients, contexts)
         self._transform_state(contexts)
@@ -220,13 +232,15 @@ class Trainer:
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         with tf.control_dependencies(pending_update_ops()):  # added the classic way while the forward pass was traced
-            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, contexts))
+            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, changed))
         values |= measures
         count = tf.cast(committed, tf.float32)
         return StepResult({name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}, vetoes)
 
-    def _commit(self, objective: Objective, contexts: dict[str, StepContext]) -> dict[str, tf.Tensor]:
-        record, measures = commit_step(objective.name, contexts, self.hooks, self.apply_gradients)
+    def _commit(self, objective: Objective, passes: Mapping[str, NetworkPass]) -> dict[str, tf.Tensor]:
+        contexts = {name: each.context for name, each in passes.items()}
+        changed_state = {name: sorted(each.changed) for name, each in passes.items()}
+        record, measures = commit_step(objective.name, contexts, self.hooks, self.apply_gradients, changed_state)
         self.commits.append(record)
         return measures
 
@@ -259,3 +273,14 @@ class Trainer:
                 with in_stage(hook, "veto"):
                     vetoes |= hook.veto(contexts[hook.network])
         return vetoes
+
+
+def _refuse_accumulation(network: Network) -> None:
+    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too."""
+    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
+    if steps := optimizer.gradient_accumulation_steps:
+        raise UserError(
+            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update with every "
+            f"batch, the optimizer would not. Expected trainer.accumulation_steps={steps} in its place, with the whole "
+            "batch as trainer.batch_size."
+        )

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.hook import GraphHook
+from trainer.step.audit import ancestors
 from trainer.step.context import StepContext
+from trainer.step.scope import with_outer_graphs
 from trainer.step.stage import in_stage
 
 UPDATE_OPS = tf.compat.v1.GraphKeys.UPDATE_OPS
+READING_OPS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
 
 
-def pending_update_ops() -> list[tf.Operation]:
+def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
     """Return the ops that the graph being traced has in its UPDATE_OPS collection.
 
-    A function graph starts with a copy of the outer graph's collection; the outer graph's ops are left out here.
+    The collection also shows the ops of graphs around it, and of branches and loops inside it; they are left out.
+
+    Args:
+        inner: whether to return those of branches and loops inside it, too.
+
+    Raises:
+        UserError: the collection holds what is no part of this trace, and so would never run in it.
     """
     graph = tf.compat.v1.get_default_graph()
-    items = (getattr(item, "op", item) for item in tf.compat.v1.get_collection(UPDATE_OPS))
-    return [operation for operation in items if operation.graph is graph]
+    operations = []
+    for item in tf.compat.v1.get_collection(UPDATE_OPS):
+        operation = _operation(item)
+        around = [] if operation is None else with_outer_graphs(operation.graph)
+        if operation is None or with_outer_graphs(graph)[-1] not in around:
+            raise UserError(
+                f"UPDATE_OPS holds {_described(item)}, which was made outside this step (eagerly, or in another trace) "
+                "and would never run in it. Create it where the step is traced."
+            )
+        if graph in around if inner else operation.graph is graph:
+            operations.append(operation)
+    return operations
 
 
 def collect_state_updates(variables: dict[str, keras.Variable], new_state: dict[str, tf.Tensor]) -> None:
@@ -38,29 +59,73 @@ def collect_state_updates(variables: dict[str, keras.Variable], new_state: dict[
         tf.compat.v1.add_to_collection(UPDATE_OPS, _operation(variable.assign(tf.cast(value, variable.dtype))))
 
 
-def collect_hook_updates(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> None:
+def collect_hook_updates(
+    hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]
+) -> dict[str, list[tf.Operation]]:
     """Put the update ops that hooks create into UPDATE_OPS, once each.
 
     Args:
         hooks: in order.
         contexts: what the hooks see, by network name; hooks of other networks are passed over.
+
+    Returns:
+        All ops that each hook created, by its name.
+
+    Raises:
+        UserError: a hook returns what is no op of this graph, or an op that writes nothing.
     """
+    graph = tf.compat.v1.get_default_graph()
+    made = {}
     for hook in hooks:
         if hook.network in contexts:
             with in_stage(hook, "update_ops"):
+                start = len(graph.get_operations())
                 for item in hook.update_ops(contexts[hook.network]):
-                    if (operation := _operation(item)) not in pending_update_ops():
+                    operation = _checked(hook.name, item, graph, start)
+                    if operation not in pending_update_ops():
                         tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
+                made[hook.name] = graph.get_operations()[start:]
+    return made
 
 
-def _operation(item: tf.Operation | tf.Tensor) -> tf.Operation:
-    """Return the operation behind an op, a tensor or the variable that an assignment returns in a function."""
-    if isinstance(item, tf.Operation):
-        return item
-    operation = getattr(item, "op", None)
-    if not isinstance(operation, tf.Operation):
-        raise TypeError(
-            f"update_ops received {item!r}. Expected an op or a tensor created in this step: "
-            "return what assign or scatter_sub returned, called inside update_ops."
+def _checked(hook: str, item: Any, graph: tf.Graph, start: int) -> tf.Operation:
+    """Return the op behind what a hook returned, once it is certain that it runs in this step and writes something.
+
+    Args:
+        hook: its name.
+        item: what it returned.
+        graph: that is being traced.
+        start: how many ops the graph had before the hook added its own.
+    """
+    operation = _operation(item)
+    if operation is None or operation.graph is not graph:
+        raise UserError(
+            f"The hook '{hook}' returned {_described(item)} from update_ops. Expected an op that was created there, in "
+            "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
+            "another trace, or in an inner graph) would not run with this step's updates."
+        )
+    made = {operation, *graph.get_operations()[start:]}
+    if not any(_may_write(each) for each in made & {operation, *ancestors(operation)}):
+        raise UserError(
+            f"The hook '{hook}' returned {_described(item)} from update_ops, which writes no variable: reading it and "
+            "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."
         )
     return operation
+
+
+def _may_write(operation: tf.Operation) -> bool:
+    """Return whether an op, or what it calls, may change something."""
+    return operation.op_def.is_stateful and operation.type not in READING_OPS
+
+
+def _operation(item: Any) -> tf.Operation | None:
+    """Return the op behind an op, a tensor or the variable that an assignment returns in a function; None of others."""
+    operation = item if isinstance(item, tf.Operation) else getattr(item, "op", None)
+    return operation if isinstance(operation, tf.Operation) else None
+
+
+def _described(item: Any) -> str:
+    operation = _operation(item)
+    if operation is None:
+        return f"something that is no op ({type(item).__name__})"
+    return f"the op {operation.name} ({operation.type})"

@@ -17,7 +17,16 @@ from tests.support.centers import (
     read_batch,
     toy_loop_with_centers,
 )
-from tests.support.toy import BATCH, CLASSES, StatelessHook, ToyObjective, build_context, toy_batch, toy_network
+from tests.support.toy import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    StatelessHook,
+    ToyObjective,
+    build_context,
+    toy_batch,
+    toy_network,
+)
 from trainer.errors import UserError
 from trainer.run.state import run_variables
 
@@ -95,17 +104,24 @@ def test_every_step_moves_the_centers_once_in_chunks_of_any_length() -> None:
         np.testing.assert_allclose(centers_of(hook), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_accumulated_gradients_do_not_hold_back_the_centers() -> None:
-    network = feature_network(keras.optimizers.SGD(0.1, gradient_accumulation_steps=3))
-    hook = built(network)
-    loop = center_loop(network, [hook])
-    kernel, centers = network.variables["features/kernel"].numpy(), centers_of(hook)
-    for step in range(2):
-        batch = read_batch(step)
-        centers = paper_update(centers, batch["inputs"] @ kernel, batch["targets"], 0.5)
-    loop.run(0, 2)
-    np.testing.assert_array_equal(network.variables["features/kernel"].numpy(), kernel)
-    np.testing.assert_allclose(centers_of(hook), centers, rtol=1e-4, atol=1e-5)
+def test_micro_batches_move_centers_and_weights_once_by_the_whole_batch() -> None:
+    reported, moved = [], []
+    for accumulation_steps in (1, 4):
+        network = feature_network(keras.optimizers.SGD(0.1))
+        network.variables["features/kernel"].assign(np.linspace(-1.0, 1.0, 2 * FEATURES).reshape(FEATURES, 2))
+        network.variables["logits/kernel"].assign(np.linspace(1.0, -1.0, 2 * CLASSES).reshape(2, CLASSES))
+        hook = built(network)
+        loop = center_loop(network, [hook], accumulation_steps=accumulation_steps)
+        for step in range(3):
+            batch = read_batch(step)
+            centers = paper_update(centers_of(hook), features_of(network, batch), batch["targets"], 0.5)
+            loop.run(step, 1)
+            np.testing.assert_allclose(centers_of(hook), centers, rtol=1e-4, atol=1e-5)
+        reported.append(loop.accumulators.read())
+        moved.append(network.variables["features/kernel"].numpy())
+    assert reported[0] == pytest.approx(reported[1], rel=1e-4)
+    assert reported[0]["center/distance"] > 0
+    np.testing.assert_allclose(moved[0], moved[1], rtol=1e-4, atol=1e-6)
 
 
 def test_two_objectives_are_two_optimizer_steps_and_move_the_centers_twice() -> None:
@@ -177,7 +193,7 @@ class ReadsOnly(CenterLoss):
     ("kind", "message"),
     [
         (Forgetful, "'center_loss' writes 'centers' outside UPDATE_OPS.*Return the op from update_ops"),
-        (ReadsOnly, "'center_loss' declares that it writes 'centers', but no op of the step writes it"),
+        (ReadsOnly, "'center_loss' returned the op .* from update_ops, which writes no variable"),
     ],
 )
 def test_a_run_whose_centers_would_not_move_does_not_start(kind, message: str) -> None:

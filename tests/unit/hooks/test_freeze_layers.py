@@ -31,7 +31,6 @@ OPTIMIZERS = {
     "lion": lambda **options: keras.optimizers.Lion(0.01, weight_decay=0.1, **options),
     "rmsprop": lambda **options: keras.optimizers.RMSprop(0.01, momentum=0.9, **options),
     "adagrad": lambda **options: keras.optimizers.Adagrad(0.1, **options),
-    "accumulating": lambda **options: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2, **options),
     "scaled": lambda **options: keras.optimizers.LossScaleOptimizer(
         keras.optimizers.Adam(0.01, **options), initial_scale=1.0
     ),

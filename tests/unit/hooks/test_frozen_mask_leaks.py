@@ -125,7 +125,7 @@ def test_frozen_entries_keep_their_bits_under_xla_with_every_pull_at_once(optimi
     run_cell(tmp_path, optimizer, "all", xla=True)
 
 
-@pytest.mark.parametrize("optimizer", ["nadam", "adamax", "adadelta", "ftrl", "muon", "loss_scale", "accumulating"])
+@pytest.mark.parametrize("optimizer", ["nadam", "adamax", "adadelta", "ftrl", "muon", "loss_scale"])
 def test_further_optimizers_do_not_leak_either(optimizer: str, tmp_path):
     pulls = {"weight_decay": 0.05, "use_ema": True, "ema_momentum": 0.9}
     made = {
@@ -135,7 +135,6 @@ def test_further_optimizers_do_not_leak_either(optimizer: str, tmp_path):
         "ftrl": lambda: keras.optimizers.Ftrl(0.05, l2_regularization_strength=0.01, **pulls),
         "muon": lambda: keras.optimizers.Muon(0.01, **pulls),
         "loss_scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8.0),
-        "accumulating": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3, **pulls),
     }
     network = small_network(made[optimizer]())
     loop = masked_loop([frozen_mask(tmp_path, begin_epoch=HISTORY / 4)], network)

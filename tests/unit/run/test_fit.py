@@ -73,7 +73,9 @@ def test_reports_average_their_own_steps_only(tmp_path) -> None:
     diary = Diary()
     fit = toy_fit(tmp_path, [diary], epochs=8)
     fit.train()
-    losses = [report.values["loss/total"] for report in diary.reports if report.split == "train"]
+    reports = [report.values for report in diary.reports if report.split == "train"]
+    assert fit.final == reports[-1]
+    losses = [values["loss/total"] for values in reports]
     assert losses[-1] < 0.5 * losses[0]
     values = diary.reports[0].values
     assert values["opt/learning_rate"] == pytest.approx(0.05)
@@ -213,16 +215,22 @@ def test_time_in_hooks_is_kept_by_name(tmp_path) -> None:
     assert all(seconds > 0 for seconds in fit.seconds.values())
 
 
-def test_the_first_warning_of_a_hook_is_shown_and_no_later_one(tmp_path) -> None:
+def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> None:
     class Worried(Diary):
         def warning(self, values):
             return f"the loss is {'finite' if np.isfinite(values['loss/total']) else 'lost'}."
 
-    class Calm(StatelessHook):
+    class WorriedLater(StatelessHook):
         def warning(self, values):
-            return None
+            self.reports = getattr(self, "reports", 0) + 1
+            return f"report {self.reports}." if self.reports >= 2 else None
 
-    fit = toy_fit(tmp_path, [Worried("worried"), Calm("calm")], epochs=3)
-    with pytest.warns(UserWarning, match="At step 4, the hook 'worried': the loss is finite.") as caught:
+    graph_hook = WorriedLater("graph_hook")
+    fit = toy_fit(tmp_path, [graph_hook, Worried("worried")], [graph_hook], epochs=4)
+    with pytest.warns(UserWarning, match="hook") as caught:
         fit.train()
-    assert len(caught) == 1
+    assert [str(each.message) for each in caught] == [
+        "At step 4, the hook 'worried': the loss is finite.",
+        "At step 8, the hook 'graph_hook': report 2.",
+    ]
+    assert graph_hook.reports == 2  # it is not asked again

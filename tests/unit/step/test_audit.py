@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.step.loop import ChunkLoop
@@ -72,13 +72,38 @@ def test_wired_update_passes_and_runs_once_a_step() -> None:
     assert hook.count.numpy() == 7.0
 
 
-def test_reading_instead_of_assigning_is_named() -> None:
+@pytest.mark.parametrize("declared", [True, False])
+def test_reading_a_variable_and_adding_in_place_of_assigning_is_named(declared: bool) -> None:
+    """In TensorFlow, v + 1 is a tensor: v is what it was before."""
+
     class Reads(Counter):
         def update_ops(self, context):
             return [self.count + 1.0]
 
-    with pytest.raises(UserError, match="'counter' declares that it writes 'count', but no op of the step writes it"):
+        def writes(self):
+            return self.state() if declared else {}
+
+    with pytest.raises(UserError, match="'counter' returned the op .*Add.* writes no variable: reading it and adding"):
         toy_loop([Reads("counter")])
+
+
+def test_declaring_a_variable_that_no_op_writes_is_named() -> None:
+    class Forgets(Counter):
+        def update_ops(self, context):
+            self.count = self.count + 1.0
+            return []
+
+        def state(self):
+            return {"count": self.variable}
+
+        writes = state
+
+        def build(self, context):
+            super().build(context)
+            self.variable = self.count
+
+    with pytest.raises(UserError, match="'counter' declares that it writes 'count', but no op of the step writes it"):
+        toy_loop([Forgets("counter")])
 
 
 def test_update_left_out_of_the_collection_is_named() -> None:
@@ -100,8 +125,139 @@ def test_update_created_outside_the_step_is_named() -> None:
         def update_ops(self, context):
             return [self.operation]
 
-    with pytest.raises(TypeError, match="Expected an op or a tensor created in this step"):
+    with pytest.raises(UserError, match="'counter' returned something that is no op .*made outside"):
         toy_loop([Outside("counter")])
+
+
+def test_update_op_of_an_earlier_trace_is_named() -> None:
+    class Caches(Counter):
+        operation = None
+
+        def update_ops(self, context):
+            if self.operation is None:
+                self.operation = self.count.assign_add(1.0)
+            return [self.operation]
+
+    hook = Caches("counter")
+    hook.build(build_context(toy_network()))
+    trainer = Trainer([toy_network()], [ToyObjective()], [hook], seed=0)
+    ChunkLoop(trainer, toy_batch, xla=False).run(0, 3)
+    assert hook.count.numpy() == 3.0
+    with pytest.raises(UserError, match="'counter' returned the op .*Assign.* from update_ops.*made outside"):
+        ChunkLoop(trainer, toy_batch, xla=False)
+
+
+def test_update_op_of_a_branch_is_named() -> None:
+    class Branches(Counter):
+        def update_ops(self, context):
+            made = []
+            tf.cond(context.step > 3, lambda: made.append(self.count.assign_add(1.0)) or 1, lambda: 0)
+            return made
+
+    with pytest.raises(UserError, match="'counter' returned the op .*Assign.*in an inner graph"):
+        toy_loop([Branches("counter")])
+
+
+class ClassicLayer(keras.layers.Layer):
+    """Put something into UPDATE_OPS whenever it is called."""
+
+    def __init__(self, make) -> None:
+        """Take what makes the op, without arguments."""
+        super().__init__()
+        self.make = make
+
+    def call(self, inputs):
+        """Return the inputs."""
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, self.make())
+        return inputs
+
+
+@pytest.mark.parametrize("kind", ["eager", "earlier_trace"])
+def test_classic_update_op_from_outside_the_step_is_named(kind: str) -> None:
+    count = tf.Variable(0.0, trainable=False)
+    made = [count.assign_add(1.0)]
+    if kind == "earlier_trace":
+        tf.function(lambda: made.append(count.assign_add(1.0).op), autograph=False).get_concrete_function()
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, keras.layers.Dense(3)(ClassicLayer(lambda: made[-1])(inputs)))
+    network = Network("model", model, keras.optimizers.SGD(0.1))
+    network.optimizer.build(model.trainable_variables)
+    with pytest.raises(
+        UserError, match="UPDATE_OPS holds (the op .*Assign|something that is no op).*made outside this step"
+    ):
+        toy_loop(network=network)
+    tf.compat.v1.reset_default_graph()  # the model's own construction put it into the collection, too
+
+
+def test_a_group_of_updates_and_a_branch_that_updates_are_taken() -> None:
+    class Groups(Counter):
+        def update_ops(self, context):
+            branch = tf.cond(context.step >= 2, lambda: self.count.assign_add(10.0).read_value(), lambda: 0.0)
+            with tf.control_dependencies([branch]):
+                return [tf.group(self.count.assign_add(1.0)), branch.op]
+
+    hook = Groups("counter")
+    toy_loop([hook]).run(0, 3)
+    assert hook.count.numpy() == 13.0
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_batch_norm_updates_that_a_hook_drops_are_named(accumulation_steps: int) -> None:
+    class Drops(StatelessHook):
+        def transform_state(self, new_state, context):
+            return {}
+
+    names = "toy/norm/moving_mean, toy/norm/moving_variance"
+    message = f"objective 'objective' changes {names}, but no op of the step writes that.*transform_state.*`frozen`"
+    with pytest.raises(UserError, match=message):
+        toy_loop([Drops()], accumulation_steps=accumulation_steps)
+
+
+def test_batch_norm_updates_that_a_hook_drops_in_the_second_objective_are_named() -> None:
+    class DropsLater(StatelessHook):
+        def transform_state(self, new_state, context):
+            return {} if context.objective == "two" else new_state
+
+    objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
+    with pytest.raises(UserError, match="objective 'two' changes toy/norm/moving_mean"):
+        toy_loop([DropsLater()], objectives=objectives)
+
+
+def test_a_hook_may_declare_only_what_its_own_network_leaves_alone() -> None:
+    class Drops(StatelessHook):
+        def transform_state(self, new_state, context):
+            return {}
+
+    class Declares(StatelessHook):
+        network = "second"
+
+        def frozen(self):
+            return {"toy/norm/moving_mean", "toy/norm/moving_variance"}
+
+    networks, objectives = [toy_network(), toy_network("second")], [ToyObjective(), ToyObjective("second", "other")]
+    with pytest.raises(UserError, match="objective 'objective' changes toy/norm/moving_mean"):
+        ChunkLoop(Trainer(networks, objectives, [Drops(), Declares("declares")], seed=0), toy_batch, xla=False)
+
+
+def test_batch_norm_updates_that_the_step_drops_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.step.commit.collect_state_updates", lambda variables, new_state: None)
+    with pytest.raises(UserError, match="changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"):
+        toy_loop()
+
+
+def test_a_hook_may_write_the_statistics_itself_in_place_of_the_step() -> None:
+    class Takes(StatelessHook):
+        def transform_state(self, new_state, context):
+            self.mean = new_state["toy/norm/moving_mean"]
+            return {name: value for name, value in new_state.items() if name != "toy/norm/moving_mean"}
+
+        def update_ops(self, context):
+            return [context.network.variables["toy/norm/moving_mean"].value.assign(2.0 * self.mean)]
+
+    network = toy_network()
+    loop = toy_loop([Takes()], network=network)
+    loop.run(0, 1)
+    assert "toy/norm/moving_mean" in loop.trainer.commits[0].update_writes
 
 
 def test_trainable_variable_without_gradient_is_named() -> None:

@@ -151,10 +151,25 @@ class Middle(StatelessHook):
 
     def collect(self, context):
         assert not context.training
-        return {"first": context.batch["inputs"][:, 0]}
+        return {"mine": context.batch["inputs"][:, 0]}
 
     def split_metrics(self, collected):
-        return {f"{self.name}_median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+        return {f"{self.name}_median": tf.sort(collected["mine"])[tf.shape(collected["mine"])[0] // 2]}
+
+
+def test_metrics_of_a_split_may_be_of_any_number_type() -> None:
+    class Counts(Collecting):
+        def split_metrics(self, collected):
+            return {"examples": tf.shape(collected["first"])[0]}
+
+    class HookCounts(Middle):
+        def split_metrics(self, collected):
+            return {"many": tf.shape(collected["mine"])[0] > 60}
+
+    evaluator = Evaluator(Trainer([toy_network()], [Counts()], [HookCounts()], seed=0), *batches(10))
+    values = evaluator.run(0)
+    assert values["metric/examples"] == SIZE
+    assert values["metric/many"] == 1.0
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
@@ -175,10 +190,13 @@ def test_a_hook_collects_once_where_several_objectives_change_its_network() -> N
             traced.append(context.objective)
             return super().collect(context)
 
-    objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
-    evaluator = Evaluator(Trainer([toy_network()], objectives, [Counting("probe")], seed=0), *batches(SIZE))
-    assert "metric/probe_median" in evaluator.names
-    assert len(traced) == 2  # the first batch, and the body of the loop over the others
+    other = Counting("other")
+    other.network = "second"
+    objectives = [ToyObjective(name="one"), ToyObjective("second", name="two"), ToyObjective(name="three")]
+    networks = [toy_network(), toy_network("second")]
+    evaluator = Evaluator(Trainer(networks, objectives, [Counting("probe"), other], seed=0), *batches(SIZE))
+    assert {"metric/probe_median", "metric/other_median"} <= set(evaluator.names)
+    assert sorted(traced) == ["one", "one", "two", "two"]  # the first batch, and the body of the loop over the others
 
 
 def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
@@ -191,11 +209,13 @@ def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
             Evaluator(Trainer([toy_network()], [Collecting()], [Taken(taken)], seed=0), *batches(16))
 
 
-def test_an_error_while_a_hook_collects_names_it() -> None:
-    class Broken(Middle):
-        def collect(self, context):
-            raise KeyError("features")
+@pytest.mark.parametrize("stage", ["collect", "split_metrics"])
+def test_an_error_while_a_hook_collects_or_measures_names_it(stage: str) -> None:
+    def fail(given):
+        raise KeyError("features")
 
+    hook = Middle("broken")
+    setattr(hook, stage, fail)
     with pytest.raises(KeyError) as caught:
-        Evaluator(Trainer([toy_network()], [ToyObjective()], [Broken("broken")], seed=0), *batches(16))
-    assert any("broken" in note and "collect" in note for note in caught.value.__notes__)
+        Evaluator(Trainer([toy_network()], [ToyObjective()], [hook], seed=0), *batches(16))
+    assert any("in hook broken" in note and f"stage {stage}" in note for note in caught.value.__notes__)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
+from trainer.hook import GraphHook
 from trainer.input.data import Split
 from trainer.input.source import ArraySource
 from trainer.step.observe import Observer
@@ -33,8 +34,10 @@ def split() -> Split:
     return Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
 
 
-def observer(network, *hooks, batch_size: int = 16) -> Observer:
-    return Observer(Trainer([network], [ToyObjective()], hooks, seed=0), split(), batch_size=batch_size)
+def observer(network, *hooks: GraphHook, batch_size: int = 16, objectives=()) -> Observer:
+    networks = network if isinstance(network, list) else [network]
+    trainer = Trainer(networks, objectives or [ToyObjective()], hooks, seed=0)
+    return Observer(trainer, split(), batch_size=batch_size)
 
 
 def test_each_hook_sees_its_number_of_examples_spread_over_the_split() -> None:
@@ -42,7 +45,9 @@ def test_each_hook_sees_its_number_of_examples_spread_over_the_split() -> None:
     observed = observer(network, Watcher("few", 4), Watcher("many", 50), Watcher("none", 0)).run(3)
     assert observed.keys() == {"few", "many"}
     assert observed["few"]["row"].tolist() == [63, 42, 21, 0]
-    assert len(set(observed["many"]["row"])) == 50
+    many = observed["many"]["row"]
+    np.testing.assert_array_equal(many, np.linspace(63, 0, 50).round())
+    assert len(set(many)) == 50
     assert observed["many"]["outputs"].shape == (50, 3)
 
 
@@ -91,3 +96,22 @@ def test_hooks_see_the_batch_at_hand_while_losses_are_added() -> None:
     network = toy_network()
     seen = observer(network, Sum("sum"), Losses("losses", 1000), batch_size=SIZE).run(0)["losses"]["loss"]
     assert seen[0] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
+
+
+def test_each_hook_sees_its_network_in_the_first_objective_that_changes_it() -> None:
+    class Objectives(Watcher):
+        def observe(self, context):
+            shape = tf.shape(context.batch["index"])
+            return {**super().observe(context), "first": tf.fill(shape, context.objective == self.expected)}
+
+    networks = [toy_network("a"), toy_network("b")]
+    objectives = [ToyObjective("a", "one"), ToyObjective("b", "two"), ToyObjective("a", "three")]
+    hooks = [Objectives("of_a", 4), Objectives("of_b", 4)]
+    for hook, network, expected in zip(hooks, "ab", ("one", "two"), strict=True):
+        hook.network, hook.expected = network, expected
+    observed = observer(networks, *hooks, objectives=objectives).run(0)
+    for hook, network in zip(hooks, networks, strict=True):
+        seen = observed[hook.name]
+        assert hook.traces == 1
+        assert seen["first"].all()
+        np.testing.assert_allclose(seen["outputs"], network.model.predict(seen["inputs"], verbose=0), atol=1e-5)

@@ -319,6 +319,9 @@ def test_state_that_a_hook_leaves_out_is_not_written() -> None:
         def transform_state(self, new_state, context):
             return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}
 
+        def frozen(self):
+            return {"toy/norm/moving_mean"}
+
     network = toy_network(dropout=0.5)
     before = values_of(network)
     toy_loop([Hold()], network=network).run(0, 2)

@@ -1,13 +1,15 @@
-"""What hooks and objectives want to show, gathered when somebody looks."""
+"""What hooks and objectives show of a run, gathered when somebody looks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.embedding import Embedding
 from trainer.hook import Arrays, Hook
 from trainer.input.data import Split
 from trainer.objective import Objective
@@ -38,8 +40,8 @@ class Evaluated:
 
 
 @dataclass
-class Pictures:
-    """Make the pictures of a run, once for each evaluation.
+class Views:
+    """Gather the pictures and the embeddings of a run; pictures are made once for each evaluation.
 
     Attributes:
         hooks: all of them.
@@ -54,7 +56,7 @@ class Pictures:
     evaluated: Mapping[str, Evaluated]
     _latest: tuple[tuple[int, str], Arrays] | None = field(default=None, repr=False)
 
-    def __call__(self, step: int, split: str) -> Arrays:
+    def pictures(self, step: int, split: str) -> Arrays:
         """Return the pictures by name.
 
         Args:
@@ -62,15 +64,25 @@ class Pictures:
             split: "validation" or "test", which was evaluated last.
         """
         if self._latest is None or self._latest[0] != (step, split):
-            self._latest = ((step, split), self._make(step, split))
+            self._latest = ((step, split), self._gather("pictures", step, split))
         return self._latest[1]
 
-    def _make(self, step: int, split: str) -> Arrays:
+    def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
+        """Return the embeddings by name.
+
+        Args:
+            step: steps made so far.
+            split: "validation" or "test", which was evaluated last.
+        """
+        return self._gather("embeddings", step, split)
+
+    def _gather(self, kind: str, step: int, split: str) -> dict[str, Any]:
+        """Return what the method `kind` of all hooks and objectives gives, by name."""
         observed = self.observer.run(step)
-        pictures: Arrays = {}
+        found: dict[str, Any] = {}
         for hook in self.hooks:
-            pictures |= hook.pictures(observed.get(hook.name, {}))
+            found |= getattr(hook, kind)(observed.get(hook.name, {}))
         evaluated = self.evaluated[split]
         for objective in self.objectives:
-            pictures |= objective.pictures(evaluated.evaluator.collected(objective.name), evaluated.examples)
-        return pictures
+            found |= getattr(objective, kind)(evaluated.evaluator.collected(objective.name), evaluated.examples)
+        return found

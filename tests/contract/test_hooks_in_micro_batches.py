@@ -1,0 +1,73 @@
+"""Every graph hook does in micro batches what it does over the whole batch. A new hook is covered by being there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from omegaconf import OmegaConf
+
+from hooks import catalogue, load
+from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context
+from trainer.config.build import build
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook)]
+SIDE, STEPS = 6, 3
+
+
+def image_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return 16 images [6, 6, 1] with their classes."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(BATCH, SIDE, SIDE, 1)).astype(np.float32)
+    return {"inputs": tf.constant(inputs), "targets": tf.constant(generator.integers(CLASSES, size=BATCH))}
+
+
+def small_network() -> Network:
+    """Return convolutions and dense layers, without batch norm and dropout."""
+    layers = [
+        keras.Input((SIDE, SIDE, 1)),
+        keras.layers.Conv2D(3, 3, activation="tanh", name="conv_1"),
+        keras.layers.Conv2D(3, 3, activation="tanh", name="conv_2"),
+        keras.layers.Flatten(name="flatten"),
+        keras.layers.Dense(4, activation="tanh", name="dense_1"),
+        keras.layers.Dense(CLASSES, name="outputs"),
+    ]
+    return Network("model", keras.Sequential(layers, name="small"), keras.optimizers.Adam(0.01))
+
+
+def trained(name: str, accumulation_steps: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return every variable, of the network and of the hook, and the reported values after a few steps."""
+    keras.utils.set_random_seed(0)
+    hook = build(OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name])
+    hook.name = name
+    network = small_network()
+    network.model = hook.rebuild_model(network.model)
+    network.taps |= hook.request_taps(network.model)
+    network.optimizer.build(network.model.trainable_variables)
+    hook.build(replace(build_context(network), total_steps=STEPS, steps_per_epoch=1.0, classes=CLASSES))
+    trainer = Trainer([network], [ToyObjective()], [hook], seed=0, accumulation_steps=accumulation_steps)
+    loop = ChunkLoop(trainer, image_batch, xla=False)
+    assert loop.run(0, STEPS) == (STEPS, [])
+    variables = {**network.variables, **network.optimizer_variables, **hook.state()}
+    return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_gives_the_same_run_in_micro_batches(name: str) -> None:
+    whole, whole_reported = trained(name, 1)
+    parts, reported = trained(name, 2)
+    assert list(reported) == list(whole_reported)
+    assert parts.keys() == whole.keys()
+    if any("seed_generator" in key for key in whole):  # each micro batch draws for itself: equal on average only
+        assert all(np.isfinite(value) for value in reported.values())
+        return
+    assert reported == pytest.approx(whole_reported, rel=1e-4, abs=1e-6)
+    for key, value in whole.items():
+        np.testing.assert_allclose(parts[key], value, rtol=1e-3, atol=1e-5, err_msg=key)

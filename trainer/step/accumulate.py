@@ -1,0 +1,165 @@
+"""Gradient accumulation: one step over a whole batch, computed in micro batches one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.objective import Batch
+from trainer.step.audit import ancestors, written_variable
+from trainer.step.forward import Forward, NetworkPass
+from trainer.step.metrics import Computed
+from trainer.step.micro_batches import MicroBatches
+from trainer.step.update_ops import pending_update_ops
+
+Compute = Callable[[Forward, Batch], Computed]
+
+
+def accumulate(
+    forward: Forward, batch: Batch, *, changes: Iterable[str], compute: Compute, count: int
+) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
+    """Run an objective on a batch in `count` micro batches, and leave the contexts as one run over all of it would.
+
+    The micro batches run one after the other in a traced loop, so the activations of one alone are in memory. Losses,
+    metrics and gradients are means over all examples: what a loss of shape [batch] gives is what the batch as a whole
+    would give. A loss of shape [] counts as the mean of its micro batch, and the layers' own losses count once. State
+    passes from each micro batch to the next and is written once, after the last. So batch norm normalizes by the
+    statistics of a micro batch, and its moving ones take a step with each; and a loss over pairs of examples sees the
+    pairs within a micro batch.
+
+    Args:
+        forward: of the step; weights are read and transformed already, once.
+        batch: the whole batch.
+        changes: names of the networks whose gradients are wanted.
+        compute: runs the objective and its hooks' losses on a micro batch.
+        count: number of micro batches.
+
+    Returns:
+        What was computed; the tensors, made before the loop from the latent variables, through which the loss depends
+        on these; and the gradients of the total loss with respect to these tensors.
+
+    Raises:
+        UserError: the batch cannot be divided, or the forward pass writes variables or gives what cannot be joined.
+    """
+    micro = MicroBatches(batch, count)
+    step = _MicroStep(forward, micro, changes, compute)
+    sums, state, kept = step.run_all()
+    for name, each in forward.passes.items():
+        context = each.context
+        context.batch, context.losses, context.new_state = batch, sums["losses"], state[name]
+        context.outputs, context.taps = kept.get("outputs"), kept["taps"][name]
+        each.changed |= state[name].keys()
+    return Computed(sums["losses"], sums["metrics"], {}), step.reached, sums["gradients"]
+
+
+class _MicroStep:
+    """Hold what one micro batch computes, traced once as a function of its index and of the state before it.
+
+    Attributes:
+        reached: tensors from outside the function that depend on the latent variables, and on which the loss depends.
+    """
+
+    def __init__(self, forward: Forward, micro: MicroBatches, changes: Iterable[str], compute: Compute) -> None:
+        self._forward, self._micro, self._compute = forward, micro, compute
+        self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}
+        self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
+        self.reached: list[tf.Tensor] = []
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._before.values()]
+        traced = tf.function(self._run, autograph=False)
+        self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
+
+    def run_all(self) -> tuple[dict[str, Any], dict[str, dict[str, tf.Tensor]], dict[str, Any]]:
+        """Return the sums, the last state by network and name, and what is kept, joined over the micro batches."""
+        given = self._function.structured_outputs
+        names = list(self._before)
+        changed = {(name, key) for name, new in given["state"].items() for key in new}
+
+        def body(index: tf.Tensor, sums: Any, state: Any, kept: Any) -> tuple:
+            values = [state[n][k] if (n, k) in changed else self._before[n, k] for n, k in names]
+            found = self._function(index, values)
+            sums = tf.nest.map_structure(tf.add, sums, found["sums"])
+            kept = tf.nest.map_structure(lambda array, tensor: array.write(index, tensor), kept, found["kept"])
+            return index + 1, sums, found["state"], kept
+
+        zeros = tf.nest.map_structure(lambda each: tf.zeros(each.shape, each.dtype), given["sums"])
+        state = {name: {key: self._before[name, key] for key in new} for name, new in given["state"].items()}
+        arrays = tf.nest.map_structure(
+            lambda each: tf.TensorArray(each.dtype, self._micro.count, element_shape=each.shape), given["kept"]
+        )
+        _, sums, state, arrays = tf.while_loop(
+            lambda index, *_: index < self._micro.count,
+            body,
+            [tf.constant(0), zeros, state, arrays],
+            parallel_iterations=1,
+        )
+        return sums, state, tf.nest.map_structure(self._micro.joined, arrays)
+
+    def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
+        forward = self._forward_of(index, dict(zip(self._before, state, strict=True)))
+        computed = self._compute(forward, self._micro.part(index))
+        _refuse_writes(self._micro.count)
+        share = self._micro.shares[index]
+        sums: dict[str, Any] = {
+            "losses": {name: value * share for name, value in computed.losses.items()},
+            "metrics": {name: value * share for name, value in computed.metrics.items()},
+        }
+        contexts = {name: each.context for name, each in forward.passes.items()}
+        new_state = {name: context.new_state for name, context in contexts.items()}
+        kept: dict[str, Any] = {"taps": {name: context.taps for name, context in contexts.items()}}
+        outputs = next(iter(contexts.values())).outputs
+        if outputs is not None:
+            kept["outputs"] = outputs
+        sums["gradients"] = self._gradients(sums["losses"]["total"])
+        return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
+
+    def _forward_of(self, index: tf.Tensor, state: dict[tuple[str, str], tf.Tensor]) -> Forward:
+        passes = {}
+        for name, each in self._forward.passes.items():
+            context = replace(each.context, micro_batch=index, taps={})
+            passes[name] = NetworkPass(context, {key: state[name, key] for key in each.state})
+        return Forward(passes, self._forward.training)
+
+    def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
+        """Return the gradients of a loss with respect to `reached`, which is set.
+
+        Every way from a latent variable into this function passes a captured tensor: transformed weights, the latent
+        variables themselves, and whatever else a hook made of them before.
+        """
+        captured = [pair for pair in tf.compat.v1.get_default_graph().captures if self._is_trained(pair[0])]
+        found = tf.gradients(loss, [inner for _, inner in captured])
+        pairs = [(outer, each) for (outer, _), each in zip(captured, found, strict=True) if each is not None]
+        self.reached = [outer for outer, _ in pairs]
+        return [tf.convert_to_tensor(each) for _, each in pairs]
+
+    def _is_trained(self, tensor: tf.Tensor) -> bool:
+        """Return whether a tensor from outside depends on a latent variable, and can have a gradient."""
+        operation = getattr(tensor, "op", None)  # an eager tensor has none
+        if operation is None or not tensor.dtype.is_floating:
+            return False
+        return not self._latent.isdisjoint({operation, *ancestors(operation)})
+
+
+def _with_examples(value: Any) -> tf.Tensor:
+    tensor = tf.convert_to_tensor(value)
+    if tensor.shape.rank == 0:
+        raise UserError(
+            f"The outputs or taps of a network hold a scalar ({tensor.name}), of which each micro batch gives another. "
+            "Expected tensors [batch, ...] with trainer.accumulation_steps, or trainer.accumulation_steps=1."
+        )
+    return tensor
+
+
+def _refuse_writes(count: int) -> None:
+    """Refuse a forward pass that writes variables itself: it would do so once for each micro batch."""
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    writing = [each for each in operations if written_variable(each) is not None]
+    if names := dict.fromkeys(each.name for each in [*writing, *pending_update_ops(inner=True)]):
+        raise UserError(
+            f"The forward pass writes variables by itself ({', '.join(names)}): {count} times a step, with "
+            f"trainer.accumulation_steps={count}. Expected layers that keep such values in Keras variables which are "
+            "not trainable, or trainer.accumulation_steps=1."
+        )
