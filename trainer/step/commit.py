@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.step.audit import Commit, hook_writes, writes_of
+from trainer.step.audit import FORWARD, TRAINER, Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
 from trainer.step.stage import in_stage
 from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
@@ -17,7 +17,11 @@ Apply = Callable[[Network, Gradients], None]
 
 
 def commit_step(
-    objective: str, contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], apply: Apply
+    objective: str,
+    contexts: Mapping[str, StepContext],
+    hooks: Sequence[GraphHook],
+    apply: Apply,
+    pending: Iterable[tf.Operation] = (),
 ) -> tuple[Commit, dict[str, tf.Tensor]]:
     """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
 
@@ -26,15 +30,16 @@ def commit_step(
         contexts: of the networks that the objective changes, by network name, gradients filled in.
         hooks: in order.
         apply: applies gradients to one network.
+        pending: what UPDATE_OPS held after the forward pass, perhaps in an outer graph.
 
     Returns:
         The record for the audit, and the hooks' measures as float32 scalars by name.
     """
     graph = tf.compat.v1.get_default_graph()
-    for context in contexts.values():
-        collect_state_updates(context.network.state_variables, context.new_state)
-    collect_hook_updates(hooks, contexts)
+    added_by = _collect_updates(contexts, hooks, pending)
     record = Commit(objective, graph, pending_update_ops(), missing_gradients=_missing_gradients(hooks, contexts))
+    record.added_by = added_by
+    record.gradients = {name: dict(context.gradients) for name, context in contexts.items()}
     names = _names_by_handle(contexts)
     record.update_writes = [", ".join(writes_of([op], names)) for op in record.update_ops]
     with tf.control_dependencies(record.update_ops):
@@ -82,6 +87,20 @@ def commit_unless_vetoed(
     )  # `write` is traced first: it has the names
     committed, *values = tf.cond(allowed, write, hold_back)
     return committed, dict(zip(names, values, strict=True))
+
+
+def _collect_updates(
+    contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], pending: Iterable[tf.Operation]
+) -> dict[tf.Operation, str]:
+    """Fill UPDATE_OPS; return all that it holds with who put it there, what was `pending` before first."""
+    added_by = dict.fromkeys(pending, FORWARD)
+    for context in contexts.values():
+        collect_state_updates(context.network.state_variables, context.new_state)
+    added_by |= {operation: TRAINER for operation in pending_update_ops() if operation not in added_by}
+    for hook in hooks:
+        collect_hook_updates([hook], contexts)
+        added_by |= {operation: hook.name for operation in pending_update_ops() if operation not in added_by}
+    return added_by
 
 
 def _missing_gradients(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> list[str]:

@@ -219,14 +219,19 @@ class Trainer:
         vetoes = self._vetoes(contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
-        with tf.control_dependencies(pending_update_ops()):  # added the classic way while the forward pass was traced
-            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, contexts))
+        pending = pending_update_ops()  # added the classic way while the forward pass was traced
+        runs = [name for name, each in forward.passes.items() if each.called]
+        with tf.control_dependencies(pending):
+            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, contexts, pending, runs))
         values |= measures
         count = tf.cast(committed, tf.float32)
         return StepResult({name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}, vetoes)
 
-    def _commit(self, objective: Objective, contexts: dict[str, StepContext]) -> dict[str, tf.Tensor]:
-        record, measures = commit_step(objective.name, contexts, self.hooks, self.apply_gradients)
+    def _commit(
+        self, objective: Objective, contexts: dict[str, StepContext], pending: list[tf.Operation], runs: list[str]
+    ) -> dict[str, tf.Tensor]:
+        record, measures = commit_step(objective.name, contexts, self.hooks, self.apply_gradients, pending)
+        record.runs = runs
         self.commits.append(record)
         return measures
 
