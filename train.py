@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         jobs = check(arguments)
     except UserError as error:
-        return report(error, WRONG, debug=_asks_for_traceback(arguments))
+        return report(error, WRONG, debug=asks_for_traceback(arguments))
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
     return run_jobs(jobs) if jobs else DONE
@@ -82,19 +82,29 @@ def run_jobs(jobs: Sequence[Job]) -> int:
     return worst
 
 
-def run_job(job: Job) -> tuple[int, dict[str, Any]]:
-    """Run one job and return its exit code with its summary, which is empty when it failed.
+def train_job(job: Job) -> dict[str, Any]:
+    """Train, and return the summary.
 
     Args:
         job: validated.
     """
-    try:
-        from trainer.quiet import plain_warnings, quiet_start
+    from trainer.quiet import plain_warnings, quiet_start
 
-        with quiet_start():
-            from trainer.run.session import execute  # TensorFlow: seconds to import
-        with plain_warnings():
-            return DONE, execute(job.config, job.recipe, job.overrides)
+    with quiet_start():
+        from trainer.run.session import execute  # TensorFlow: seconds to import
+    with plain_warnings():
+        return execute(job.config, job.recipe, job.overrides)
+
+
+def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:
+    """Run one job and return its exit code with its summary, which is empty when it failed.
+
+    Args:
+        job: validated.
+        work: what to do with it; returns a summary.
+    """
+    try:
+        return DONE, work(job)
     except UserError as error:
         return report(error, WRONG, debug=job.config["debug"]), {}
     except NonFiniteError as error:
@@ -123,7 +133,12 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
     return code
 
 
-def _asks_for_traceback(arguments: Sequence[str]) -> bool:
+def asks_for_traceback(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for the traceback of a mistake.
+
+    Args:
+        arguments: without the program's name.
+    """
     return "debug=true" in (argument.lower().lstrip("+") for argument in arguments)
 
 

@@ -12,25 +12,54 @@ from trainer.errors import UserError, unknown_name
 Options = TypeVar("Options")
 
 
-def run_command(arguments: Sequence[str] | None, usage: str, command: Callable[[Sequence[str]], None]) -> int:
-    """Run a command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted.
+def make_main(
+    usage: str,
+    parse: Callable[[Sequence[str]], Options],
+    command: Callable[[Options], int | None],
+    *,
+    debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
+) -> Callable[..., int]:
+    """Return the `main` of a script: it takes the arguments as `run_command` does, and returns the exit code.
+
+    Args:
+        usage: what --help prints.
+        parse: makes options of the arguments.
+        command: takes the options; returns an exit code, or None when it is done.
+        debug: whether arguments ask for the traceback of a mistake.
+    """
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        return run_command(arguments, usage, lambda given: command(parse(given)), debug=debug)
+
+    return main
+
+
+def run_command(
+    arguments: Sequence[str] | None,
+    usage: str,
+    command: Callable[[Sequence[str]], int | None],
+    *,
+    debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
+) -> int:
+    """Run a command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted, or the command's own.
 
     Args:
         arguments: without the program's name; None for the process's own.
         usage: what --help prints.
-        command: takes the arguments.
+        command: takes the arguments; returns an exit code, or None when it is done.
+        debug: whether arguments ask for the traceback of a mistake.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
         print(usage)
         return DONE
     try:
-        command(arguments)
+        code = command(arguments)
     except UserError as error:
-        return report(error, WRONG)
+        return report(error, WRONG, debug=debug(arguments))
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
-    return DONE
+    return DONE if code is None else code
 
 
 def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts: Collection[str]) -> Options:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from scripts.averages import evaluate_averages, keeps_averages
-from scripts.command import parse_options, run_command
+from scripts.command import make_main, parse_options
 from trainer.errors import UserError, unknown_name
 from trainer.run.finished import BEST, LAST, read_config, restore
 
@@ -61,17 +61,7 @@ class Options:
     network: str = "model"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted.
-
-    Args:
-        arguments: without the program's name; None for the process's own.
-    """
-    return run_command(arguments, USAGE, _command)
-
-
-def _command(arguments: Sequence[str]) -> None:
-    options = parse(arguments)
+def _command(options: Options) -> None:
     config = read_config(options.run)
     path = choose_output(options)
     if options.average:
@@ -232,6 +222,8 @@ def print_model(run: FinishedRun, path: Path, rows: Sequence[Row], metrics: Mapp
     )
     console.print(f"{path} ({format_bytes(path.stat().st_size)})", soft_wrap=True)
 
+
+main = make_main(USAGE, parse, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -46,6 +46,11 @@ class ImageFiles:
         return self.size * int(np.prod(self._form.shape))
 
     @property
+    def held_bytes(self) -> int:
+        """Return how much of that lies in memory: nothing, an image is decoded when its batch is made."""
+        return 0
+
+    @property
     def labels(self) -> np.ndarray:
         """Return the class of every file, int64 [size]."""
         return np.array(self._targets.numpy(), np.int64)

@@ -62,7 +62,7 @@ class TrainingBatches:
                 "Choose a smaller batch."
             )
         self.split, self.batch_size, self.seed = split, batch_size, seed
-        self.placement = _resolve_placement(placement, split.source)
+        self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
         self._order: Callable[[tf.Tensor], tf.Tensor] = self._shuffled
@@ -154,7 +154,7 @@ class EvaluationBatches:
         """
         _check_batch_size(batch_size)
         self.split, self.batch_size = split, min(batch_size, split.size)
-        self.placement = _resolve_placement(placement, split.source)
+        self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
 
@@ -185,7 +185,16 @@ def _check_batch_size(batch_size: int) -> None:
         raise UserError(f"Received batch size {batch_size!r}; expected an integer of 1 or more.")
 
 
-def _resolve_placement(placement: str, source: Source) -> str:
+def resolve_placement(placement: str, source: Source) -> str:
+    """Return where a source's examples lie, "device" or "host".
+
+    Args:
+        placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
+        source: of the examples.
+
+    Raises:
+        UserError: another placement.
+    """
     if placement not in ("auto", "device", "host"):
         raise unknown_name("placement", placement, ("auto", "device", "host"))
     if placement == "auto":

@@ -39,6 +39,7 @@ class Assembly:
 
     Attributes:
         trainer: networks, objectives and graph hooks.
+        training: the batches of the training split.
         loop: the traced training loop.
         observer: runs what graph hooks observe on the validation split.
         evaluated: the validation and the test split with their evaluations, by name.
@@ -48,6 +49,7 @@ class Assembly:
     """
 
     trainer: Trainer
+    training: TrainingBatches
     loop: ChunkLoop
     observer: Observer
     evaluated: dict[str, Evaluated]
@@ -67,8 +69,13 @@ class Assembly:
 
     @property
     def hooks(self) -> list[Hook]:
-        """Return all hooks: those of the graph, then those of the host."""
-        return [*self.trainer.hooks, *self.host_hooks]
+        """Return all hooks: those of the graph, then those of the host; one that is both comes once."""
+        return list({id(hook): hook for hook in (*self.trainer.hooks, *self.host_hooks)}.values())
+
+    @property
+    def settled_at(self) -> int:
+        """Return the step from which evaluations count: the hooks' promises hold from there."""
+        return min(self.total_steps, max((hook.settled_at() for hook in self.trainer.hooks), default=0))
 
     @property
     def measures(self) -> list[str]:
@@ -112,7 +119,7 @@ def assemble(config: Config) -> Assembly:
     }
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
-    return Assembly(trainer, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+    return Assembly(trainer, training, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
 
 
 def _training_batches(data: Data, settings: Config, seed: int) -> TrainingBatches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,23 @@ from trainer.run.state import assign_variables, evaluation_keys, read_variables
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
+
+SPEED = "time/images_per_second"
+
+
+def report_names(measures: Sequence[str], networks: Collection[str]) -> list[str]:
+    """Return the names of the values of a training report.
+
+    Args:
+        measures: names that the step measures.
+        networks: names of the networks.
+    """
+    return [*measures, *_rate_names(networks).values(), SPEED]
+
+
+def _rate_names(networks: Collection[str]) -> dict[str, str]:
+    """Return what the learning rate of each network is called."""
+    return {name: "opt/learning_rate" if len(networks) == 1 else f"{name}/opt/learning_rate" for name in networks}
 
 
 @dataclass
@@ -125,10 +142,9 @@ class Fit:
     def _report(self) -> Report:
         values = self.loop.accumulators.read()
         self.loop.accumulators.reset()
-        for name, network in self.run.networks.items():
-            prefix = "" if len(self.run.networks) == 1 else f"{name}/"
-            values[f"{prefix}opt/learning_rate"] = float(network.optimizer.learning_rate)
-        values["time/images_per_second"] = self.run.images_per_second
+        for network, name in _rate_names(self.run.networks).items():
+            values[name] = float(self.run.networks[network].optimizer.learning_rate)
+        values[SPEED] = self.run.images_per_second
         self.final = values
         self._warn(values)
         return Report(self.run.step, "train", values)

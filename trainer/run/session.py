@@ -13,6 +13,8 @@ import tensorflow as tf
 
 from trainer.errors import UserError, did_you_mean
 from trainer.hook import HostHook
+from trainer.plan.markdown import as_markdown
+from trainer.plan.run import plan_run
 from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
@@ -24,7 +26,6 @@ from trainer.run.size import measure_size
 from trainer.run.state import run_variables
 from trainer.run.summary import build_summary, write_summary
 from trainer.run.views import Views
-from trainer.step.plan import describe_plan
 
 
 def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -41,14 +42,27 @@ def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) ->
         UserError: a mistake that the user can mend.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
     """
-    keras.utils.clear_session()
-    _set_threads(config["trainer"]["threads"])
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
-    parts = assemble(config)
-    _check_monitor(config["trainer"]["monitor"], parts.validation.names)
+    parts = prepare(config)
     make_directory(directory, config, overrides)
     fit = _fit(config, recipe, parts, directory)
     return _train(fit, parts)
+
+
+def prepare(config: Mapping[str, Any]) -> Assembly:
+    """Open the data, build everything, trace and audit the step; nothing is written, nothing trained.
+
+    Args:
+        config: the resolved config.
+
+    Raises:
+        UserError: a mistake that the user can mend.
+    """
+    keras.utils.clear_session()
+    _set_threads(config["trainer"]["threads"])
+    parts = assemble(config)
+    _check_monitor(config["trainer"]["monitor"], parts.validation.names)
+    return parts
 
 
 def _set_threads(threads: int | None) -> None:
@@ -81,11 +95,11 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         batch_size=settings["batch_size"],
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
-        plan=describe_plan(parts.trainer, parts.host_hooks, parts.measures),
+        plan=as_markdown(plan_run(config, recipe, parts)),
         best=Best(
             settings["monitor"],
             settings["monitor_mode"],
-            since=min(parts.total_steps, max((hook.settled_at() for hook in parts.trainer.hooks), default=0)),
+            since=parts.settled_at,
         ),
         pictures=views.pictures,
         embeddings=views.embeddings,

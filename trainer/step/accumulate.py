@@ -53,6 +53,7 @@ def accumulate(
         context.batch, context.losses, context.new_state = batch, sums["losses"], state[name]
         context.outputs, context.taps = kept.get("outputs"), kept["taps"][name]
         each.changed |= state[name].keys()
+        each.called = name in step.called
     return Computed(sums["losses"], sums["metrics"], {}), step.reached, sums["gradients"]
 
 
@@ -61,6 +62,7 @@ class _MicroStep:
 
     Attributes:
         reached: tensors from outside the function that depend on the latent variables, and on which the loss depends.
+        called: names of the networks that were run.
     """
 
     def __init__(self, forward: Forward, micro: MicroBatches, changes: Iterable[str], compute: Compute) -> None:
@@ -68,6 +70,7 @@ class _MicroStep:
         self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}
         self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
         self.reached: list[tf.Tensor] = []
+        self.called: set[str] = set()
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._before.values()]
         traced = tf.function(self._run, autograph=False)
         self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
@@ -101,6 +104,7 @@ class _MicroStep:
     def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
         forward = self._forward_of(index, dict(zip(self._before, state, strict=True)))
         computed = self._compute(forward, self._micro.part(index))
+        self.called = {name for name, each in forward.passes.items() if each.called}
         _refuse_writes(self._micro.count)
         share = self._micro.shares[index]
         sums: dict[str, Any] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.hook import GraphHook
+from trainer.hook import Gradients, GraphHook
 from trainer.step.context import StepContext
 
 WRITING_OPS = frozenset(
@@ -16,6 +16,8 @@ WRITING_OPS = frozenset(
     | {f"ResourceScatter{kind}" for kind in ("Add", "Sub", "Update", "Mul", "Div", "Min", "Max")}
     | {f"ResourceScatterNd{kind}" for kind in ("Add", "Sub", "Update", "Min", "Max")}
 )
+FORWARD, TRAINER = "the forward pass", "the trainer"
+"""Who puts ops into UPDATE_OPS beside hooks: code that adds to it the classic way; the trainer, for new state."""
 
 
 @dataclass
@@ -31,6 +33,10 @@ class Commit:
         hook_writes: for each hook, the names that it declares and the ops that write them in this graph.
         missing_gradients: names of trainable variables without a gradient that no hook declared frozen.
         dropped_state: names of state variables that the forward pass changes and no op writes, without frozen ones.
+        added_by: who put each op into UPDATE_OPS, in order: `FORWARD`, `TRAINER` or a hook's name. Also ops of the
+            forward pass that stand in an outer graph, where a veto puts the writing part into a branch.
+        gradients: what the optimizers were given, by network name.
+        runs: names of the networks that the objective's forward pass called.
     """
 
     objective: str
@@ -41,6 +47,9 @@ class Commit:
     hook_writes: dict[str, dict[str, list[tf.Operation]]] = field(default_factory=dict)
     missing_gradients: list[str] = field(default_factory=list)
     dropped_state: list[str] = field(default_factory=list)
+    added_by: dict[tf.Operation, str] = field(default_factory=dict)
+    gradients: dict[str, Gradients] = field(default_factory=dict)
+    runs: list[str] = field(default_factory=list)
 
 
 def written_variable(operation: tf.Operation) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.step.audit import Commit, hook_writes, writes_of
+from trainer.step.audit import FORWARD, TRAINER, Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
 from trainer.step.double_writes import refuse_double_writes
 from trainer.step.stage import in_stage
@@ -23,6 +23,7 @@ def commit_step(
     hooks: Sequence[GraphHook],
     apply: Apply,
     changed_state: Mapping[str, Collection[str]],
+    pending: Iterable[tf.Operation] = (),
 ) -> tuple[Commit, dict[str, tf.Tensor]]:
     """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
 
@@ -32,12 +33,13 @@ def commit_step(
         hooks: in order.
         apply: applies gradients to one network.
         changed_state: names of the state variables for which the forward pass gave new values, by network name.
+        pending: what UPDATE_OPS held after the forward pass, perhaps in an outer graph.
 
     Returns:
         The record for the audit, and the hooks' measures as float32 scalars by name.
     """
     graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
-    record = _write_updates(objective, contexts, hooks, changed_state)
+    record = _write_updates(objective, contexts, hooks, changed_state, pending)
     with tf.control_dependencies(record.update_ops):
         start = len(graph.get_operations())
         for context in contexts.values():
@@ -59,13 +61,12 @@ def _write_updates(
     contexts: Mapping[str, StepContext],
     hooks: Sequence[GraphHook],
     changed_state: Mapping[str, Collection[str]],
+    pending: Iterable[tf.Operation],
 ) -> Commit:
     """Fill UPDATE_OPS and return the record of it."""
     graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
     start = len(graph.get_operations())
-    for context in contexts.values():
-        collect_state_updates(context.network.state_variables, context.new_state)
-    refuse_double_writes(hooks, contexts, collect_hook_updates(hooks, contexts))
+    added_by = _collect_updates(contexts, hooks, pending)
     update_ops = pending_update_ops()
     written = writes_of(graph.get_operations()[start:], names)
     return Commit(
@@ -75,6 +76,8 @@ def _write_updates(
         update_writes=[", ".join(writes_of([op], names)) for op in update_ops],
         missing_gradients=_missing_gradients(hooks, contexts),
         dropped_state=[name for name in _unfrozen(hooks, changed_state) if name not in written],
+        added_by=added_by,
+        gradients={name: dict(context.gradients) for name, context in contexts.items()},
     )
 
 
@@ -107,6 +110,22 @@ def commit_unless_vetoed(
     )  # `write` is traced first: it has the names
     committed, *values = tf.cond(allowed, write, hold_back)
     return committed, dict(zip(names, values, strict=True))
+
+
+def _collect_updates(
+    contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], pending: Iterable[tf.Operation]
+) -> dict[tf.Operation, str]:
+    """Fill UPDATE_OPS; return all that it holds with who put it there, what was `pending` before first."""
+    added_by = dict.fromkeys(pending, FORWARD)
+    for context in contexts.values():
+        collect_state_updates(context.network.state_variables, context.new_state)
+    added_by |= {operation: TRAINER for operation in pending_update_ops() if operation not in added_by}
+    made: dict[str, list[tf.Operation]] = {}
+    for hook in hooks:
+        made |= collect_hook_updates([hook], contexts)
+        added_by |= {operation: hook.name for operation in pending_update_ops() if operation not in added_by}
+    refuse_double_writes(hooks, contexts, made)
+    return added_by
 
 
 def _missing_gradients(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> list[str]:

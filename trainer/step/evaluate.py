@@ -40,6 +40,11 @@ class Evaluator:
         self._collected: Collected = {}
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
+    @property
+    def graph(self) -> tf.Graph:
+        """Return the graph of the evaluation."""
+        return self._run.graph
+
     def of(self, trainer: Trainer) -> Evaluator:
         """Return the evaluation of the same split with other networks, objectives or hooks.
 

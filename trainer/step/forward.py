@@ -25,12 +25,14 @@ class NetworkPass:
         state: current values of the state variables, by name; starts as the hooks' `transform_statistics` leave them.
         changed: names of the state variables for which a pass returned a new value.
         layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
+        called: whether the network was run.
     """
 
     context: StepContext
     state: dict[str, tf.Tensor]
     changed: set[str] = field(default_factory=set)
     layer_losses: list[tf.Tensor] = field(default_factory=list)
+    called: bool = False
 
 
 def read_network(network: Network, hooks: Sequence[GraphHook], context: StepContext) -> NetworkPass:
@@ -107,6 +109,7 @@ class Forward:
         if name not in self.passes:
             raise unknown_name("network", name, self.passes)
         current = self.passes[name]
+        current.called = True
         network = current.context.network
         model = tapped_model(network)
         trainable = self._values(network, model.trainable_variables, current.context.weights)

@@ -15,7 +15,14 @@ BatchFunction = Callable[[tf.Tensor], Batch]
 
 
 class ChunkLoop:
-    """Trace and run chunks of steps. Building it traces and audits the step; nothing is trained yet."""
+    """Trace and run chunks of steps. Building it traces and audits the step; nothing is trained yet.
+
+    Attributes:
+        trainer: builds the step.
+        accumulators: the sums of the training metrics.
+        veto_names: of the vetoes, in the order of the flags.
+        xla: whether XLA compiles the step.
+    """
 
     def __init__(self, trainer: Trainer, batch: BatchFunction, *, xla: bool) -> None:
         """Trace the loop and audit the step in it.
@@ -31,6 +38,7 @@ class ChunkLoop:
         self.trainer = trainer
         self.accumulators = Accumulators()
         self.veto_names: list[str] = []
+        self.xla = xla
         self._batch = batch
         self._step = tf.function(self._traced_step, autograph=False, jit_compile=True) if xla else self._traced_step
         scalar = tf.TensorSpec([], tf.int64)
@@ -38,6 +46,11 @@ class ChunkLoop:
         self.accumulators.reset()
         for commit in trainer.commits:
             audit(commit)
+
+    @property
+    def loop_graph(self) -> tf.Graph:
+        """Return the graph of the whole loop; the step is in the body of its while op."""
+        return self._loop.graph
 
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
         """Run steps until done or until one is vetoed.

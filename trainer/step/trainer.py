@@ -231,16 +231,21 @@ class Trainer:
         vetoes = self._vetoes(contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
-        with tf.control_dependencies(pending_update_ops()):  # added the classic way while the forward pass was traced
-            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, changed))
+        pending = pending_update_ops()  # added the classic way while the forward pass was traced
+        with tf.control_dependencies(pending):
+            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, forward, pending))
         values |= measures
         count = tf.cast(committed, tf.float32)
         return StepResult({name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}, vetoes)
 
-    def _commit(self, objective: Objective, passes: Mapping[str, NetworkPass]) -> dict[str, tf.Tensor]:
+    def _commit(self, objective: Objective, forward: Forward, pending: list[tf.Operation]) -> dict[str, tf.Tensor]:
+        passes = {name: forward.passes[name] for name in objective.changes}
         contexts = {name: each.context for name, each in passes.items()}
         changed_state = {name: sorted(each.changed) for name, each in passes.items()}
-        record, measures = commit_step(objective.name, contexts, self.hooks, self.apply_gradients, changed_state)
+        record, measures = commit_step(
+            objective.name, contexts, self.hooks, self.apply_gradients, changed_state, pending
+        )
+        record.runs = [name for name, each in forward.passes.items() if each.called]
         self.commits.append(record)
         return measures
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hooks.freeze_layers import FreezeLayers
+from tests.support.plan import markdown_of
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_model, toy_network, values_of
 from trainer.errors import UserError
 from trainer.hook import GraphHook
@@ -17,7 +18,6 @@ from trainer.network import Network
 from trainer.objective import Objective, ObjectiveOutput
 from trainer.order import order_hooks
 from trainer.step.loop import ChunkLoop
-from trainer.step.plan import describe_plan
 from trainer.step.trainer import Trainer
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]
@@ -111,17 +111,15 @@ def test_the_freeze_of_a_whole_run_costs_neither_gradient_nor_update_and_the_pla
     assert {name for name, gradient in seen.items() if gradient is None} == set(HIDDEN) == hook.frozen()
     assert not set(HIDDEN) & loop.trainer.commits[0].apply_ops.keys()
     assert hook.projected() == set()
-    plan = describe_plan(loop.trainer, [], [])
-    assert "| toy/hidden/kernel | (6, 8) | 192 | frozen |" in plan
-    assert "| toy/logits/kernel | (8, 3) | 96 | trainable |" in plan
+    plan = markdown_of(loop)
+    assert "| toy/hidden/kernel | (6, 8) | float32 | 192 B | frozen |" in plan
+    assert "| toy/logits/kernel | (8, 3) | float32 | 96 B | trainable |" in plan
 
 
 def test_an_average_is_held_and_the_plan_says_so():
     network = toy_network(optimizer=keras.optimizers.SGD(0.1, use_ema=True))
     loop = toy_loop([named()], network=network)
-    assert "| toy/hidden/kernel | (6, 8) | 192 | frozen, projected by freeze_layers |" in describe_plan(
-        loop.trainer, [], []
-    )
+    assert "| toy/hidden/kernel | (6, 8) | float32 | 192 B | frozen, projected by freeze_layers |" in markdown_of(loop)
 
 
 @pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])

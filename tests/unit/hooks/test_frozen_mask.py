@@ -13,13 +13,13 @@ import tensorflow as tf
 from hooks.bnn_rounding import BnnRounding
 from hooks.frozen_mask import FrozenMask
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
+from tests.support.plan import markdown_of
 from tests.support.toy import FEATURES, StatelessHook, toy_batch, toy_network
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.state import assign_variables, read_variables, run_variables
 from trainer.step.context import StepContext
-from trainer.step.plan import describe_plan
 
 SHAPES = {"hidden/kernel": (6, 5), "logits/kernel": (5, 3)}
 
@@ -306,7 +306,7 @@ def test_rounding_and_a_frozen_mask_hold_their_invariants_in_one_step(tmp_path):
     values = loop.accumulators.read()
     assert values["bnn/flip_ratio"] > 0
     assert values["frozen_mask/share"] == pytest.approx(sum((~mask).sum() for mask in masks.values()) / 45)
-    plan = describe_plan(loop.trainer, [], loop.accumulators.names)
+    plan = markdown_of(loop)
     assert "| transform_weights | frozen_mask, bnn_rounding |" in plan
     assert "| project | frozen_mask, bnn_rounding |" in plan
 
@@ -314,8 +314,8 @@ def test_rounding_and_a_frozen_mask_hold_their_invariants_in_one_step(tmp_path):
 def test_the_plan_says_what_is_projected_and_which_masks_are_written():
     network = network_of()
     loop = masked_loop([frozen_mask(begin_epoch=1.0)], network)
-    plan = describe_plan(loop.trainer, [], loop.accumulators.names)
-    assert "| hidden/kernel | (6, 5) | 120 | trainable, projected by frozen_mask |" in plan
+    plan = markdown_of(loop)
+    assert "| hidden/kernel | (6, 5) | float32 | 120 B | trainable, projected by frozen_mask |" in plan
     assert "frozen_mask/mask/hidden/kernel" in plan
 
 

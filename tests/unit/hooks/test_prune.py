@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hooks.prune import Prune
+from tests.support.plan import markdown_of
 from tests.support.toy import build_context, toy_loop, toy_network, values_of
 from trainer.errors import UserError
-from trainer.step.plan import describe_plan
 
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
@@ -234,7 +234,7 @@ def test_the_state_is_named_and_declared_and_the_plan_shows_what_is_projected():
     assert set(hook.state()) == {f"mask/{kernel}" for kernel in KERNELS} | {"updates"}
     assert hook.writes() == hook.state()
     assert hook.state()[f"mask/{KERNELS[0]}"].dtype == "bool"
-    assert "trainable, projected by prune" in describe_plan(loop.trainer, [], [])
+    assert "trainable, projected by prune" in markdown_of(loop)
     assert Prune().state() == {}
     assert Prune().summary() == {}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from scripts.command import parse_options, run_command
+from scripts.command import make_main, parse_options, run_command
 from trainer.errors import UserError
 
 
@@ -63,3 +63,26 @@ def test_help_runs_nothing(flag: str, capsys):
 def test_a_fault_of_the_program_keeps_its_traceback():
     with pytest.raises(IndexError):
         run_command([], "usage", lambda arguments: arguments[0] and None)
+
+
+def test_a_main_parses_and_passes_on_what_the_command_returns(capsys):
+    main = make_main("usage", lambda arguments: [*arguments, "parsed"], lambda options: len(options))
+    assert main(["a", "b"]) == 3
+    assert make_main("usage", list, lambda options: None)(["a"]) == 0
+    assert make_main("usage", refuse, print)(["a"]) == 2
+    assert make_main("usage of it", refuse, print)(["--help"]) == 0
+    assert capsys.readouterr() == ("usage of it\n", "Error: no ['a']\n")
+
+
+def test_a_main_takes_the_arguments_of_the_process(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["script.py", "a", "b"])
+    assert make_main("usage", list, len)() == 2
+
+
+def test_a_traceback_is_shown_where_the_arguments_ask_for_it(monkeypatch, capsys):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    main = make_main("usage", refuse, print, debug=lambda arguments: "debug=true" in arguments)
+    assert main(["debug=true"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["debug=false"]) == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,184 @@
+"""Print what a run will do, without training: `python scripts/plan.py recipe=<name>`, with all that train.py takes.
+
+The data is opened, the networks are built, the step is traced and audited, as train.py does it before it starts; then
+the plan is printed, and nothing is written. A run shows the same plan, in full, in TensorBoard.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main
+from train import asks_for_traceback, check, run_job
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from trainer.config.preflight import Job
+    from trainer.plan.plan import Plan
+    from trainer.plan.sections import Section
+
+USAGE = """python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
+
+  --full       a row for every update op and variable; without it, what is alike shares a row
+  --dot        print the step as a digraph of Graphviz alone: python scripts/plan.py --dot recipe=bnn > step.dot
+  --mermaid    print the step as a flowchart of Mermaid alone
+
+Nothing is trained or written, and run_dir is not looked at. A step whose updates are not wired is refused as train.py
+refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted. For recipes, hooks
+and values see python train.py --help.
+"""
+TEXT, FULL, DOT, MERMAID = "", "--full", "--dot", "--mermaid"
+FORMS = (FULL, DOT, MERMAID)
+SWEEP = ("-m", "--multirun")
+NAME, WORD, GAP = 26, 15, 2
+"""How long names and words may be before a table breaks them, and what is between its columns, in characters."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hold the options.
+
+    Attributes:
+        job: the run to plan; None where the command line only shows a config, and has done so.
+        form: `TEXT`, `FULL`, `DOT` or `MERMAID`.
+    """
+
+    job: Job | None
+    form: str
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["--dot", "recipe=bnn"].
+
+    Raises:
+        UserError: several forms or runs, or whatever train.py refuses before it builds anything.
+    """
+    forms = list(dict.fromkeys(argument for argument in arguments if argument in FORMS))
+    if len(forms) > 1:
+        raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
+    if any(argument in SWEEP for argument in arguments):
+        raise UserError("A sweep (-m) received. Expected one run, without -m and with one value for each key.")
+    jobs = check([argument for argument in arguments if argument not in FORMS])
+    return Options(jobs[0] if jobs else None, forms[0] if forms else TEXT)
+
+
+def _command(options: Options) -> int | None:
+    if options.job is None:
+        return None
+    code, _ = run_job(options.job, lambda job: show_plan(job, options.form))
+    return code
+
+
+def show_plan(job: Job, form: str) -> dict[str, Any]:
+    """Print the plan of a job; return an empty summary.
+
+    Args:
+        job: validated.
+        form: `TEXT`, `FULL`, `DOT` or `MERMAID`.
+
+    Raises:
+        UserError: a mistake that shows when the run is built, or a step that the audit refuses.
+    """
+    from trainer.quiet import plain_warnings, quiet_start
+
+    with quiet_start():
+        from trainer.plan.run import plan_run
+        from trainer.run.session import prepare
+    with plain_warnings():
+        plan = plan_run(job.config, job.recipe, prepare(job.config))
+    from hooks.monitors.console import open_console
+
+    console = open_console()
+    if form in (DOT, MERMAID):
+        console.file.write(draw(plan, form))
+    else:
+        print_plan(console, plan, full=form == FULL)
+    return {}
+
+
+def draw(plan: Plan, form: str) -> str:
+    """Return the step as a drawing.
+
+    Args:
+        plan: of the run.
+        form: `DOT` or `MERMAID`.
+    """
+    from trainer.plan.dot import as_dot
+    from trainer.plan.mermaid import as_mermaid
+
+    return as_dot(plan) if form == DOT else as_mermaid(plan)
+
+
+def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
+    """Print the plan as tables.
+
+    Args:
+        console: to print to.
+        plan: of the run.
+        full: see `sections`.
+    """
+    from trainer.plan.sections import NONE, sections
+
+    for number, section in enumerate(sections(plan, full=full)):
+        console.print(("\n" if number else "") + section.title, style="bold")
+        console.print(_table(section, console.width) if section.rows else f"  {NONE}")
+
+
+def _table(section: Section, width: int) -> Table:
+    from rich.table import Table
+
+    heads = any(section.columns)
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heads, header_style="dim")
+    widths = column_widths(list(zip(section.columns, *section.rows, strict=True)), width)
+    for number, column in enumerate(section.columns):
+        own = widths[number] if widths else None
+        table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold", width=own)
+    previous = ""
+    for first, *others in section.rows:
+        table.add_row("" if first == previous and section.columns[0] == "when" else first, *others)
+        previous = first
+    return table
+
+
+def column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
+    """Return how wide each column should be; None where there is no room for words, so that no choice is a good one.
+
+    Names in the first column stay whole up to a length, so do the words of the others, and all bytes. What room is left
+    goes to the columns that need the least to be whole.
+
+    Args:
+        columns: cells from top to bottom, the head among them.
+        width: of the screen, in characters.
+    """
+    needed = [max(1, *map(len, column)) for column in columns]
+    widths = [min(NAME, needed[0])]
+    for column, full in zip(columns[1:], needed[1:], strict=True):
+        longest_word = max(len(word) for cell in column for word in [*cell.split(), " "])
+        widths.append(full if column[0] == "bytes" else min(WORD, longest_word))
+    spare = width - GAP * (len(widths) - 1) - sum(widths)
+    if spare < 0:
+        return None
+    wanting = sorted(range(len(widths)), key=lambda number: needed[number] - widths[number])
+    for place, number in enumerate(wanting):
+        given = min(needed[number] - widths[number], spare // (len(wanting) - place))
+        widths[number] += given
+        spare -= given
+    return widths
+
+
+main = make_main(USAGE, parse, _command, debug=asks_for_traceback)
+
+if __name__ == "__main__":
+    sys.exit(main())

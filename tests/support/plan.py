@@ -1,0 +1,105 @@
+"""The plan of a traced loop, for tests; a bench with several networks, objectives and odd names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
+from trainer.hook import GraphHook, HostHook
+from trainer.plan.markdown import as_markdown
+from trainer.plan.plan import Plan
+from trainer.plan.step import plan_step
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+
+def plan_of(loop: ChunkLoop, host_hooks: Sequence[HostHook] = ()) -> Plan:
+    """Return the plan of a loop."""
+    return plan_step(loop.trainer, host_hooks, loop.accumulators.names)
+
+
+def markdown_of(loop: ChunkLoop) -> str:
+    """Return the plan of a loop as a run shows it."""
+    return as_markdown(plan_of(loop))
+
+
+class Clip(StatelessHook):
+    """Clip a kernel, count steps in UPDATE_OPS, and report the count."""
+
+    def __init__(self, name: str = "clip", network: str = "model", *, veto: bool = False) -> None:
+        """Take a name, a network, and whether steps may be held back."""
+        super().__init__(name)
+        self.network, self.vetoes = network, veto
+
+    def build(self, context):
+        """Make the count."""
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def state(self):
+        """Return the count."""
+        return {"count": self.count}
+
+    writes = state
+
+    def projected(self):
+        """Declare the kernel."""
+        return {"toy/hidden/kernel"}
+
+    def project(self, context):
+        """Clip."""
+        kernel = context.network.trainable_variables["toy/hidden/kernel"].value
+        kernel.assign(tf.clip_by_value(kernel, -1.0, 1.0))
+
+    def veto(self, context):
+        """Hold nothing back."""
+        return {f"{self.name} never": tf.constant(False)} if self.vetoes else {}
+
+    def update_ops(self, context):
+        """Count."""
+        return [self.count.assign_add(1.0)]
+
+    def measure(self, context):
+        """Return the count."""
+        return {f"{self.name}/count": tf.convert_to_tensor(self.count)}
+
+
+class Classic(Clip):
+    """Add the update to the collection while the losses are traced, as code for TensorFlow 1 does."""
+
+    writes = StatelessHook.writes
+
+    def add_losses(self, context):
+        """Count."""
+        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, self.count.assign_add(1.0).op)
+        return {}
+
+    def update_ops(self, context):
+        """Add nothing."""
+        return []
+
+
+class Both(ToyObjective):
+    """Train one network on what another one says, too."""
+
+    def __init__(self, network: str, other: str, name: str) -> None:
+        """Take the network that is trained, and one that is only run."""
+        super().__init__(network, name)
+        self.other = other
+
+    def compute(self, forward, batch):
+        """Add the other's mean output to the loss."""
+        output = super().compute(forward, batch)
+        output.losses["other"] = tf.reduce_mean(forward(self.other, batch["inputs"]))
+        return output
+
+
+def pair_loop(hooks: Sequence[GraphHook] = ()) -> ChunkLoop:
+    """Return a loop with the networks "first" (Adam, dropout) and "second" (SGD), each trained by its objective."""
+    networks = [toy_network("first", keras.optimizers.Adam(0.1), dropout=0.5), toy_network("second")]
+    for hook in hooks:
+        hook.build(build_context(next(each for each in networks if each.name == hook.network)))
+    objectives = [ToyObjective("first", "one"), Both("second", "first", "two")]
+    return ChunkLoop(Trainer(networks, objectives, hooks, seed=0), toy_batch, xla=False)

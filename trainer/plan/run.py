@@ -1,0 +1,49 @@
+"""The plan of an assembled run: the plan of its step, with what it reports and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainer.plan.memory import estimate_memory
+from trainer.plan.plan import Metrics, Plan
+from trainer.plan.step import plan_step
+from trainer.run.assembly import Assembly
+from trainer.run.fit import report_names
+
+
+def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
+    """Return the plan of a run.
+
+    Args:
+        config: the resolved config.
+        recipe: the recipe's name.
+        parts: what it was assembled to.
+    """
+    settings = config["trainer"]
+    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer.networks))
+    monitor = f"{settings['monitor']} of the validation split, {settings['monitor_mode']}imal"
+    if parts.settled_at:
+        monitor += f", counted from step {parts.settled_at:,} on"
+    metrics = Metrics(plan.metrics.training, tuple(parts.validation.names), monitor)
+    plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts))
+    return replace(plan, memory=estimate_memory(parts, plan, settings))
+
+
+def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str, str]:
+    settings, training = config["trainer"], parts.training
+    epochs = settings["epochs"] or parts.total_steps / parts.steps_per_epoch
+    every, size = settings["evaluate_every_epochs"], settings["evaluation_batch_size"]
+    splits = [training.split, *(each.split for each in parts.evaluated.values())]
+    return {
+        "recipe": recipe,
+        "steps": f"{parts.total_steps:,} of {training.batch_size:,} examples: {_epochs(epochs)}",
+        "data": ", ".join(f"{split.size:,} {split.name}" for split in splits) + f"; on the {training.placement}",
+        "evaluation": f"every {_epochs(every) if every > 1 else 'epoch'}, {size:,} examples at a time",
+        "XLA": "compiles the step" if parts.loop.xla else "off",
+    }
+
+
+def _epochs(count: float) -> str:
+    return f"{count:.4g} epoch{'' if count == 1 else 's'}"

@@ -1,0 +1,114 @@
+"""The plan of a traced step: from the trainer, its hooks and the records of what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorflow as tf
+
+from trainer.hook import Gradients, GraphHook, HostHook
+from trainer.network import Network
+from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, Apply, Metrics, ObjectivePlan, Plan, Projection, Update
+from trainer.plan.stages import STEP_STAGES, own_stages, stages_of
+from trainer.plan.variables import Identity, identities, list_variables
+from trainer.step.audit import TRAINER, Commit, written_variable
+from trainer.step.trainer import Trainer
+
+
+def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
+    """Return the plan of a traced step, without what only a run knows: evaluation, monitor, memory.
+
+    Args:
+        trainer: after the step was traced.
+        host_hooks: in order.
+        metrics: names that training reports.
+    """
+    networks = list(trainer.networks.values())
+    known = identities(networks, trainer.hooks)
+    updates = _updates(trainer.commits)
+    written = {known[handle] for each in updates for _, handle, _ in each if handle in known}
+    objectives = [
+        _plan_objective(commit, [_as_update(each, known, trainer.networks) for each in own], trainer)
+        for commit, own in zip(trainer.commits, updates, strict=True)
+    ]
+    return Plan(
+        stages=stages_of(trainer.hooks, host_hooks),
+        objectives=tuple(objectives),
+        networks={each.name: f"{type(each.model).__name__} '{each.model.name}'" for each in networks},
+        variables=list_variables(networks, trainer.hooks, written),
+        metrics=Metrics(training=tuple(metrics)),
+    )
+
+
+_Op = tuple[tf.Operation, int | None, str]  # op, handle that it writes, who added it
+
+
+def _updates(commits: Iterable[Commit]) -> list[list[_Op]]:
+    """Return the update ops of each record; objectives in one graph share a collection, and each op counts once."""
+    seen: set[tf.Operation] = set()
+    found = []
+    for commit in commits:
+        own = {operation: by for operation, by in commit.added_by.items() if operation not in seen}
+        seen |= own.keys()
+        found.append([(operation, written_variable(operation), by) for operation, by in own.items()])
+    return found
+
+
+def _as_update(item: _Op, known: Mapping[int, Identity], networks: Mapping[str, Network]) -> Update:
+    operation, handle, by = item
+    if handle is None or handle not in known:
+        return Update(operation.type, (), by)
+    kind, owner, name = known[handle]
+    if by == TRAINER:
+        by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
+    return Update(operation.type, (_label(kind, owner, name, several=len(networks) > 1),), by)
+
+
+def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
+    """Return a name that tells a variable from those of other networks, optimizers and hooks."""
+    prefix = {
+        NETWORK: f"{owner}/" if several else "",
+        OPTIMIZER: f"optimizer/{owner}/" if several else "optimizer/",
+        HOOK: f"{owner}/",
+    }
+    return f"{prefix[kind]}{name}"
+
+
+def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer) -> ObjectivePlan:
+    changes = tuple(commit.gradients)
+    hooks = [hook for hook in trainer.hooks if hook.network in changes]
+    run = [hook for hook in trainer.hooks if hook.network in commit.runs]
+    concerned = {"transform_batch": trainer.hooks, "transform_weights": run}  # the other stages: where it changes
+    stages: dict[str, tuple[str, ...]] = {}
+    for stage in STEP_STAGES:
+        if names := tuple(hook.name for hook in concerned.get(stage, hooks) if stage in own_stages(hook)):
+            stages[stage] = names
+    return ObjectivePlan(
+        name=commit.objective,
+        runs=tuple(commit.runs),
+        changes=changes,
+        hooks=stages,
+        updates=tuple(updates),
+        applies=tuple(
+            Apply(name, _optimizer_name(trainer.networks[name]), _given(gradients))
+            for name, gradients in commit.gradients.items()
+        ),
+        projections=tuple(_projection(hook, trainer) for hook in hooks if "project" in own_stages(hook)),
+    )
+
+
+def _given(gradients: Gradients) -> tuple[str, ...]:
+    return tuple(name for name, gradient in gradients.items() if gradient is not None)
+
+
+def _projection(hook: GraphHook, trainer: Trainer) -> Projection:
+    projected = hook.projected()
+    order = [name for name in trainer.networks[hook.network].variables if name in projected]
+    return Projection(hook.name, hook.network, tuple(order))
+
+
+def _optimizer_name(network: Network) -> str:
+    optimizer = network.optimizer
+    inner = getattr(optimizer, "inner_optimizer", None)
+    outer = type(optimizer).__name__
+    return outer if inner is None else f"{outer}({type(inner).__name__})"
