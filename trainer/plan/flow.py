@@ -144,8 +144,9 @@ class _Drawing:
         """Draw up to the gradients; return the keys of what new state and gradients come from."""
         networks = [self.sources[name] for name in self.objective.runs]
         weights = networks
-        if hooks := self.objective.hooks.get("transform_weights"):
-            weights = [self._box("transform_weights", _labelled("transform_weights", hooks), HOOKS, *networks)]
+        for stage in ("transform_weights", "transform_statistics"):
+            if hooks := self.objective.hooks.get(stage):
+                weights = [self._box(stage, _labelled(stage, hooks), HOOKS, *weights)]
         lines = ("forward", *(f"runs {name}" for name in self.objective.runs))
         forward = self._box("forward", lines, WORK, self.sources[""], *weights)
         self.first = self.frame.boxes[0].key

@@ -78,7 +78,8 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
     changes = tuple(commit.gradients)
     hooks = [hook for hook in trainer.hooks if hook.network in changes]
     run = [hook for hook in trainer.hooks if hook.network in commit.runs]
-    concerned = {"transform_batch": trainer.hooks, "transform_weights": run}  # the other stages: where it changes
+    read = dict.fromkeys(("transform_weights", "transform_statistics"), run)
+    concerned = {"transform_batch": trainer.hooks, **read}  # the other stages: those of networks that it changes
     stages: dict[str, tuple[str, ...]] = {}
     for stage in STEP_STAGES:
         if names := tuple(hook.name for hook in concerned.get(stage, hooks) if stage in own_stages(hook)):

@@ -122,6 +122,9 @@ class Everywhere(StatelessHook):
     def transform_weights(self, weights, context):
         return weights
 
+    def transform_statistics(self, state, context):
+        return state
+
     def transform_gradients(self, gradients, context):
         return gradients
 
@@ -134,11 +137,12 @@ def test_stages_stand_where_they_run(draw: Callable, read: Callable):
     drawing = read(draw(plan_of(toy_loop([Everywhere("x")]))))
     key = {name: key_of(drawing, name, "hook x") for name in ("transform_batch", "transform_weights")}
     key |= {name: key_of(drawing, name, "hook x") for name in ("transform_gradients", "transform_state")}
+    key["transform_statistics"] = key_of(drawing, "transform_statistics", "hook x")
     forward, computed = key_of(drawing, "forward"), key_of(drawing, "compute_gradients")
     apply, moments = key_of(drawing, "apply_gradients"), key_of(drawing, "2 x AssignVariableOp")
     chain = ["batch", key["transform_batch"], forward, key["transform_state"], moments, apply]
     assert set(itertools.pairwise(chain)) <= arrows_of(drawing)
-    chain = ["network_0", key["transform_weights"], forward]
+    chain = ["network_0", key["transform_weights"], key["transform_statistics"], forward]
     assert set(itertools.pairwise(chain)) <= arrows_of(drawing)
     chain = [computed, key["transform_gradients"], apply]
     assert set(itertools.pairwise(chain)) <= arrows_of(drawing)
