@@ -123,7 +123,7 @@ class _MicroStep:
     def _forward_of(self, index: tf.Tensor, state: dict[tuple[str, str], tf.Tensor]) -> Forward:
         passes = {}
         for name, each in self._forward.passes.items():
-            context = replace(each.context, micro_batch=index, taps={})
+            context = replace(each.context, micro_batch=index)
             passes[name] = NetworkPass(context, {key: state[name, key] for key in each.state})
         return Forward(passes, self._forward.training)
 

@@ -190,6 +190,21 @@ def test_micro_batches_run_one_after_the_other_and_one_step_has_no_loop() -> Non
     assert "MatMul" not in ops_of(loop)  # neither the forward nor the backward pass is outside the loop
 
 
+def test_gradients_are_summed_for_the_transformed_weights_and_taken_through_the_transform_once() -> None:
+    summed = []
+
+    class Watching(Trainer):
+        def compute_gradients(self, loss, passes, upstream=None):
+            summed.extend(zip(loss, upstream, strict=True))
+            return super().compute_gradients(loss, passes, upstream)
+
+    network = plain_network()
+    ChunkLoop(Watching([network], [ToyObjective()], [Halve()], seed=0, accumulation_steps=4), toy_batch, xla=False)
+    shapes = sorted(tuple(variable.shape) for variable in network.trainable_variables.values())
+    assert sorted(tuple(tensor.shape) for tensor, _ in summed) == shapes  # of weights alone: not of the batch
+    assert all("While" in gradient.op.type for _, gradient in summed)
+
+
 def test_batch_norm_normalizes_by_micro_batch_and_its_statistics_are_written_once() -> None:
     network = toy_network()
     weights = {name: np.array(variable.value) for name, variable in network.variables.items()}
