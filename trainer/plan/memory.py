@@ -16,7 +16,7 @@ from trainer.step.audit import Commit
 
 
 def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) -> tuple[Held, ...]:
-    """Return what a run holds, item by item: an estimate for one device, mostly from above.
+    """Return what a run holds, item by item: an estimate for one device.
 
     Counted are the arrays of the data; all variables; the gradients that the optimizers get; and the activations: the
     tensors of one step at this batch size that live at once, if its ops run in the order in which they were traced
@@ -26,8 +26,8 @@ def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) ->
     Not counted are Python, TensorFlow and its threads, the traced graphs, what XLA needs to compile, batches that
     tf.data prepares ahead, scratch memory inside ops, what an evaluation collects over a split, and pictures. Measured
     on a CPU, as the peak of the resident memory less that after the imports: a run took 61 MiB (recipe=baseline) and
-    134 MiB (recipe=center_loss) beside the estimate, and 175 MiB more with XLA. From a batch of 64 to one of 512, the
-    estimate rose by 4.5 and 39.9 MiB, the measured memory by 4.5 and 44.4 MiB.
+    134 to 138 MiB (recipe=center_loss) beside the estimate, and 175 MiB more with XLA. From a batch of 64 to one of
+    512, the estimate rose by 4.5 and 39.9 MiB, the measured memory by 4.5 and 44.4 MiB.
 
     Args:
         parts: assembled.
