@@ -12,25 +12,25 @@ from trainer.errors import UserError, unknown_name
 Options = TypeVar("Options")
 
 
-def run_command(arguments: Sequence[str] | None, usage: str, command: Callable[[Sequence[str]], None]) -> int:
+def run_command(arguments: Sequence[str] | None, usage: str, command: Callable[[Sequence[str]], int | None]) -> int:
     """Run a command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted.
 
     Args:
         arguments: without the program's name; None for the process's own.
         usage: what --help prints.
-        command: takes the arguments.
+        command: takes the arguments; may return an exit code of its own.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
         print(usage)
         return DONE
     try:
-        command(arguments)
+        code = command(arguments)
     except UserError as error:
         return report(error, WRONG)
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
-    return DONE
+    return DONE if code is None else code
 
 
 def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts: Collection[str]) -> Options:

@@ -22,7 +22,7 @@ from trainer.recipe import Parts, Recipe
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.pictures import Evaluated
 from trainer.run.state import assign_variables
-from trainer.step.compile import use_xla
+from trainer.step.compile import keep_xla_off, python_ops, use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
@@ -39,6 +39,7 @@ class Assembly:
 
     Attributes:
         trainer: networks, objectives and graph hooks.
+        training: the batches that it trains on.
         loop: the traced training loop.
         observer: runs what graph hooks observe on the validation split.
         evaluated: the validation and the test split with their evaluations, by name.
@@ -48,6 +49,7 @@ class Assembly:
     """
 
     trainer: Trainer
+    training: TrainingBatches
     loop: ChunkLoop
     observer: Observer
     evaluated: dict[str, Evaluated]
@@ -108,8 +110,7 @@ def assemble(config: Config) -> Assembly:
     _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
     _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
     trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"])
-    xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
-    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    loop = _trace_loop(trainer, training, settings["compile"])
     size, placement = settings["evaluation_batch_size"], settings["placement"]
     evaluated = {
         split.name: Evaluated(split, _evaluator(trainer, split, size, placement))
@@ -117,7 +118,17 @@ def assemble(config: Config) -> Assembly:
     }
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
-    return Assembly(trainer, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+    return Assembly(trainer, training, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+
+
+def _trace_loop(trainer: Trainer, training: TrainingBatches, mode: str) -> ChunkLoop:
+    """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
+    xla = use_xla(mode, trainer.networks.values(), trainer.hooks)
+    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    if xla and (blocking := python_ops(loop.graph)):
+        keep_xla_off(mode, blocking)
+        return ChunkLoop(trainer, _batch_function(training), xla=False)
+    return loop
 
 
 def _evaluator(trainer: Trainer, split: Split, batch_size: int, placement: str) -> Evaluator:

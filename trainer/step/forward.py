@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +23,14 @@ class NetworkPass:
 
     Attributes:
         context: what the hooks of this network see.
+        hooks: of this network, in order.
         state: current values of the state variables, by name; starts as the variables' own.
         changed: names of the state variables for which a pass returned a new value.
         layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
     """
 
     context: StepContext
+    hooks: list[GraphHook]
     state: dict[str, tf.Tensor]
     changed: set[str] = field(default_factory=set)
     layer_losses: list[tf.Tensor] = field(default_factory=list)
@@ -43,12 +46,12 @@ def read_network(network: Network, hooks: Sequence[GraphHook], context: StepCont
     """
     context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
     context.weights = dict(context.latent)
-    for hook in hooks:
-        if hook.network == network.name:
-            with in_stage(hook, "transform_weights"):
-                context.weights = _same_weights(context.weights, hook.transform_weights(context.weights, context))
+    own = [hook for hook in hooks if hook.network == network.name]
+    for hook in own:
+        with in_stage(hook, "transform_weights"):
+            context.weights = _same_weights(context.weights, hook.transform_weights(context.weights, context))
     state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
-    return NetworkPass(context, state)
+    return NetworkPass(context, own, state)
 
 
 def _same_weights(before: dict[str, tf.Tensor], after: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -91,9 +94,13 @@ class Forward:
         model = tapped_model(network)
         trainable = self._values(network, model.trainable_variables, current.context.weights)
         state = self._values(network, model.non_trainable_variables, current.state)
-        outputs, new_state, losses = model.stateless_call(
-            trainable, state, inputs, training=self.training, return_losses=True
-        )
+        with ExitStack() as stack:
+            for hook in current.hooks:
+                with in_stage(hook, "around_forward"):
+                    stack.enter_context(hook.around_forward(current.context))
+            outputs, new_state, losses = model.stateless_call(
+                trainable, state, inputs, training=self.training, return_losses=True
+            )
         self._collect_state(current, model, new_state)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)

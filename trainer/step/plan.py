@@ -13,6 +13,7 @@ GRAPH_STAGES = (
     "rebuild_model",
     "transform_batch",
     "transform_weights",
+    "around_forward",
     "add_losses",
     "transform_gradients",
     "transform_state",
