@@ -8,6 +8,12 @@ import keras
 
 from trainer.errors import UserError
 
+BELONGS_TO = "belongs_to"
+"""Attribute of a layer that a hook inserted right before or behind another, as a part of it: that one's identity.
+
+It returns its first inputs as they are, in their order.
+"""
+
 
 def is_graph(layer: Any) -> bool:
     """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`.
@@ -35,7 +41,8 @@ def as_functional(model: keras.Model) -> keras.Model:
 def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
     """Return the tensor that goes into a layer in a model's own graph.
 
-    `layer.input` may be another graph's: of the model as it was before a hook rebuilt it.
+    `layer.input` may be another graph's: of the model as it was before a hook rebuilt it. What a hook put before the
+    layer as a part of it, by `BELONGS_TO`, is passed over.
 
     Args:
         model: for which `is_graph` holds.
@@ -44,11 +51,16 @@ def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
     Raises:
         UserError: it does not.
     """
-    return _single(_node(model, layer).input_tensors, layer, "inputs")
+    tensor = _single(_node(model, layer).input_tensors, layer, "inputs")
+    for node in reversed(_nodes(model)):
+        if getattr(node.operation, BELONGS_TO, None) == id(layer):
+            for before, after in zip(node.input_tensors, node.output_tensors, strict=False):
+                tensor = before if after is tensor else tensor
+    return tensor
 
 
 def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the tensor that comes out of a layer in a model's own graph.
+    """Return the tensor that comes out of a layer in a model's own graph, or of what `BELONGS_TO` it behind it.
 
     Args:
         model: for which `is_graph` holds.
@@ -57,7 +69,11 @@ def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
     Raises:
         UserError: it does not.
     """
-    return _single(_node(model, layer).output_tensors, layer, "outputs")
+    tensor = _single(_node(model, layer).output_tensors, layer, "outputs")
+    for node in _nodes(model):
+        if getattr(node.operation, BELONGS_TO, None) == id(layer) and node.input_tensors[0] is tensor:
+            tensor = node.output_tensors[0]
+    return tensor
 
 
 def _node(model: keras.Model, layer: keras.Layer) -> Any:
@@ -66,12 +82,18 @@ def _node(model: keras.Model, layer: keras.Layer) -> Any:
             f"The model '{model.name}' is a {type(model).__name__}, whose inner tensors are not known. "
             "Expected a functional or Sequential model."
         )
-    functional = model._functional if isinstance(model, keras.Sequential) else model
-    nodes = [node for level in functional._nodes_by_depth.values() for node in level if node.operation is layer]
+    nodes = [node for node in _nodes(model) if node.operation is layer]
     if len(nodes) != 1:
         found = f"is called {len(nodes)} times in" if nodes else "is not a direct part of"
         raise UserError(f"The layer '{layer.name}' {found} the model '{model.name}'. Expected one that is called once.")
     return nodes[0]
+
+
+def _nodes(model: keras.Model) -> list[Any]:
+    """Return the nodes of a model's own graph, each after those that it takes from."""
+    functional = model._functional if isinstance(model, keras.Sequential) else model
+    levels = functional._nodes_by_depth
+    return [node for depth in sorted(levels, reverse=True) for node in levels[depth]]
 
 
 def _single(tensors: list[Any], layer: keras.Layer, what: str) -> Any:

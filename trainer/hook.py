@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -170,6 +171,13 @@ class GraphHook(Hook):
         They are the moving statistics and the seed state. In training, what the pass wants to write follows from them.
         """
         return state
+
+    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        """Return a context in which a forward pass of the network is traced, such as a `gradient_override_map`.
+
+        It is entered anew for each forward pass, in evaluation as well.
+        """
+        return nullcontext()
 
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
         """Return the values to write into the state variables (moving statistics, seed state).

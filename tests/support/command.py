@@ -18,6 +18,7 @@ FOR_RECIPE = {
         "trainer.monitor": "loss/cross_entropy",  # two epochs leave the accuracy at chance, where one digit decides
         "trainer.monitor_mode": "min",
     },
+    "custom_gradient": {"model": "toy_product"},
     "center_loss": {"model": "lenet_plus_plus", "model.filters": "[2,2,2]"},
     "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
     "clothing_retrieval": {

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.ops.binary_sign import binary_sign
+from trainer.ops.overridden import declare_override
 
 
 def approx_sign(x: tf.Tensor) -> tf.Tensor:
@@ -26,4 +27,13 @@ def approx_sign(x: tf.Tensor) -> tf.Tensor:
 
         return binary_sign(latent), gradient
 
-    return quantize(tf.convert_to_tensor(x))
+    x = tf.convert_to_tensor(x)
+    quantized = quantize(x)
+    declare_override("approx_sign", [x], quantized, _piecewise_quadratic)
+    return quantized
+
+
+def _piecewise_quadratic(x: tf.Tensor) -> tf.Tensor:
+    """Return the function whose derivative the gradient is: 2x - x|x| where |x| <= 1, else the sign."""
+    limited = tf.clip_by_value(x, -1.0, 1.0)
+    return limited * (2.0 - tf.abs(limited))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.ops.overridden import declare_override
+
 GateGradient = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -24,7 +26,10 @@ def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     def draw(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         return _draw(given, seed), lambda upstream: upstream
 
-    return draw(tf.convert_to_tensor(probability))
+    probability = tf.convert_to_tensor(probability)
+    drawn = draw(probability)
+    declare_override("bernoulli_through", [probability], drawn, tf.identity)
+    return drawn
 
 
 def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -53,7 +58,15 @@ def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tens
 
         return (tf.cast(mask, x.dtype) * x, mask), gradient
 
-    return gate(tf.convert_to_tensor(features), tf.convert_to_tensor(probability))
+    features, probability = tf.convert_to_tensor(features), tf.convert_to_tensor(probability)
+    gated, mask = gate(features, probability)
+
+    def product(x: tf.Tensor, given: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        drawn = given + tf.stop_gradient(mask - given)
+        return tf.cast(drawn, x.dtype) * x, drawn
+
+    declare_override("bernoulli_gate", [features, probability], (gated, mask), product)
+    return gated, mask
 
 
 def _draw(probability: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.errors import UserError, unknown_name
+from trainer.ops.overridden import declare_override
 from trainer.ops.ste_sign import ste_sign
 
 MODES = ("activations", "weights")
@@ -53,4 +54,6 @@ def _levels(unit: tf.Tensor, k_bit: int) -> tf.Tensor:
         # Not a division: XLA turns one into this product, and the levels would depend on who compiled.
         return tf.round(value * steps) * (1.0 / steps), lambda upstream: upstream
 
-    return quantize(unit)
+    levels = quantize(unit)
+    declare_override("dorefa", [unit], levels, tf.identity)
+    return levels

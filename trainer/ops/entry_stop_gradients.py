@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.ops.overridden import declare_override
+
 
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Return `target` bit for bit, with the gradient mask * upstream.
@@ -36,7 +38,9 @@ def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
         return tf.identity(value), gradient
 
-    return stop(target)
+    stopped = stop(target)
+    declare_override("entry_stop_gradients", [target], stopped, None)
+    return stopped
 
 
 def _broadcasts_to(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.ops.binary_sign import binary_sign
+from trainer.ops.overridden import declare_override
 
 
 def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
@@ -26,4 +27,7 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
 
         return binary_sign(latent), gradient
 
-    return quantize(tf.convert_to_tensor(x))
+    x = tf.convert_to_tensor(x)
+    quantized = quantize(x)
+    declare_override("ste_sign", [x], quantized, lambda latent: tf.clip_by_value(latent, -clip_value, clip_value))
+    return quantized

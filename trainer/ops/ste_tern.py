@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.ops.overridden import declare_override
+
 
 def ste_tern(
     x: tf.Tensor, *, threshold: float = 0.05, ternary_weight_networks: bool = False, clip_value: float = 1.0
@@ -33,4 +35,7 @@ def ste_tern(
         value = tf.cast(wide > limit, latent.dtype) - tf.cast(wide < -limit, latent.dtype)
         return tf.where(tf.math.is_nan(latent), latent, value), gradient
 
-    return quantize(tf.convert_to_tensor(x))
+    x = tf.convert_to_tensor(x)
+    quantized = quantize(x)
+    declare_override("ste_tern", [x], quantized, lambda latent: tf.clip_by_value(latent, -clip_value, clip_value))
+    return quantized

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.ops.hard_sigmoid import hard_sigmoid
+from trainer.ops.overridden import declare_override
 
 
 def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
@@ -31,4 +32,7 @@ def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
         value = tf.where(draw < hard_sigmoid(tf.cast(latent, tf.float32)), ones, -ones)
         return tf.where(tf.math.is_nan(latent), latent, value), gradient
 
-    return quantize(tf.convert_to_tensor(x))
+    x = tf.convert_to_tensor(x)
+    drawn = quantize(x)
+    declare_override("stochastic_sign", [x], drawn, lambda latent: tf.clip_by_value(latent, -1.0, 1.0))
+    return drawn

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.ops.binary_sign import binary_sign
+from trainer.ops.overridden import declare_override
 
 
 def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
@@ -30,4 +31,12 @@ def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
 
         return binary_sign(latent), gradient
 
-    return quantize(tf.convert_to_tensor(x))
+    def sign_swish(latent: tf.Tensor) -> tf.Tensor:
+        scaled = beta * tf.cast(latent, tf.float32)
+        share = tf.sigmoid(scaled)
+        return tf.cast(2.0 * share * (1.0 + scaled * (1.0 - share)) - 1.0, latent.dtype)
+
+    x = tf.convert_to_tensor(x)
+    quantized = quantize(x)
+    declare_override("swish_sign", [x], quantized, sign_swish)
+    return quantized

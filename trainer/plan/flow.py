@@ -144,7 +144,7 @@ class _Drawing:
         """Draw up to the gradients; return the keys of what new state and gradients come from."""
         networks = [self.sources[name] for name in self.objective.runs]
         weights = networks
-        for stage in ("transform_weights", "transform_statistics"):
+        for stage in ("transform_weights", "transform_statistics", "around_forward"):
             if hooks := self.objective.hooks.get(stage):
                 weights = [self._box(stage, _labelled(stage, hooks), HOOKS, *weights)]
         lines = ("forward", *(f"runs {name}" for name in self.objective.runs))

@@ -12,6 +12,7 @@ STEP_STAGES = (
     "transform_batch",
     "transform_weights",
     "transform_statistics",
+    "around_forward",
     "add_losses",
     "transform_gradients",
     "transform_state",

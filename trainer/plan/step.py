@@ -78,7 +78,7 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
     changes = tuple(commit.gradients)
     hooks = [hook for hook in trainer.hooks if hook.network in changes]
     run = [hook for hook in trainer.hooks if hook.network in commit.runs]
-    read = dict.fromkeys(("transform_weights", "transform_statistics"), run)
+    read = dict.fromkeys(("transform_weights", "transform_statistics", "around_forward"), run)
     concerned = {"transform_batch": trainer.hooks, **read}  # the other stages: those of networks that it changes
     stages: dict[str, tuple[str, ...]] = {}
     for stage in STEP_STAGES:

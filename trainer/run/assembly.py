@@ -22,7 +22,7 @@ from trainer.recipe import Parts, Recipe
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.state import assign_variables
 from trainer.run.views import Evaluated
-from trainer.step.compile import use_xla
+from trainer.step.compile import keep_xla_off, python_ops, use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
@@ -110,8 +110,7 @@ def assemble(config: Config) -> Assembly:
     _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
     parts = settings["accumulation_steps"]
     trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"], accumulation_steps=parts)
-    xla = use_xla(settings["compile"], recipe.networks, graph_hooks)
-    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    loop = _trace_loop(trainer, training, settings["compile"])
     size, placement = settings["evaluation_batch_size"], settings["placement"]
     evaluated = {
         split.name: Evaluated(split, _evaluator(trainer, split, size, placement))
@@ -130,6 +129,16 @@ def _training_batches(data: Data, settings: Config, seed: int) -> TrainingBatche
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
     )
+
+
+def _trace_loop(trainer: Trainer, training: TrainingBatches, mode: str) -> ChunkLoop:
+    """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
+    xla = use_xla(mode, trainer.networks.values(), trainer.hooks)
+    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    if xla and (blocking := python_ops(loop.graph)):
+        keep_xla_off(mode, blocking)
+        return ChunkLoop(trainer, _batch_function(training), xla=False)
+    return loop
 
 
 def _evaluator(trainer: Trainer, split: Split, batch_size: int, placement: str) -> Evaluator:

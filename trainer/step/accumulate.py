@@ -124,7 +124,7 @@ class _MicroStep:
         passes = {}
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
-            passes[name] = NetworkPass(context, {key: state[name, key] for key in each.state})
+            passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
         return Forward(passes, self._forward.training)
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:

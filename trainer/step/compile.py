@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Sequence
 
 import keras
 import tensorflow as tf
@@ -12,13 +13,15 @@ from trainer.hook import GraphHook
 from trainer.network import Network
 
 CONVOLUTIONS = "Conv"
+PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def use_xla(mode: str, networks: Iterable[Network], hooks: Iterable[GraphHook]) -> bool:
     """Return whether to compile the step with XLA.
 
     "auto" compiles on a GPU; on a CPU it compiles dense models only, since XLA:CPU convolutions were measured up to
-    100 times slower than TensorFlow's own. A hook that XLA cannot compile keeps it off.
+    100 times slower than TensorFlow's own. A hook that XLA cannot compile keeps it off, with a warning where it would
+    have been on.
 
     Args:
         mode: "auto", "on" or "off".
@@ -33,11 +36,42 @@ def use_xla(mode: str, networks: Iterable[Network], hooks: Iterable[GraphHook]) 
         raise UserError(
             f"trainer.compile=on received, but XLA cannot compile {', '.join(blocking)}. Use trainer.compile=auto."
         )
-    if mode != "auto" or blocking:
+    if mode != "auto":
         return mode == "on"
-    if tf.config.list_physical_devices("GPU"):
-        return True
-    return all(_is_dense(network.model) for network in networks)
+    pays = bool(tf.config.list_physical_devices("GPU")) or all(_is_dense(network.model) for network in networks)
+    if pays and blocking:
+        warnings.warn(f"XLA stays off: it cannot compile {', '.join(blocking)}.", stacklevel=2)
+    return pays and not blocking
+
+
+def python_ops(graph: tf.Graph) -> list[str]:
+    """Return the names of the ops that call Python, such as `tf.numpy_function`, which XLA cannot compile.
+
+    Args:
+        graph: of a traced function; the functions that its ops call are searched, too.
+    """
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    return list(dict.fromkeys(node.name for node in nodes if node.op in PYTHON_OPS))
+
+
+def keep_xla_off(mode: str, ops: Sequence[str]) -> None:
+    """Say that XLA stays off because of ops in the step that call Python.
+
+    Args:
+        mode: "auto" or "on".
+        ops: their names, at least one.
+
+    Raises:
+        UserError: "on", so that XLA was asked for.
+    """
+    reason = f"the step calls Python at {ops[0]}{f' and {len(ops) - 1} more ops' if len(ops) > 1 else ''}"
+    if mode == "on":
+        raise UserError(
+            f"trainer.compile=on received, but XLA cannot compile the step: {reason} (tf.numpy_function or "
+            "tf.py_function). Use trainer.compile=auto, or TensorFlow ops in its place."
+        )
+    warnings.warn(f"XLA stays off: {reason}, which it cannot compile.", stacklevel=2)
 
 
 def _is_dense(model: keras.Model) -> bool:

@@ -11,6 +11,7 @@ from trainer.hook import Arrays
 from trainer.objective import Batch
 from trainer.step.forward import Forward
 from trainer.step.metrics import example_weights
+from trainer.step.python_errors import python_errors
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -62,7 +63,8 @@ class Evaluator:
         Args:
             step: steps made so far.
         """
-        values, self._collected = self._run(tf.constant(step, tf.int64))
+        with python_errors():
+            values, self._collected = self._run(tf.constant(step, tf.int64))
         return {name: float(value) for name, value in zip(self.names, values.numpy(), strict=True)}
 
     def collected(self, objective: str) -> Arrays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ class NetworkPass:
 
     Attributes:
         context: what the hooks of this network see.
+        hooks: of this network, in order.
         state: current values of the state variables, by name; starts as the hooks' `transform_statistics` leave them.
         changed: names of the state variables for which a pass returned a new value.
         layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
@@ -29,6 +31,7 @@ class NetworkPass:
     """
 
     context: StepContext
+    hooks: list[GraphHook]
     state: dict[str, tf.Tensor]
     changed: set[str] = field(default_factory=set)
     layer_losses: list[tf.Tensor] = field(default_factory=list)
@@ -55,7 +58,7 @@ def read_network(network: Network, hooks: Sequence[GraphHook], context: StepCont
             context.weights = _same_tensors("transform_weights", context.weights, after)
         with in_stage(hook, "transform_statistics"):
             state = _same_tensors("transform_statistics", state, hook.transform_statistics(state, context))
-    return NetworkPass(context, state)
+    return NetworkPass(context, own, state)
 
 
 def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:
@@ -114,9 +117,13 @@ class Forward:
         model = tapped_model(network)
         trainable = self._values(network, model.trainable_variables, current.context.weights)
         state = self._values(network, model.non_trainable_variables, current.state)
-        outputs, new_state, losses = model.stateless_call(
-            trainable, state, inputs, training=self.training, return_losses=True
-        )
+        with ExitStack() as stack:
+            for hook in current.hooks:
+                with in_stage(hook, "around_forward"):
+                    stack.enter_context(hook.around_forward(current.context))
+            outputs, new_state, losses = model.stateless_call(
+                trainable, state, inputs, training=self.training, return_losses=True
+            )
         self._collect_state(current, model, new_state)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)

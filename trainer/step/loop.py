@@ -9,6 +9,7 @@ import tensorflow as tf
 from trainer.objective import Batch
 from trainer.step.audit import audit
 from trainer.step.metrics import Accumulators
+from trainer.step.python_errors import python_errors
 from trainer.step.trainer import Trainer
 
 BatchFunction = Callable[[tf.Tensor], Batch]
@@ -22,6 +23,7 @@ class ChunkLoop:
         accumulators: the sums of the training metrics.
         veto_names: of the vetoes, in the order of the flags.
         xla: whether XLA compiles the step.
+        graph: in which the step itself was traced.
     """
 
     def __init__(self, trainer: Trainer, batch: BatchFunction, *, xla: bool) -> None:
@@ -36,6 +38,7 @@ class ChunkLoop:
             UserError: the audit refuses the step.
         """
         self.trainer = trainer
+        self.graph = tf.Graph()
         self.accumulators = Accumulators()
         self.veto_names: list[str] = []
         self.xla = xla
@@ -62,12 +65,14 @@ class ChunkLoop:
         Returns:
             Steps made since the start of the run, and the names of the vetoes that held back the next one.
         """
-        step, flags = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
+        with python_errors():
+            step, flags = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
         raised = [name for name, flag in zip(self.veto_names, flags.numpy(), strict=True) if flag]
         return int(step) - bool(raised), raised
 
     def _traced_step(self, step: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the sums and counts [metrics, 2] and the veto flags [vetoes] of one step; note their names."""
+        self.graph = tf.compat.v1.get_default_graph()
         result = self.trainer.train_step(step, batch)
         self.accumulators.names = list(result.sums)
         self.veto_names = list(result.vetoes)

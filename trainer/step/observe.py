@@ -9,6 +9,7 @@ from trainer.hook import Arrays, GraphHook
 from trainer.input.batches import EvaluationBatches
 from trainer.input.data import Split
 from trainer.objective import Batch
+from trainer.step.python_errors import python_errors
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -45,13 +46,14 @@ class Observer:
         observed: dict[str, Arrays] = {}
         for limit, batches in self._batches.items():
             function = self._functions.setdefault(limit, self._function(limit))
-            parts = [
-                {hook: {name: value.numpy() for name, value in values.items()} for hook, values in part.items()}
-                for part in (
-                    function(tf.constant(step, tf.int64), tf.constant(index, tf.int64))
-                    for index in range(batches.count)
-                )
-            ]
+            with python_errors():
+                parts = [
+                    {hook: {name: value.numpy() for name, value in values.items()} for hook, values in part.items()}
+                    for part in (
+                        function(tf.constant(step, tf.int64), tf.constant(index, tf.int64))
+                        for index in range(batches.count)
+                    )
+                ]
             for hook, values in parts[0].items():
                 observed[hook] = {name: np.concatenate([p[hook][name] for p in parts])[:limit] for name in values}
         return observed

@@ -98,10 +98,7 @@ class Trainer:
             batch: as the input gives it.
         """
         self.commits = []
-        for hook in self.hooks:
-            with in_stage(hook, "transform_batch"):
-                context = self._context(hook.network, step, batch, objective="", training=True)
-                batch = hook.transform_batch(batch, context)
+        batch = self.transform_batch(step, batch)
         result = StepResult()
         for objective in self.objectives:
             prefix = f"{objective.name}/" if len(self.objectives) > 1 else ""
@@ -109,6 +106,19 @@ class Trainer:
             result.sums |= {prefix + name: value for name, value in part.sums.items()}
             result.vetoes |= {prefix + name: value for name, value in part.vetoes.items()}
         return result
+
+    def transform_batch(self, step: tf.Tensor, batch: Batch) -> Batch:
+        """Return the batch that the hooks make of it for training.
+
+        Args:
+            step: int64 scalar.
+            batch: as the input gives it.
+        """
+        for hook in self.hooks:
+            with in_stage(hook, "transform_batch"):
+                context = self._context(hook.network, step, batch, objective="", training=True)
+                batch = hook.transform_batch(batch, context)
+        return batch
 
     def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool) -> Forward:
         """Return a forward pass with the weights of every network read and transformed.

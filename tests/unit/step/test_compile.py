@@ -34,6 +34,15 @@ def test_auto_compiles_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hook_that_xla_cannot_compile_keeps_it_off_or_is_named() -> None:
     hook = StatelessHook("numpy_forward")
     hook.supports_xla = False
-    assert not use_xla("auto", [toy_network()], [hook])
+    with pytest.warns(UserWarning, match="XLA stays off: it cannot compile numpy_forward"):
+        assert not use_xla("auto", [toy_network()], [hook])
     with pytest.raises(UserError, match="XLA cannot compile numpy_forward"):
         use_xla("on", [toy_network()], [hook])
+
+
+def test_nothing_is_said_where_xla_would_have_stayed_off_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
+    hook = StatelessHook("numpy_forward")
+    hook.supports_xla = False
+    assert not use_xla("auto", [convolutional()], [hook])
+    assert not use_xla("off", [toy_network()], [hook])

@@ -1,0 +1,115 @@
+"""Another backward pass for layers, or for all ops of a type; the forward pass stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.freezing.upstream import with_upstream_layers
+from hooks.gradients.insert import choose_layers, put_on, take_off
+from hooks.gradients.op_types import override_ops
+from hooks.gradients.parse import parse_backward
+from hooks.options import check_patterns
+from trainer.errors import UserError
+from trainer.hook import GraphHook
+from trainer.ops.backward import Backward
+from trainer.step.context import StepContext
+
+EVERY_LAYER = "*"
+
+
+class GradientOverride(GraphHook):
+    """Override what goes backward through layers, or through ops of a type, of an unmodified Keras model.
+
+    With `layers`, the gradient of a layer's inputs is overridden: what comes before the layer changes, the layer's own
+    weights and all that comes after keep their gradients. With `op_type`, the gradients of all inputs of every such op
+    in the network's forward pass are: for a MatMul that is the kernel, too.
+
+    A backward pass replaces the gradient, as "identity", "round_through", "hard_tanh_through" and "guided_relu" do, or
+    changes the one that there is, as "clip", "reverse" and "scale" do; see `trainer.ops.backwards` for the formulas.
+    One that replaces returns one gradient for each input, in its shape. One of the user's own is a function that
+    returns a `trainer.ops.backward.Backward`, named by a `_target_`.
+
+    Where gradients go in evaluation nobody asks: the forward pass is the same with and without this hook. The stripped
+    model is the one that it was given.
+
+    State saved: none.
+    """
+
+    priority = 90  # what other hooks insert is in the graph by then, and the layers that they look at are still bare
+
+    def __init__(
+        self,
+        *,
+        layers: str | Sequence[str] | None,
+        backward: str | Mapping[str, Any] | Backward = "clip",
+        op_type: str | None = None,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of layers; None or "*" with an op_type.
+            backward: name of the catalogue, or a dict with its arguments such as {"name": "reverse", "factor": 0.5}, or
+                a `Backward`.
+            op_type: type of TensorFlow ops such as "Relu"; None for layers.
+            network: name of the network.
+
+        Raises:
+            UserError: an option has the wrong type or value, or two of them contradict each other.
+        """
+        self.backward = parse_backward(backward)
+        given: Any = op_type  # a config may hold anything
+        if given is not None and (not isinstance(given, str) or not given.isidentifier()):
+            raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
+        if op_type is None and layers is None:
+            raise UserError("Neither layers nor op_type was given. Expected one of them.")
+        if op_type is not None and layers not in (None, EVERY_LAYER, [EVERY_LAYER]):
+            raise UserError(
+                f"layers={layers} and op_type={op_type} received. Expected one of them: an op_type counts in the whole "
+                "network."
+            )
+        self.layers = None if op_type is not None or layers is None else check_patterns("layers", layers)
+        self.op_type = op_type
+        self.network = network
+        self._paths: list[str] = []
+
+    @property
+    def _name(self) -> str:
+        return self.name or "gradient_override"
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        if self.layers is None:
+            return model
+        chosen = choose_layers(model, self.layers)
+        if not any(_has_weights_before(model, path, layer) for path, layer in reversed(chosen.items())):
+            raise UserError(
+                f"hooks.{self._name}: no layer with weights comes before {', '.join(chosen)}, so nothing would get "
+                "another gradient. Expected layers further up."
+            )
+        self._paths = list(chosen)
+        return put_on(model, chosen, self.backward, self._name)
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        return take_off(model, self._name)
+
+    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        if self.op_type is None or not context.training:
+            return nullcontext()
+        return override_ops(self.op_type, self.backward, self._name)
+
+    def summary(self) -> dict[str, Any]:
+        return {"backward": self.backward.name, "layers_overridden": self._paths, "op_type": self.op_type}
+
+
+def _has_weights_before(model: keras.Model, path: str, layer: keras.Layer) -> bool:
+    inside = {id(each) for each in layer._flatten_layers()}
+    before = with_upstream_layers(model, {path: layer}) - inside
+    return any(each.trainable_weights for each in model._flatten_layers() if id(each) in before)

@@ -1,0 +1,123 @@
+"""The toy network (b + c) * (c + k) with the gradient that is worked out on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError, unknown_name
+from trainer.ops.override_gradient import override_gradient
+
+REGISTERED = "HooklineToyProduct"
+
+
+def product(b: Any, c: Any, k: Any) -> Any:
+    """Return a = d * e with d = b + c and e = c + k; NumPy arrays or tensors.
+
+    Args:
+        b: float [batch, n].
+        c: float [n].
+        k: float [n].
+    """
+    return (b + c) * (c + k)
+
+
+def product_gradients(upstream: tf.Tensor, inputs: Sequence[tf.Tensor], outputs: Any = None) -> list[tf.Tensor]:
+    """Return dL/db, dL/dc and dL/dk by the chain rule: e g, (e + d) g and d g, with g = dL/da, over the batch.
+
+    Args:
+        upstream: g, [batch, n].
+        inputs: b, c and k.
+        outputs: a; not needed.
+    """
+    b, c, k = inputs
+    d, e = tf.add(b, c), tf.add(c, k)
+    return [e * upstream, tf.reduce_sum((e + d) * upstream, axis=0), tf.reduce_sum(d * upstream, axis=0)]
+
+
+@tf.RegisterGradient(REGISTERED)
+def _registered(operation: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]:
+    return product_gradients(upstream, list(operation.inputs))
+
+
+def _by_override_gradient(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    return override_gradient(product, product_gradients, [b, c, k], name="product")
+
+
+def _by_numpy(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    output = tf.TensorSpec(b.shape, b.dtype)
+    return override_gradient(product, product_gradients, [b, c, k], numpy_output=output, name="product")
+
+
+def _by_override_map(b: tf.Tensor, c: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+    with tf.compat.v1.get_default_graph().gradient_override_map({"PyFunc": REGISTERED}):
+        result = tf.numpy_function(lambda *arrays: np.asarray(product(*arrays)), [b, c, k], b.dtype)
+    return tf.ensure_shape(result, b.shape)
+
+
+ROUTES: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "override_gradient": _by_override_gradient,
+    "numpy": _by_numpy,
+    "override_map": _by_override_map,
+    "tensorflow": product,
+}
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class ToyProduct(keras.layers.Layer):
+    """Compute (b + c) * (c + k) of its input b and its weights c and k."""
+
+    def __init__(self, route: str = "override_gradient", **options: Any) -> None:
+        """Take a route.
+
+        Args:
+            route: a key of ROUTES: how the gradient is given.
+            **options: those of every Keras layer, such as name and dtype.
+
+        Raises:
+            UserError: an unknown route.
+        """
+        super().__init__(**options)
+        if route not in ROUTES:
+            raise unknown_name("route", route, ROUTES)
+        self.route = route
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        start = keras.initializers.TruncatedNormal(stddev=0.1)
+        self.c = self.add_weight((input_shape[-1],), initializer=start, name="c")
+        self.k = self.add_weight((input_shape[-1],), initializer=start.clone(), name="k")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return ROUTES[self.route](inputs, tf.convert_to_tensor(self.c), tf.convert_to_tensor(self.k))
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "route": self.route}
+
+
+def toy_product(input_shape: Sequence[int], classes: int, *, route: str = "override_gradient") -> keras.Model:
+    """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry.
+
+    Args:
+        input_shape: of one example, without the batch: as many numbers as there are classes.
+        classes: number of logits.
+        route: how the layer gets its gradient: "override_gradient" (a forward of TensorFlow), "numpy" (a forward of
+            NumPy), "override_map" (the classic API; Keras's own `fit` would ignore it), or "tensorflow" (nothing is
+            overridden).
+
+    Returns:
+        A functional model: [batch, classes] to logits [batch, classes].
+
+    Raises:
+        UserError: another input shape, or an unknown route.
+    """
+    if tuple(input_shape) != (classes,):
+        raise UserError(
+            f"toy_product got inputs of shape {tuple(input_shape)} for {classes} classes. Expected as many numbers as "
+            "classes: data=toy_points, or another model."
+        )
+    inputs = keras.Input((classes,), name="b")
+    return keras.Model(inputs, ToyProduct(route, name="product")(inputs), name="toy_product")

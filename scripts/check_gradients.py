@@ -1,0 +1,109 @@
+"""Compare the gradients that a run overrides with true ones: `python scripts/check_gradients.py recipe=<name> ...`.
+
+Every overridden or custom gradient of the traced training step is compared with central differences of its forward
+pass, and with the derivative of the surrogate that it declares. It is exact, or that of its surrogate, or changed on
+purpose, or undeclared; or it is wrong, and then the command fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import run_command
+from train import DONE, FAILED
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from trainer.step.gradient_probe import Compared
+
+USAGE = """python scripts/check_gradients.py recipe=<name> [key=value ...]
+
+Takes what train.py takes, and trains nothing: the gradients of the first step are looked at.
+
+  exact        the derivative of the forward pass, as finite differences give it
+  surrogate    the derivative of the function that it declares
+  on purpose   declared as no function's: clipped, reversed, scaled, guided, stopped
+  undeclared   neither the derivative of the forward pass nor declared, such as tf.custom_gradient in a layer of yours
+  not measured in half precision, which is too coarse for finite differences
+  wrong        not the derivative of what it declares; the command exits with 1
+
+"from" is how far it is from the other gradient, relative to the larger of the two.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return the exit code: 0 nothing wrong, 1 a wrong gradient, 2 a mistake of the user.
+
+    Args:
+        arguments: without the program's name; None for the process's own.
+    """
+    return run_command(arguments, USAGE, _command)
+
+
+def _command(arguments: Sequence[str]) -> int:
+    compared = check(arguments)
+    print_table(compared)
+    return FAILED if any(each.verdict == "wrong" for each in compared) else DONE
+
+
+def check(arguments: Sequence[str]) -> list[Compared]:
+    """Return every overridden gradient of the run that a command line describes, compared.
+
+    Args:
+        arguments: of train.py.
+
+    Raises:
+        UserError: a mistake in them, or several runs.
+    """
+    from trainer.config.command import parse_command  # Hydra: not needed for --help
+    from trainer.config.preflight import preflight
+    from trainer.quiet import plain_warnings, quiet_start
+
+    command = parse_command(arguments)
+    if command.sweep or command.display:
+        raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
+    (job,) = preflight(command)
+    with quiet_start():
+        import keras
+
+        from trainer.run.assembly import assemble
+        from trainer.step.gradient_probe import compare_gradients
+    keras.utils.clear_session()
+    with plain_warnings():
+        parts = assemble(job.config)
+        return compare_gradients(parts.trainer, parts.training.batch)
+
+
+def print_table(compared: Sequence[Compared]) -> None:
+    """Print one line for each gradient.
+
+    Args:
+        compared: in the order of the step.
+    """
+    from rich.table import Table
+
+    from hooks.monitors.console import open_console
+
+    console = open_console()
+    if not compared:
+        console.print("No gradient of the training step is overridden.")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("gradient", "verdict", "from true", "from surrogate", "op"):
+        table.add_column(column, justify="right" if column.startswith("from") else "left", no_wrap=column != "op")
+    for each in compared:
+        distances = ["" if value is None else f"{value:.1e}" for value in (each.true, each.declared)]
+        table.add_row(each.name, each.verdict, *distances, each.op)
+    console.print(table)
+    wrong = [each.name for each in compared if each.verdict == "wrong"]
+    if wrong:
+        console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True, highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

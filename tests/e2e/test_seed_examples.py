@@ -1,0 +1,422 @@
+"""Small classic programs of TensorFlow 1, with the values that are claimed for them, beside what does it here.
+
+Each claim is run as it was made, in a graph and a session, and then with the mechanism of this project. Where
+TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks.center_loss import CenterLoss
+from hooks.freeze_layers import FreezeLayers
+from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
+from trainer.errors import UserError
+from trainer.input.batches import TrainingBatches
+from trainer.input.data import Data, Split
+from trainer.input.source import ArraySource
+from trainer.network import Network
+from trainer.objective import Objective, ObjectiveOutput
+from trainer.ops.center_update import center_change, center_sums
+from trainer.ops.entry_stop_gradients import entry_stop_gradients
+from trainer.ops.round_through import round_through
+from trainer.ops.straight_through import straight_through
+from trainer.step.context import StepContext
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+v1 = tf.compat.v1
+
+
+@contextmanager
+def session() -> Iterator[v1.Session]:
+    """Open a new graph, and a session of it."""
+    with tf.Graph().as_default(), v1.Session() as opened:
+        yield opened
+
+
+def value_and_gradient(function: Callable[[tf.Tensor], tf.Tensor], x: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return a function's value and gradient in a traced function."""
+
+    def traced(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        y = function(x)
+        return y, tf.gradients(y, x)[0]
+
+    y, gradient = tf.function(traced, autograph=False)(tf.constant(x))
+    return y.numpy(), gradient.numpy()
+
+
+# One function forward, another backward.
+
+
+def test_f_forward_and_g_backward() -> None:
+    x = np.array([-1.2, 0.3, 2.0], np.float32)
+
+    def classic(x: tf.Tensor) -> tf.Tensor:
+        t = x**3
+        return t + tf.stop_gradient(tf.sin(x) - t)
+
+    for function in (classic, lambda x: straight_through(tf.sin(x), x**3)):
+        y, gradient = value_and_gradient(function, x)
+        np.testing.assert_allclose(y, np.sin(x), atol=1e-6)
+        np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-6)
+
+
+def test_rounding_forward_and_the_identity_backward() -> None:
+    x = np.array([-1.5, -0.4, 0.5, 0.6, 1.5, 2.5], np.float32)
+
+    def classic(x: tf.Tensor) -> tf.Tensor:
+        return x + keras.ops.stop_gradient(keras.ops.round(x) - x)
+
+    for function in (classic, round_through):
+        y, gradient = value_and_gradient(function, x)
+        np.testing.assert_array_equal(y, [-2, 0, 0, 1, 2, 2])  # half to even
+        np.testing.assert_array_equal(gradient, np.ones_like(x))
+    assert tf.function(lambda x: tf.gradients(tf.round(x), x), autograph=False)(tf.constant(x)) == [None]
+
+
+def test_the_gradient_of_some_entries_stops() -> None:
+    x = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
+    mask = tf.constant([1.0, 0.0, 0.0, 1.0])
+
+    def classic(target: tf.Tensor) -> tf.Tensor:
+        other = tf.abs(mask - 1)
+        return tf.stop_gradient(other * target) + mask * target
+
+    for function in (classic, lambda target: entry_stop_gradients(target, mask)):
+        y, gradient = value_and_gradient(lambda x, function=function: function(x) ** 2, x)
+        np.testing.assert_array_equal(y, x**2)
+        np.testing.assert_array_equal(gradient, mask * 2.0 * x)
+
+
+# Tensors and variables.
+
+
+def test_adding_to_a_variable_makes_tensors_and_leaves_the_variable() -> None:
+    with session() as run:
+        variable = a = v1.Variable([1], use_resource=False)
+        run.run(v1.global_variables_initializer())
+        found = [(a.eval().tolist(), repr(a))]
+        a = a + 1
+        found.append((a.eval().tolist(), repr(a)))
+        b = a + 1
+        found.append((b.eval().tolist(), repr(b)))
+        assert [value for value, _ in found] == [[1], [2], [3]]
+        assert found[0][1] == "<tf.Variable 'Variable:0' shape=(1,) dtype=int32_ref>"
+        assert [text.split("'")[1] for _, text in found[1:]] == ["add:0", "add_1:0"]
+        assert variable.eval().tolist() == [1]
+        update = v1.scatter_update(variable, [0], [9])
+        assert variable.eval().tolist() == [1]  # an op is a recipe
+        run.run(update)
+        assert variable.eval().tolist() == [9]
+    # Today a variable is a resource, not a reference, and an op runs where it stands.
+    variable = a = tf.Variable([1])
+    a = a + 1
+    assert (a.numpy().tolist(), variable.numpy().tolist(), isinstance(a, tf.Variable)) == ([2], [1], False)
+    assert variable.dtype == tf.int32
+    variable.scatter_update(tf.IndexedSlices([9], [0]))
+    assert variable.numpy().tolist() == [9]
+
+
+# stop_gradient.
+
+INPUTS = np.array([[0.5, -1.0], [0.25, 1.5], [-1.0, 0.07864934]], np.float32)  # they sum to 0.32864934
+TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
+TRAINED = np.full((3, 4), 0.67135066)
+
+
+def test_only_what_comes_after_stop_gradient_is_trained() -> None:
+    with session() as run:
+        x, y = v1.placeholder(tf.float32, [3, 2]), v1.placeholder(tf.float32, [3, 4])
+        w1, w2 = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 4]))
+        loss = tf.matmul(tf.stop_gradient(tf.matmul(x, w1)), w2) - y
+        step = v1.train.GradientDescentOptimizer(1).minimize(loss)
+        run.run(v1.global_variables_initializer())
+        run.run(step, {x: INPUTS, y: TARGETS})
+        np.testing.assert_array_equal(run.run(w1), np.ones([2, 3]))
+        np.testing.assert_allclose(run.run(w2), TRAINED, atol=1e-6)
+
+
+class OutputMinusTarget(Objective):
+    """The sum of output - target over a batch, whatever the batch averages."""
+
+    def compute(self, forward: Any, batch: Any) -> ObjectiveOutput:
+        """Return the loss."""
+        return ObjectiveOutput({"difference": tf.reduce_sum(forward("model", batch["inputs"]) - batch["targets"])})
+
+
+def two_layers(middle: list[keras.layers.Layer]) -> Network:
+    layers = [keras.layers.Dense(n, use_bias=False, kernel_initializer="ones", name=f"w{n - 2}") for n in (3, 4)]
+    model = keras.Sequential([keras.Input((2,)), layers[0], *middle, layers[1]])
+    network = Network("model", model, keras.optimizers.SGD(1.0))
+    network.optimizer.build(model.trainable_variables)
+    return network
+
+
+def test_a_frozen_layer_gives_the_same_and_a_gradient_that_stops_by_accident_does_not_start() -> None:
+    def loop(network: Network, hooks: list[Any]) -> ChunkLoop:
+        for hook in hooks:
+            hook.build(build_context(network))
+        batch = {"inputs": tf.constant(INPUTS), "targets": tf.constant(TARGETS)}
+        return ChunkLoop(Trainer([network], [OutputMinusTarget()], hooks, seed=0), lambda step: batch, xla=False)
+
+    network, hook = two_layers([]), FreezeLayers(layers="w1")
+    hook.name = "freeze_layers"
+    loop(network, [hook]).run(0, 1)
+    w1, w2 = network.model.get_weights()
+    np.testing.assert_array_equal(w1, np.ones([2, 3]))
+    np.testing.assert_allclose(w2, TRAINED, atol=1e-6)
+    with pytest.raises(UserError, match="No gradient reaches .*w1/kernel"):
+        loop(two_layers([keras.layers.Lambda(tf.stop_gradient, output_shape=lambda shape: shape)]), [])
+
+
+# Control dependencies.
+
+PUZZLE: dict[str, tuple[Callable[[Any, Any], Any], list[float]]] = {
+    "y = x": (lambda x, added: x, [0, 0, 0, 0, 0]),
+    "y = tf.identity(x)": (lambda x, added: tf.identity(x), [1, 2, 3, 4, 5]),
+    "y = x_plus_1": (lambda x, added: added, [1, 2, 3, 4, 5]),
+}
+
+
+@pytest.mark.parametrize("is_resource", [False, True], ids=["reference", "resource"])
+@pytest.mark.parametrize("line", PUZZLE)
+def test_a_dependency_counts_for_ops_that_are_created_inside_it(line: str, is_resource: bool) -> None:
+    make, expected = PUZZLE[line]
+    with session() as run:
+        x = v1.Variable(0.0, use_resource=is_resource)
+        x_plus_1 = v1.assign_add(x, 1)
+        with tf.control_dependencies([x_plus_1]):
+            y = make(x, x_plus_1)
+        run.run(v1.global_variables_initializer())
+        assert [float(run.run(y)) for _ in range(5)] == expected
+
+
+def test_today_a_function_runs_what_stands_in_it_in_its_order() -> None:
+    x = tf.Variable(0.0)
+
+    @tf.function(autograph=False)
+    def step() -> tf.Tensor:
+        x.assign_add(1.0)  # nothing depends on it
+        return tf.convert_to_tensor(x)
+
+    assert [float(step()) for _ in range(5)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("how", ["not at all", "dependencies", "fetched"])
+def test_moving_averages_move_only_when_they_are_asked_to(how: str) -> None:
+    with session() as run:
+        batch, weight = tf.constant([1.0, 2.0, 6.0]), v1.Variable(1.0)
+        mean = v1.Variable(0.0, trainable=False)
+        normalized = batch - tf.reduce_mean(batch)
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, mean.assign(tf.reduce_mean(batch)))
+        loss, optimizer = tf.reduce_sum((weight * normalized) ** 2), v1.train.GradientDescentOptimizer(0.01)
+        updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
+        with tf.control_dependencies(updates if how == "dependencies" else []):
+            train = optimizer.minimize(loss)
+        run.run(v1.global_variables_initializer())
+        run.run([train, *(updates if how == "fetched" else [])])
+        assert run.run(mean) == (0.0 if how == "not at all" else 3.0)
+        assert run.run(weight) < 1.0
+
+
+def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights() -> None:
+    network = toy_network()
+    loop = toy_loop(network=network)
+    inputs = tf.convert_to_tensor(toy_batch(tf.constant(0, tf.int64))["inputs"])
+    hidden = network.model.layers[0](inputs).numpy()
+    loop.run(0, 1)
+    values = values_of(network)
+    moving = {key.rpartition("/")[2]: value for key, value in values.items() if "/norm/moving" in f"/{key}"}
+    np.testing.assert_allclose(moving["moving_mean"], 0.01 * hidden.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(moving["moving_variance"], 0.99 + 0.01 * hidden.var(axis=0), atol=1e-6)
+
+
+def test_batch_norm_computes_what_its_algorithm_says() -> None:
+    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+    layer = keras.layers.BatchNormalization(epsilon=1e-3)
+    layer.build((None, 3))
+    gamma, beta = np.float32([1, 2, 3]), np.float32([-1, 0, 1])
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+    normalized = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-3)
+    np.testing.assert_allclose(layer(x, training=True), gamma * normalized + beta, atol=1e-5)
+
+
+# Ops that nothing depends on: the centers of the center loss.
+
+FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
+CLASSES = np.array([0, 0, 2])
+CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
+MOVED = CENTERS - 0.5 * np.array([[-4 / 3, 2 / 3], [0.0, 0.0], [-1 / 2, -3 / 2]], np.float32)
+
+
+def test_centers_move_only_when_their_update_is_run_and_it_counts_every_example() -> None:
+    with session() as run:
+        centers = v1.get_variable("centers", initializer=CENTERS, trainable=False, use_resource=False)
+        counts = np.bincount(CLASSES)[CLASSES][:, None]
+        difference = 0.5 * (CENTERS[CLASSES] - FEATURES) / (1 + counts)
+        update, weight = v1.scatter_sub(centers, CLASSES, difference.astype(np.float32)), v1.Variable(1.0)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(weight**2)
+        run.run(v1.global_variables_initializer())
+        run.run(train)
+        np.testing.assert_array_equal(run.run(centers), CENTERS)
+        run.run([train, update])
+        np.testing.assert_allclose(run.run(centers), MOVED, atol=1e-6)  # class 0 twice, class 1 not at all
+    change = center_change(*center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant(CLASSES)))
+    np.testing.assert_allclose(CENTERS - 0.5 * change, MOVED, atol=1e-6)
+
+
+def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
+    features = keras.layers.Dense(2, use_bias=False, kernel_initializer="identity", name="features")
+    model = keras.Sequential([keras.Input((2,)), features, keras.layers.Dense(3, name="logits")])
+    network, hook = Network("model", model, keras.optimizers.SGD(0.0)), CenterLoss(weight=1.0, warm_up_epochs=0.0)
+    hook.name, network.taps = "center_loss", hook.request_taps(model)
+    network.optimizer.build(model.trainable_variables)
+    context = build_context(network)
+    hook.build(type(context)(**{**vars(context), "classes": 3}))
+    hook.state()["centers"].assign(CENTERS)
+    batch = {"inputs": tf.constant(FEATURES), "targets": tf.constant(CLASSES)}
+    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), lambda step: batch, xla=False)
+    loop.run(0, 1)
+    np.testing.assert_allclose(hook.state()["centers"], MOVED, atol=1e-6)
+    loss = 0.5 * np.square(FEATURES - CENTERS[CLASSES]).sum(axis=1).mean()
+    assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
+
+
+# Several networks, and copies between them.
+
+
+def test_networks_of_one_step_train_without_touching_each_other() -> None:
+    def train(*names: str) -> dict[str, dict[str, np.ndarray]]:
+        networks = []
+        for name in names:
+            keras.utils.set_random_seed(ord(name))
+            networks.append(toy_network(name))
+        objectives = [ToyObjective(name, name) for name in names]
+        ChunkLoop(Trainer(networks, objectives, [], seed=0), toy_batch, xla=False).run(0, 3)
+        return {network.name: values_of(network) for network in networks}
+
+    together = train("a", "b")  # in one graph, once said to be impossible
+    for name in ("a", "b"):
+        for left, right in zip(together[name].values(), train(name)[name].values(), strict=True):
+            np.testing.assert_allclose(left, right, atol=1e-6)
+
+
+def test_load_copies_a_value_from_the_graph_of_one_network_into_that_of_another() -> None:
+    first, second = tf.Graph(), tf.Graph()
+    with first.as_default():
+        source, source_session = v1.Variable([1.0, 2.0]), v1.Session()
+        source_session.run(source.initializer)
+    with second.as_default():
+        target, target_session = v1.Variable([0.0, 0.0]), v1.Session()
+        target_session.run(target.initializer)
+        target.load(source_session.run(source), target_session)
+        with pytest.raises(ValueError, match="must be from the same graph"):
+            v1.assign(target, source)
+    with first.as_default():
+        source_session.run(v1.assign(source, [9.0, 9.0]))
+    np.testing.assert_array_equal(target_session.run(target), [1, 2])
+    source_session.close()
+    target_session.close()
+
+
+def test_assign_and_a_variable_made_of_another_were_called_references_and_copy_today() -> None:
+    with session() as run:
+        source, target = v1.Variable([1.0], use_resource=False), v1.Variable([0.0], use_resource=False)
+        made = v1.Variable(source, use_resource=False)
+        for each in (source, target, made):
+            run.run(each.initializer)
+        run.run(v1.assign(target, source))
+        run.run(v1.assign(source, [5.0]))
+        assert run.run([source, target, made]) == [5.0, 1.0, 1.0]
+    assert not hasattr(tf, "contrib")  # copy_variable_to_graph went with it
+    source = tf.Variable([1.0])
+    target, reference = tf.Variable(source), source
+    source.assign([5.0])
+    assert (target.numpy(), reference.numpy()) == ([1.0], [5.0])
+
+
+def test_weights_that_are_set_are_a_deep_copy_and_a_layer_that_is_shared_is_none() -> None:
+    source, target = toy_network("a").model, toy_network("b").model
+    shared = keras.Sequential([keras.Input((6,)), source.layers[0]])
+    target.set_weights(source.get_weights())
+    before = target.get_weights()
+    for variable in source.variables:
+        variable.assign(variable + 1.0)
+    for left, right in zip(target.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(left, right)
+    np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
+
+
+# The queue.
+
+
+def rows(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def test_batches_are_full_and_an_epoch_has_each_example_once() -> None:
+    source = ArraySource({"inputs": np.arange(10), "targets": np.arange(10)}, lambda batch: batch)
+    batches = TrainingBatches(Split("train", source, rows(0, 1, 2, 3, 5, 7, 9)), batch_size=3, seed=0)
+    drawn = [batches.batch(tf.constant(step, tf.int64))["inputs"].numpy() for step in range(7)]
+    assert {len(each) for each in drawn} == {3}
+    epochs = np.concatenate(drawn).reshape(3, 7)
+    assert all(sorted(epoch) == [0, 1, 2, 3, 5, 7, 9] for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
+
+
+def test_an_example_of_the_validation_is_not_trained_on() -> None:
+    source = ArraySource({"inputs": np.arange(6), "targets": np.arange(6)}, lambda batch: batch)
+    splits = {"train": rows(0, 1, 2), "validation": rows(2, 3), "test": rows(4, 5)}
+    with pytest.raises(UserError, match="Splits 'train' and 'validation' of data 'mine' share 1 examples"):
+        Data("mine", **{k: Split(k, source, v) for k, v in splits.items()}, input_shape=(), classes=6)
+
+
+def test_what_is_random_differs_at_every_step_and_repeats_in_any_number_of_threads() -> None:
+    network = toy_network()
+
+    def noise(step: tf.Tensor) -> tf.Tensor:
+        context = StepContext(step, 0, True, "objective", network, {})
+        return tf.random.stateless_normal([4], context.stateless_seed("noise"))
+
+    def drawn(threads: int) -> np.ndarray:
+        return np.stack(list(tf.data.Dataset.range(20).map(noise, num_parallel_calls=threads).as_numpy_iterator()))
+
+    np.testing.assert_array_equal(drawn(1), drawn(4))
+    assert len(np.unique(drawn(4))) == 80
+
+
+# tf.gather out of range.
+
+
+def gather(indices: Any) -> tf.Tensor:
+    return tf.gather(tf.constant([1, 2, 3, 4, 5]), indices)
+
+
+def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla() -> None:
+    with tf.device("CPU:0"):
+        for function in (gather, tf.function(gather, autograph=False)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[2\] = 6 is not in \[0, 5\)"):
+                function(tf.constant([0, 1, 6]))
+        compiled = tf.function(gather, autograph=False, jit_compile=True)
+        np.testing.assert_array_equal(compiled(tf.constant([0, 1, 6])), [1, 2, 5])
+
+
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="needs a GPU")
+def test_gather_out_of_range_gives_zeros_on_a_gpu() -> None:
+    with tf.device("GPU:0"):
+        np.testing.assert_array_equal(gather(tf.constant([0, 1, 6])), [1, 2, 0])
+
+
+def test_a_label_out_of_range_is_nobodys_on_any_device() -> None:
+    sums, counts = center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant([0, 7, -1]))
+    np.testing.assert_array_equal(counts, [1, 0, 0])
+    np.testing.assert_array_equal(sums, [CENTERS[0] - FEATURES[0], [0, 0], [0, 0]])

@@ -1,0 +1,146 @@
+"""The overridden gradients of a step beside finite differences, and beside the surrogates that they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.objective import Batch
+from trainer.step.gradient_points import UNDECLARED, Point, find_points
+from trainer.step.python_errors import python_errors
+from trainer.step.subgraph import recompute
+from trainer.step.trainer import Trainer
+
+DIRECTIONS = 8
+STEP = 1e-4  # of finite differences, times the root mean square of what is moved
+EXACT = 2e-2  # float32 values, and bends of the function within a step, leave less than this
+SAME = 1e-4  # two formulas for one derivative
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Say how far an overridden gradient is from two others, relative to the larger of the two.
+
+    Attributes:
+        name: of the override.
+        op: name of the op in the traced step that hands it out.
+        surrogate: "forward", "declared", "none" (changed on purpose) or "undeclared".
+        true: the distance from the derivative of the forward pass, by central differences along random directions;
+            None in half precision, which is too coarse for differences.
+        declared: the distance from the derivative of the declared surrogate; None without one.
+    """
+
+    name: str
+    op: str
+    surrogate: str
+    true: float | None
+    declared: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Return "exact", "surrogate", "on purpose", "undeclared", "not measured" or "wrong"."""
+        if (self.declared is not None and not self.declared <= SAME) or self.true == float("inf"):
+            return "wrong"
+        if self.true is not None and self.true <= EXACT:
+            return "exact"
+        verdicts = {"declared": "surrogate", "none": "on purpose", UNDECLARED: "undeclared"}
+        return verdicts.get(self.surrogate, "wrong" if self.true is not None else "not measured")
+
+
+def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], step: int = 0) -> list[Compared]:
+    """Return every overridden or custom gradient of a step beside the true one and the declared one.
+
+    The forward pass is that of training, on the batch of the step, with the weights of now. Nothing is written.
+
+    Args:
+        trainer: with its hooks built.
+        batch: returns the batch of a step (int64 scalar).
+        step: the number of the step.
+    """
+    points: list[Point] = []
+
+    def probe() -> list[tf.Tensor]:
+        number = tf.constant(step, tf.int64)
+        given = trainer.transform_batch(number, batch(number))
+        for objective in trainer.objectives:
+            trainer.losses(objective, trainer.forward(number, given, objective=objective.name, training=True), given)
+        points[:] = find_points(tf.compat.v1.get_default_graph())
+        return [tf.stack(_distances(point, index)) for index, point in enumerate(points)]
+
+    with python_errors():
+        found = tf.function(probe, autograph=False)()
+    return [_compared(point, values.numpy().tolist()) for point, values in zip(points, found, strict=True)]
+
+
+def _compared(point: Point, values: Sequence[float]) -> Compared:
+    kind = "none" if point.surrogate is None else point.surrogate if isinstance(point.surrogate, str) else "declared"
+    # NaN counts as infinitely far.
+    true, declared = (value if value == value else float("inf") for value in values)
+    op = point.outputs[0].op.name
+    return Compared(point.name, op, kind, None if _is_coarse(point) else true, declared if kind == "declared" else None)
+
+
+def _is_coarse(point: Point) -> bool:
+    return any(tensor.dtype in (tf.float16, tf.bfloat16) for tensor in (*point.inputs, *point.outputs))
+
+
+def _distances(point: Point, index: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the relative distances from the true gradient and from the surrogate's, float32 scalars."""
+    upstream = [_normal(tensor, index, 1000 + position) for position, tensor in enumerate(point.outputs)]
+    inputs = list(point.inputs)
+    # One input may be computed from another: each one's own gradient is what the override hands out.
+    overridden = tf.gradients(list(point.outputs), inputs, grad_ys=upstream, stop_gradients=inputs)
+    gradients = [_dense(gradient, tensor) for gradient, tensor in zip(overridden, inputs, strict=True)]
+    true = tf.zeros([])
+    if not _is_coarse(point):
+        true = tf.reduce_max([_from_differences(point, index, i, upstream, gradients[i]) for i in range(len(inputs))])
+    if not callable(point.surrogate):
+        return true, tf.zeros([])
+    copies = [tf.identity(tensor) for tensor in inputs]
+    values = point.surrogate(*copies)
+    values = list(values) if isinstance(values, list | tuple) else [values]
+    meant = tf.gradients(values, copies, grad_ys=upstream)
+    pairs = [(gradients[i], _dense(meant[i], inputs[i])) for i in range(len(inputs))]
+    return true, tf.reduce_max([_largest(ours - theirs, ours, theirs) for ours, theirs in pairs])
+
+
+def _from_differences(point: Point, index: int, position: int, upstream: list[tf.Tensor], gradient: tf.Tensor) -> Any:
+    """Return the relative distance of a gradient from central differences, over several random directions."""
+    tensor = point.inputs[position]
+    wide = tf.cast(tensor, tf.float32)
+    size = tf.cast(STEP * tf.maximum(tf.sqrt(tf.reduce_mean(tf.square(wide))), 1e-3), tensor.dtype)
+    ours, true = [], []
+    for number in range(DIRECTIONS):
+        direction = _normal(tensor, index, 10 * position + number)
+        changes = []
+        for sign in (1.0, -1.0):
+            values = {id(each): each for each in point.inputs} | {id(tensor): tensor + sign * size * direction}
+            moved = recompute(point.outputs, values)
+            changes.append([tf.cast(each, tf.float32) for each in moved])
+        slopes = [
+            tf.reduce_sum(tf.cast(g, tf.float32) * (up - down)) for g, up, down in zip(upstream, *changes, strict=True)
+        ]
+        true.append(tf.add_n(slopes) / (2.0 * tf.cast(size, tf.float32)))
+        ours.append(tf.reduce_sum(tf.cast(gradient * direction, tf.float32)))
+    ours, true = tf.stack(ours), tf.stack(true)
+    return tf.math.divide_no_nan(_root_mean_square(ours - true), tf.maximum(*map(_root_mean_square, (ours, true))))
+
+
+def _normal(tensor: tf.Tensor, *seed: int) -> tf.Tensor:
+    return tf.cast(tf.random.stateless_normal(tf.shape(tensor), seed), tensor.dtype)
+
+
+def _dense(gradient: Any, tensor: tf.Tensor) -> tf.Tensor:
+    return tf.zeros_like(tensor) if gradient is None else tf.convert_to_tensor(gradient)
+
+
+def _root_mean_square(values: tf.Tensor) -> tf.Tensor:
+    return tf.sqrt(tf.reduce_mean(tf.square(values)))
+
+
+def _largest(difference: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+    largest, *scales = (tf.reduce_max(tf.abs(tf.cast(each, tf.float32))) for each in (difference, *others))
+    return tf.math.divide_no_nan(largest, tf.maximum(*scales))
