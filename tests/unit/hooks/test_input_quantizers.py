@@ -199,7 +199,7 @@ def test_rebuilding_a_rebuilt_model_adds_nothing():
         ({"all_binary": True, "layers": ["conv_1", "logits"]}, {"conv_1", "logits"}, {"logits"}),
         ({"all_binary": True, "quantize_first_input": True, "layers": "conv_1"}, {"conv_1"}, {"conv_1"}),
     ],
-    ids=str,
+    ids=["as_it_is", "a_pattern", "the_first", "all_binary", "first_input"],
 )
 def test_first_and_last_layers_and_the_networks_input_are_kept_unless_asked_for(
     make_bench, options, binary, quantized_inputs
