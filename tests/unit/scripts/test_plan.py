@@ -56,6 +56,12 @@ class Declares(Count):
         return []
 
 
+class Outside(Count):
+    def update_ops(self, context):
+        with tf.init_scope():
+            return [self.count.assign_add(1.0)]
+
+
 class Cuts(Count):
     def transform_weights(self, weights, context):
         return {n: tf.stop_gradient(w) if n == "dense_1/kernel" else w for n, w in weights.items()}
@@ -168,6 +174,7 @@ AUDITED = {
     "Reads": "The hook 'own' ",
     "Declares": "The hook 'own' declares that it writes 'count', but no op of the step writes it. Assign the variable",
     "Forgets": "The hook 'own' writes 'count' outside UPDATE_OPS",
+    "Outside": "The hook 'own' returned something that is no op",
     "Cuts": "No gradient reaches dense_1/kernel in objective 'classification'. Expected every trainable variable",
 }
 
