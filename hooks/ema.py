@@ -35,8 +35,7 @@ class Ema(GraphHook):
     a frozen layer, a level) have the value at which they are held. A clip holds for averages, too. The best checkpoint
     is the best by its averages, and has them beside the weights; `init_from` takes the weights of now.
 
-    Where gradients are accumulated over several batches, a step is one batch; where several objectives train the
-    network, it is the turn of one of them.
+    Micro batches are one step together; where several objectives train the network, a step is the turn of one of them.
 
     Measures "ema/decay", d, and "ema/distance", ||w - A|| / ||w|| over all latent weights, both as an evaluation after
     the step has them. A hook that is not named "ema" puts its own name in front.
