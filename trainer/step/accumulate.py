@@ -50,7 +50,7 @@ def accumulate(
     sums, state, kept = step.run_all()
     for name, each in forward.passes.items():
         context = each.context
-        context.batch, context.losses, context.new_state = batch, sums["losses"], state[name]
+        context.losses, context.new_state = sums["losses"], state[name]
         context.outputs, context.taps = kept.get("outputs"), kept["taps"][name]
         each.changed |= state[name].keys()
         each.called = name in step.called
@@ -140,11 +140,9 @@ class _MicroStep:
         return [tf.convert_to_tensor(each) for _, each in pairs]
 
     def _is_trained(self, tensor: tf.Tensor) -> bool:
-        """Return whether a tensor from outside depends on a latent variable, and can have a gradient."""
+        """Return whether a tensor from outside depends on a latent variable."""
         operation = getattr(tensor, "op", None)  # an eager tensor has none
-        if operation is None or not tensor.dtype.is_floating:
-            return False
-        return not self._latent.isdisjoint({operation, *ancestors(operation)})
+        return operation is not None and not self._latent.isdisjoint({operation, *ancestors(operation)})
 
 
 def _with_examples(value: Any) -> tf.Tensor:

@@ -80,32 +80,31 @@ def collect_hook_updates(
         if hook.network in contexts:
             with in_stage(hook, "update_ops"):
                 start = len(graph.get_operations())
-                for item in hook.update_ops(contexts[hook.network]):
-                    operation = _checked(hook.name, item, graph, start)
+                returned = hook.update_ops(contexts[hook.network])
+                made[hook.name] = graph.get_operations()[start:]
+                for item in returned:
+                    operation = _checked(hook.name, item, made[hook.name])
                     if operation not in pending_update_ops():
                         tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
-                made[hook.name] = graph.get_operations()[start:]
     return made
 
 
-def _checked(hook: str, item: Any, graph: tf.Graph, start: int) -> tf.Operation:
+def _checked(hook: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
     """Return the op behind what a hook returned, once it is certain that it runs in this step and writes something.
 
     Args:
         hook: its name.
         item: what it returned.
-        graph: that is being traced.
-        start: how many ops the graph had before the hook added its own.
+        made: the ops that it created.
     """
     operation = _operation(item)
-    if operation is None or operation.graph is not graph:
+    if operation is None or operation not in made:
         raise UserError(
             f"The hook '{hook}' returned {_described(item)} from update_ops. Expected an op that was created there, in "
             "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
-            "another trace, or in an inner graph) would not run with this step's updates."
+            "another trace, stage or inner graph) would not run with this step's updates."
         )
-    made = {operation, *graph.get_operations()[start:]}
-    if not any(_may_write(each) for each in made & {operation, *ancestors(operation)}):
+    if not any(_may_write(each) for each in {operation, *ancestors(operation)} & {*made}):
         raise UserError(
             f"The hook '{hook}' returned {_described(item)} from update_ops, which writes no variable: reading it and "
             "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."

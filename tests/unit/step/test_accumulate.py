@@ -100,6 +100,7 @@ class Pull(StatelessHook):
 
     def transform_weights(self, weights, context):
         self.length = tf.norm(context.latent[HIDDEN])
+        self.positive = tf.math.count_nonzero(context.latent[HIDDEN] > 0)  # an integer has no gradient
         return weights
 
     def add_losses(self, context):
@@ -107,7 +108,7 @@ class Pull(StatelessHook):
             "outputs": tf.reduce_sum(tf.square(context.outputs), axis=-1),
             "latent": 0.1 * tf.reduce_sum(tf.square(context.latent["toy/logits/kernel"])),
             "weights": tf.reduce_mean(tf.abs(context.weights[HIDDEN])),
-            "length": 0.1 * self.length,
+            "length": 0.1 * self.length * tf.cast(self.positive, tf.float32),
         }
 
 
@@ -188,21 +189,6 @@ def test_micro_batches_run_one_after_the_other_and_one_step_has_no_loop() -> Non
     (inner,) = (each for each in loop.trainer.commits[0].graph.get_operations() if "While" in each.type)
     assert inner.get_attr("parallel_iterations") == 1
     assert "MatMul" not in ops_of(loop)  # neither the forward nor the backward pass is outside the loop
-
-
-def test_gradients_are_summed_for_the_transformed_weights_and_taken_through_the_transform_once() -> None:
-    summed = []
-
-    class Watching(Trainer):
-        def compute_gradients(self, loss, passes, upstream=None):
-            summed.extend(zip(loss, upstream, strict=True))
-            return super().compute_gradients(loss, passes, upstream)
-
-    network = plain_network()
-    ChunkLoop(Watching([network], [ToyObjective()], [Halve()], seed=0, accumulation_steps=4), toy_batch, xla=False)
-    shapes = sorted(tuple(variable.shape) for variable in network.trainable_variables.values())
-    assert sorted(tuple(tensor.shape) for tensor, _ in summed) == shapes  # of weights alone: not of the batch
-    assert all("While" in gradient.op.type for _, gradient in summed)
 
 
 def test_batch_norm_normalizes_by_micro_batch_and_its_statistics_are_written_once() -> None:
@@ -429,6 +415,22 @@ class Borrow(ToyObjective):
         output = super().compute(forward, batch)
         output.losses["borrowed"] = tf.reduce_sum(tf.square(forward("other", batch["inputs"]) - output.outputs), -1)
         return output
+
+
+def test_gradients_are_summed_for_the_transformed_weights_and_taken_through_the_transform_once() -> None:
+    summed = []
+
+    class Watching(Trainer):
+        def compute_gradients(self, loss, passes, upstream=None):
+            summed.extend(zip(loss, upstream, strict=True))
+            return super().compute_gradients(loss, passes, upstream)
+
+    networks = [plain_network(), toy_network("other")]
+    trainer = Watching(networks, [Borrow()], [Halve()], seed=0, accumulation_steps=4)
+    ChunkLoop(trainer, toy_batch, xla=False)
+    shapes = sorted(tuple(variable.shape) for variable in networks[0].trainable_variables.values())
+    assert sorted(tuple(tensor.shape) for tensor, _ in summed) == shapes  # not of the batch, nor of what is borrowed
+    assert all("While" in gradient.op.type for _, gradient in summed)
 
 
 def test_network_that_is_only_borrowed_stays_and_the_other_trains_as_with_the_whole_batch() -> None:

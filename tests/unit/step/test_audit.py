@@ -77,8 +77,12 @@ def test_reading_a_variable_and_adding_in_place_of_assigning_is_named(declared: 
     """In TensorFlow, v + 1 is a tensor: v is what it was before."""
 
     class Reads(Counter):
+        def transform_weights(self, weights, context):
+            self.noise = tf.random.uniform([])  # it changes the generator's state, and not in update_ops
+            return weights
+
         def update_ops(self, context):
-            return [self.count + 1.0]
+            return [self.count + self.noise]
 
         def writes(self):
             return self.state() if declared else {}
@@ -147,6 +151,23 @@ def test_update_op_of_an_earlier_trace_is_named() -> None:
         ChunkLoop(trainer, toy_batch, xla=False)
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_update_op_of_another_stage_is_named(guarded: bool) -> None:
+    class Early(Counter):
+        def transform_gradients(self, gradients, context):
+            self.operation = self.count.assign_add(1.0)
+            return gradients
+
+        def update_ops(self, context):
+            return [self.operation]
+
+        def veto(self, context):
+            return {"never": tf.constant(False)} if guarded else {}
+
+    with pytest.raises(UserError, match="'counter' returned the op .*Assign.*another trace, stage"):
+        toy_loop([Early("counter")])
+
+
 def test_update_op_of_a_branch_is_named() -> None:
     class Branches(Counter):
         def update_ops(self, context):
@@ -154,7 +175,7 @@ def test_update_op_of_a_branch_is_named() -> None:
             tf.cond(context.step > 3, lambda: made.append(self.count.assign_add(1.0)) or 1, lambda: 0)
             return made
 
-    with pytest.raises(UserError, match="'counter' returned the op .*Assign.*in an inner graph"):
+    with pytest.raises(UserError, match="'counter' returned the op .*Assign.*stage or inner graph"):
         toy_loop([Branches("counter")])
 
 
