@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -13,11 +14,11 @@ from hooks.freezing.upstream import with_upstream_layers
 from hooks.gradients.insert import choose_layers, put_on, take_off
 from hooks.gradients.op_types import override_ops
 from hooks.gradients.parse import parse_backward
-from hooks.options import check_patterns
+from hooks.options import check_number, check_patterns
 from trainer.errors import UserError
-from trainer.hook import GraphHook
+from trainer.hook import GraphHook, Tensors
 from trainer.ops.backward import Backward
-from trainer.step.context import StepContext
+from trainer.step.context import BuildContext, StepContext
 
 EVERY_LAYER = "*"
 
@@ -48,6 +49,7 @@ class GradientOverride(GraphHook):
         layers: str | Sequence[str] | None,
         backward: str | Mapping[str, Any] | Backward = "clip",
         op_type: str | None = None,
+        rise: float = 0.0,
         network: str = "model",
     ) -> None:
         """Check the options.
@@ -57,12 +59,16 @@ class GradientOverride(GraphHook):
             backward: name of the catalogue, or a dict with its arguments such as {"name": "reverse", "factor": 0.5}, or
                 a `Backward`.
             op_type: type of TensorFlow ops such as "Relu"; None for layers.
+            rise: 0 or more; above 0, what a backward pass that modifies hands on is multiplied by
+                2 / (1 + exp(-rise * p)) - 1, with p the share of the run's steps that are made (Ganin et al. 2016,
+                section 5.2.2, where rise is 10). 0: the full gradient from the first step on.
             network: name of the network.
 
         Raises:
             UserError: an option has the wrong type or value, or two of them contradict each other.
         """
         self.backward = parse_backward(backward)
+        self._step: tf.Tensor | None = None  # of the step whose forward pass is being traced
         given: Any = op_type  # a config may hold anything
         if given is not None and (not isinstance(given, str) or not given.isidentifier()):
             raise UserError(f"Invalid op_type: {op_type!r}. Expected a type of TensorFlow ops such as Relu, or null.")
@@ -75,7 +81,14 @@ class GradientOverride(GraphHook):
             )
         self.layers = None if op_type is not None or layers is None else check_patterns("layers", layers)
         self.op_type = op_type
+        self.rise = check_number("rise", rise, minimum=0.0, expected="a number of 0 or more, such as 10")
+        if self.rise and (self.op_type is not None or not self.backward.modifies):
+            raise UserError(
+                f"rise={rise} received for backward {self.backward.name}. Expected 0: only what a backward pass such "
+                "as reverse makes of the gradients of layers can rise."
+            )
         self.network = network
+        self._total_steps = 1
         self._paths: list[str] = []
 
     @property
@@ -84,6 +97,9 @@ class GradientOverride(GraphHook):
 
     def state(self) -> dict[str, tf.Variable]:
         return {}
+
+    def build(self, context: BuildContext) -> None:
+        self._total_steps = context.total_steps
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.layers is None:
@@ -95,15 +111,36 @@ class GradientOverride(GraphHook):
                 "another gradient. Expected layers further up."
             )
         self._paths = list(chosen)
-        return put_on(model, chosen, self.backward, self._name)
+        return put_on(model, chosen, self._rising(), self._name)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         return take_off(model, self._name)
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        self._step = context.step
         if self.op_type is None or not context.training:
             return nullcontext()
         return override_ops(self.op_type, self.backward, self._name)
+
+    def measure(self, context: StepContext) -> Tensors:
+        """Return how far the gradient has risen, where it rises."""
+        return {f"{self._name}/rise": self._risen(context.step)} if self.rise else {}
+
+    def _rising(self) -> Backward:
+        """Return the backward pass that is put on layers: what it hands on is multiplied by the rise of the step."""
+        if not self.rise:
+            return self.backward
+
+        def function(gradients: Sequence[tf.Tensor], **needs: Any) -> list[tf.Tensor]:
+            assert self._step is not None, "around_forward has not run"
+            risen = self._risen(self._step)
+            return [tf.cast(risen, each.dtype) * each for each in self.backward.function(gradients, **needs)]
+
+        return replace(self.backward, function=function)
+
+    def _risen(self, step: tf.Tensor) -> tf.Tensor:
+        progress = tf.cast(step, tf.float32) / float(self._total_steps)
+        return 2.0 / (1.0 + tf.exp(-self.rise * progress)) - 1.0
 
     def summary(self) -> dict[str, Any]:
         return {"backward": self.backward.name, "layers_overridden": self._paths, "op_type": self.op_type}

@@ -8,31 +8,28 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from recipes.data import digits as small
-from recipes.data import mnist as large
+from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
 from recipes.data.clutter import Clutter, place_on_canvases
+from recipes.data.originals import PEAKS, grey_values, open_originals
 from recipes.data.pixels import centered_pixels
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
+from trainer.errors import UserError
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 from trainer.input.split import split_indices
 from trainer.objective import Batch
 
-AUTO = "auto"
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a source is like: its brightest pixel, and the canvas and fragments that suit its images."""
+    """The canvas and the fragments that suit the images of a source."""
 
-    peak: int
     canvas: int
     fragment_size: int
 
 
-KINDS = {"digits": _Kind(small.PEAK, 20, 3), "mnist": _Kind(large.PEAK, 60, 8)}
+KINDS = {"digits": _Kind(20, 3), "mnist": _Kind(60, 8)}
 
 
 def cluttered(
@@ -72,34 +69,24 @@ def cluttered(
     Raises:
         UserError: a setting out of range, or what the source refuses.
     """
-    if source not in KINDS:
-        raise unknown_name("data.source", source, KINDS)
     counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
-    _check_counts(seed, fragments, counts)
-    kind, data = KINDS[source], _open(source, path)
-    side = data.input_shape[0]
+    check_amount("seed", seed)
+    check_amount("fragments", fragments)
+    for name, count in counts.items():
+        check_count(f"{name}_examples", count)
+    data = open_originals(source, path, key="data.source")
+    kind, side = KINDS[source], data.input_shape[0]
     clutter = Clutter(
-        _pixels("canvas", canvas, kind.canvas, side + 1, None),
+        resolve_pixels("canvas", canvas, kind.canvas, least=side + 1),
         fragments,
-        _pixels("fragment_size", fragment_size, kind.fragment_size, 1, side),
+        resolve_pixels("fragment_size", fragment_size, kind.fragment_size, least=1, most=side),
     )
     parts = {
-        name: _cluttered(getattr(data, name), counts[name], kind.peak, clutter, (seed, stream))
+        name: _cluttered(getattr(data, name), counts[name], PEAKS[source], clutter, (seed, stream))
         for stream, name in enumerate(SPLITS)
     }
     shape = (clutter.canvas, clutter.canvas, 1)
     return Data(f"cluttered_{source}", **parts, input_shape=shape, classes=data.classes, class_names=data.class_names)
-
-
-def _open(source: str, path: str | None) -> Data:
-    if source == "mnist":
-        return large.mnist(path=path)
-    if path is not None:
-        raise UserError(
-            f"Received data.path={path} for data.source={source}, which is embedded; expected no path. "
-            "Set data.source=mnist, or data.path=null."
-        )
-    return small.digits()
 
 
 def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int]) -> Split:
@@ -112,7 +99,7 @@ def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, see
             f"Received {len(pool)} {split.name} image for canvases with fragments of others; expected 2 or more. "
             f"Set data.{split.name}_examples higher, or data.fragments=0."
         )
-    canvases, boxes = place_on_canvases(_images(split, pool, peak), places, clutter, *seeds)
+    canvases, boxes = place_on_canvases(grey_values(split, pool, peak), places, clutter, *seeds)
     arrays = {"inputs": canvases[..., None], "targets": labels[rows], "box": boxes}
     return Split(split.name, ArraySource(arrays, _transform(peak, clutter.canvas)), np.arange(len(rows)))
 
@@ -128,12 +115,6 @@ def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     return rows
 
 
-def _images(split: Split, rows: np.ndarray, peak: int) -> np.ndarray:
-    """Return grey values of a split's images, uint8 [n, side, side], as they were before its source scaled them."""
-    scaled = split.source.gather(tf.constant(split.indices[rows]))["inputs"].numpy()
-    return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)
-
-
 def _transform(peak: int, canvas: int) -> Any:
     """Return what makes canvases the network's inputs and adds "map"."""
     scale = centered_pixels(peak)
@@ -147,21 +128,3 @@ def _transform(peak: int, canvas: int) -> Any:
         return {**scale(batch), "map": tf.cast(inside, tf.float32)}
 
     return transform
-
-
-def _check_counts(seed: int, fragments: int, counts: dict[str, int | None]) -> None:
-    for name, value in {"seed": seed, "fragments": fragments}.items():
-        if not is_whole_number(value) or value < 0:
-            raise UserError(f"Received data.{name}={value!r}; expected an integer of 0 or more.")
-    for name, count in counts.items():
-        if count is not None and (not is_whole_number(count) or count < 1):
-            raise UserError(f"Received data.{name}_examples={count!r}; expected an integer of 1 or more, or null.")
-
-
-def _pixels(name: str, value: Any, default: int, least: int, most: int | None) -> int:
-    if value == AUTO:
-        return default
-    if not is_whole_number(value) or value < least or (most is not None and value > most):
-        span = f"of {least} or more" if most is None else f"in {least}..{most}"
-        raise UserError(f"Received data.{name}={value!r}; expected 'auto' or a number of pixels {span}.")
-    return int(value)

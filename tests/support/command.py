@@ -20,6 +20,12 @@ FOR_RECIPE = {
     },
     "custom_gradient": {"model": "toy_product"},
     "center_loss": {"model": "lenet_plus_plus", "model.filters": "[2,2,2]"},
+    "gradient_reversal": {
+        "model": "two_headed_cnn",
+        "model.filters": "[4,8]",
+        "data.train_examples": "600",
+        "data.test_examples": "179",
+    },
     "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
     "clothing_retrieval": {
         "model": "plain_cnn",

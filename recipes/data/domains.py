@@ -1,0 +1,164 @@
+"""Two domains of digits on canvases: a source with labels, and a target that looks otherwise and has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
+from recipes.data.clutter import Clutter, place_on_canvases
+from recipes.data.originals import PEAKS, grey_values, open_originals
+from recipes.data.pixels import centered_pixels
+from trainer.errors import UserError
+from trainer.input.data import Data, Split
+from trainer.input.source import ArraySource
+from trainer.objective import Batch
+
+SPLITS = ("train", "validation", "test")
+TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
+CANVASES = {"digits": (12, 2), "mnist": (42, 7)}
+"""The canvas and the fragments that suit each set of originals, in pixels a side."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """Describe what the images of a domain look like.
+
+    Attributes:
+        clutter: the canvas, and the fragments on it.
+        inverted: whether dark and bright change places.
+    """
+
+    clutter: Clutter
+    inverted: bool
+
+
+def domains(
+    *,
+    originals: str = "digits",
+    path: str | None = None,
+    source_fragments: int = 0,
+    target_fragments: int = 8,
+    source_inverted: bool = False,
+    target_inverted: bool = False,
+    canvas: int | str = AUTO,
+    fragment_size: int | str = AUTO,
+    train_examples: int | None = None,
+    validation_examples: int | None = None,
+    test_examples: int | None = None,
+    seed: int = 0,
+) -> Data:
+    """Return pairs of an image of the source with its label, and an image of the target.
+
+    Each split of the originals is dealt out at random, without a look at their labels: half of it to the source, half
+    to the target. So no original is in both domains or in two splits, and an image has nothing to do with the other
+    one of its pair. In both domains, images stand at random places on canvases among fragments of other originals of
+    their own domain and split; the domains differ in how many fragments there are, and in whether they are inverted.
+
+    The labels of the target are given for the test alone. They are not in the splits for training and validation.
+
+    Args:
+        originals: "digits" or "mnist".
+        path: of MNIST as an npz file; null downloads it. Only for "mnist".
+        source_fragments: on each canvas of the source, 0 or more.
+        target_fragments: likewise of the target.
+        source_inverted: whether the source is dark on bright, in place of bright on dark.
+        target_inverted: likewise the target.
+        canvas: side of a canvas in pixels, more than an original's; "auto" is 12 for digits of 8 x 8, 42 for MNIST.
+        fragment_size: side of a fragment in pixels, at most an original's; "auto" is 2 for digits, 7 for MNIST.
+        train_examples: pairs to train on; null: half the originals. For more, they come again at other places.
+        validation_examples: likewise to validate on.
+        test_examples: likewise to test on.
+        seed: of pairs and canvases, 0 or more. It is not the run's seed, so runs with other seeds compare on one test.
+
+    Returns:
+        Data with "inputs" float32 [n, canvas, canvas, 1] in [-1, 1] and "targets" int64 [n], images and labels of the
+        source; "target_domain", images of the target, like "inputs"; and, in the test split alone,
+        "target_domain_labels" int64 [n].
+
+    Raises:
+        UserError: a setting out of range, or what the originals refuse.
+    """
+    counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
+    fragments = {"source_fragments": source_fragments, "target_fragments": target_fragments}
+    for name, amount in {"seed": seed, **fragments}.items():
+        check_amount(name, amount)
+    for name, count in counts.items():
+        check_count(f"{name}_examples", count)
+    data = open_originals(originals, path, key="data.originals")
+    side, (canvas_side, fragment_side) = data.input_shape[0], CANVASES[originals]
+    canvas = resolve_pixels("canvas", canvas, canvas_side, least=side + 1)
+    fragment_size = resolve_pixels("fragment_size", fragment_size, fragment_side, least=1, most=side)
+    source = Look(Clutter(canvas, source_fragments, fragment_size), source_inverted)
+    target = Look(Clutter(canvas, target_fragments, fragment_size), target_inverted)
+    return pair_domains(data, PEAKS[originals], (source, target), counts, seed)
+
+
+def pair_domains(data: Data, peak: int, looks: tuple[Look, Look], counts: dict[str, int | None], seed: int) -> Data:
+    """Return the splits of some originals as pairs of two domains; see `domains`.
+
+    Args:
+        data: the originals.
+        peak: their brightest grey value.
+        looks: of the source and of the target, on canvases of one size.
+        counts: pairs by split; None: half as many as there are originals.
+        seed: of pairs and canvases.
+    """
+    parts = {
+        name: _paired(getattr(data, name), peak, looks, counts[name], (seed, 3 * stream))
+        for stream, name in enumerate(SPLITS)
+    }
+    shape = (looks[0].clutter.canvas,) * 2 + (1,)
+    name = f"domains_of_{data.name}"
+    return Data(name, **parts, input_shape=shape, classes=data.classes, class_names=data.class_names)
+
+
+def _paired(split: Split, peak: int, looks: tuple[Look, Look], count: int | None, seeds: tuple[int, int]) -> Split:
+    """Return a split of pairs, made from a split of originals; uses `seeds` and the two streams after it."""
+    seed, stream = seeds
+    of_source, of_target = _deal_out(split, seeds)
+    rows = np.arange(len(of_source) if count is None else count) % len(of_source)
+    labels = split.source.labels[split.indices]
+    arrays = {
+        "inputs": _draw(split, of_source, rows, peak, looks[0], (seed, stream + 1)),
+        "targets": labels[of_source[rows]],
+        TARGET_IMAGES: _draw(split, of_target, rows, peak, looks[1], (seed, stream + 2)),
+    }
+    if split.name == "test":
+        arrays[TARGET_LABELS] = labels[of_target[rows]]
+    return Split(split.name, ArraySource(arrays, _transform(peak)), np.arange(len(rows), dtype=np.int64))
+
+
+def _deal_out(split: Split, seeds: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of the source's originals and of the target's, equally many, in random order."""
+    if split.size < 2:
+        raise UserError(f"Received {split.size} {split.name} image for two domains; expected 2 or more.")
+    order = np.argsort(np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(split.size), kind="stable")
+    half = split.size // 2
+    return order[:half], order[half : 2 * half]
+
+
+def _draw(
+    split: Split, half: np.ndarray, rows: np.ndarray, peak: int, look: Look, seeds: tuple[int, int]
+) -> np.ndarray:
+    """Return canvases of originals as uint8 [n, canvas, canvas, 1]."""
+    shown = half[: rows.max() + 1]  # fragments are of those alone that stand on canvases
+    if look.clutter.fragments and len(shown) < 2:
+        raise UserError(
+            f"Received {len(shown)} {split.name} image of a domain for canvases with fragments of others; expected 2 "
+            f"or more. Set data.{split.name}_examples higher, or the domain's fragments to 0."
+        )
+    canvases, _ = place_on_canvases(grey_values(split, shown, peak), rows, look.clutter, *seeds)
+    return (peak - canvases if look.inverted else canvases)[..., None]
+
+
+def _transform(peak: int) -> Any:
+    """Return what makes canvases of both domains the network's inputs."""
+    scale = centered_pixels(peak)
+
+    def transform(batch: Batch) -> Batch:
+        return {**scale(batch), TARGET_IMAGES: scale({"inputs": batch[TARGET_IMAGES]})["inputs"]}
+
+    return transform

@@ -1,0 +1,160 @@
+"""Domain adaptation: labels of one domain, images of two, one network with a head for each question."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
+from trainer.embedding import Embedding
+from trainer.errors import UserError
+from trainer.input.data import Split
+from trainer.network import Network
+from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from trainer.ops.thumbnails import thumbnails
+from trainer.recipe import Parts, Recipe
+
+DOMAINS = ("source", "target")
+PROJECTED_PAIRS = 500
+
+
+class DomainAdaptation(Objective):
+    """Tell the classes of the source, and the two domains from each other.
+
+    Minimises the softmax cross-entropy of the source's classes plus the weighted sigmoid cross-entropy of the domain,
+    the mean of both. Whether the features come to tell the domains apart or not to tell them is not decided here: a
+    hook that reverses the gradient before the domain head makes the body work against the second loss (Ganin et al.
+    2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equation 9).
+
+    The labels of the target are used by an evaluation on a split that has them, and by nothing else.
+    """
+
+    name = "domain_adaptation"
+    changes = ("model",)
+
+    def __init__(self, *, classes: int, domain_weight: float = 1.0) -> None:
+        """Set the loss.
+
+        Args:
+            classes: number of classes.
+            domain_weight: factor of the domain's loss, 0 or more.
+        """
+        self.classes, self.domain_weight = classes, domain_weight
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        """Return both losses and what the heads get right, for each pair of images.
+
+        Metrics: `source_accuracy` of the classes; `domain_accuracy`, the mean of both domains, 0.5 where the
+        features tell nothing of the domain; `target_accuracy` where the batch has the target's labels.
+
+        Args:
+            forward: runs the network "model"; its outputs are logits of classes and of the domain.
+            batch: "inputs", integer "targets" [batch], "target_domain", and in an evaluation perhaps
+                "target_domain_labels" [batch].
+        """
+        # The source comes last, so that hooks see the features that go with the batch's inputs and targets.
+        target_logits, target_domain = _in_float32(forward("model", batch[TARGET_IMAGES]))
+        logits, source_domain = _in_float32(forward("model", batch["inputs"]))
+        domain_losses = tf.nn.softplus(source_domain), tf.nn.softplus(-target_domain)
+        metrics = {
+            "source_accuracy": _correct(logits, batch["targets"]),
+            "domain_accuracy": 0.5 * (_as_float(source_domain < 0.0) + _as_float(target_domain > 0.0)),
+        }
+        collected = {"source": logits, "target": target_logits, "source_class": tf.cast(batch["targets"], tf.int64)}
+        if TARGET_LABELS in batch:
+            metrics["target_accuracy"] = _correct(target_logits, batch[TARGET_LABELS])
+            collected["target_class"] = tf.cast(batch[TARGET_LABELS], tf.int64)
+        return ObjectiveOutput(
+            losses={
+                "cross_entropy": tf.nn.softmax_cross_entropy_with_logits(
+                    tf.one_hot(batch["targets"], self.classes), logits
+                ),
+                "domain": self.domain_weight * 0.5 * tf.add_n(domain_losses),
+            },
+            metrics=metrics,
+            outputs=logits,
+            collected=collected,
+        )
+
+    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
+        """Return the logits of some pairs, with the domain, the class where it is known, and the image of each.
+
+        Args:
+            collected: of the latest evaluation; empty before the first one.
+            examples: returns rows of that split.
+        """
+        if not collected:
+            return {}
+        count = len(collected["source"])
+        rows = np.linspace(0, count - 1, min(count, PROJECTED_PAIRS)).round().astype(np.int64)
+        batch = examples(rows.tolist())
+        images = np.concatenate([thumbnails(tf.constant(batch[key])).numpy() for key in ("inputs", TARGET_IMAGES)])
+        labels = {"domain": np.repeat(DOMAINS, len(rows))}
+        if "target_class" in collected:
+            labels["class"] = np.concatenate([collected[f"{domain}_class"][rows] for domain in DOMAINS])
+        vectors = np.concatenate([collected[domain][rows] for domain in DOMAINS])
+        return {"logits": Embedding(vectors, labels, images)}
+
+
+def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
+    """Build the network of the config and its objective.
+
+    Args:
+        parts: data of two domains, and builders.
+        domain_weight: factor of the domain's loss, 0 or more.
+
+    Raises:
+        UserError: an argument out of range, data of one domain, labels of the target to learn from, or a network with
+            other outputs than logits of the classes and of the domain.
+    """
+    if not 0.0 <= domain_weight < math.inf:
+        raise UserError(f"domain_weight={domain_weight} received. Expected a number of 0 or more.")
+    data = parts.data
+    for split in (data.train, data.validation, data.test):
+        _check_domains(split, data.name)
+    model = parts.build_model(input_shape=data.input_shape, classes=data.classes)
+    _check_outputs(model, data.classes)
+    network = Network("model", model, parts.build_optimizer())
+    return Recipe([network], [DomainAdaptation(classes=data.classes, domain_weight=domain_weight)])
+
+
+def _check_domains(split: Split, data: str) -> None:
+    batch = split.source.gather(tf.constant(split.indices[:1]))
+    if TARGET_IMAGES not in batch:
+        raise UserError(
+            f"The data '{data}' has one domain. Expected two: images of the target as '{TARGET_IMAGES}' beside "
+            "'inputs', such as data=domains gives."
+        )
+    if (TARGET_LABELS in batch) != (split.name == "test"):
+        found, wanted = ("has", "none") if TARGET_LABELS in batch else ("has no", "them")
+        raise UserError(
+            f"The {split.name} split of '{data}' {found} '{TARGET_LABELS}'. Expected {wanted}: the target's labels "
+            "are for the test alone."
+        )
+
+
+def _check_outputs(model: keras.Model, classes: int) -> None:
+    shapes = [tuple(output.shape[1:]) for output in getattr(model, "outputs", None) or []]
+    expected = [(classes,), (1,)]
+    if shapes != expected:
+        raise UserError(
+            f"The network '{model.name}' returns the shapes {shapes} an image. Expected two heads, {expected}: logits "
+            "of the classes and of the domain, such as model=two_headed_cnn has."
+        )
+
+
+def _in_float32(outputs: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return logits of classes [batch, classes] and of the domain [batch]."""
+    logits, domain = outputs
+    return tf.cast(logits, tf.float32), tf.cast(domain, tf.float32)[:, 0]
+
+
+def _correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return _as_float(tf.equal(tf.argmax(logits, axis=-1), tf.cast(labels, tf.int64)))
+
+
+def _as_float(condition: tf.Tensor) -> tf.Tensor:
+    return tf.cast(condition, tf.float32)
