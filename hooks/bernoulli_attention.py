@@ -129,7 +129,7 @@ class BernoulliAttention(GraphHook):
 
     @property
     def _prefix(self) -> str:
-        return "attention" if self.name in ("", "bernoulli_attention") else self.name
+        return "attention" if self.key in ("", "bernoulli_attention") else self.key
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "none":
@@ -224,7 +224,7 @@ class BernoulliAttention(GraphHook):
         target = (
             f"a keep_rate of more weight than {self.keep_rate.weight:g}"
             if self.keep_rate
-            else (f"hooks.{self.name or 'bernoulli_attention'}.keep_rate={{target: 0.3}}")
+            else (f"hooks.{self.key or 'bernoulli_attention'}.keep_rate={{target: 0.3}}")
         )
         return (
             f"attention has collapsed to {end} (mean of A {mean:.3f}, entropy {entropy:.3f} bits). Expected a mean "

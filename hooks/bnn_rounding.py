@@ -174,7 +174,7 @@ class BnnRounding(GraphHook):
             latent = tf.convert_to_tensor(kernel.variable.value)
             flipped.append(self._code(context.latent[kernel.name], kernel) != self._code(latent, kernel))
             starved.append(tf.abs(latent) >= self.clip)
-        prefix = "bnn" if self.name in ("", "bnn_rounding") else self.name
+        prefix = "bnn" if self.key in ("", "bnn_rounding") else self.key
         return {
             **entry_shares(f"{prefix}/flip_ratio", self._kernels, flipped),
             **entry_shares(f"{prefix}/starved_ratio", self._kernels, starved),

@@ -100,7 +100,7 @@ class CenterLoss(GraphHook):
 
     @property
     def _prefix(self) -> str:
-        return "center" if self.name in ("", "center_loss") else self.name
+        return "center" if self.key in ("", "center_loss") else self.key
 
     @property
     def _tap(self) -> str:
@@ -164,7 +164,7 @@ class CenterLoss(GraphHook):
         """Return whether a target is no class: its example would silently count for nothing, or for another class."""
         classes = self._built.shape[0]
         known, _ = known_labels(self._examples(context)[1], classes)
-        return {f"{self.name}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}
+        return {f"{self.key}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         features, labels = self._examples(context)
@@ -190,7 +190,7 @@ class CenterLoss(GraphHook):
             return None
         return (
             f"all centers lie in one place ({between:.2g} apart, {length:.2g} from the origin): the features tell no "
-            f"class from another. Lower hooks.{self.name}.weight, or raise its begin_epoch and warm_up_epochs."
+            f"class from another. Lower hooks.{self.key}.weight, or raise its begin_epoch and warm_up_epochs."
         )
 
     def collect(self, context: StepContext) -> Tensors:

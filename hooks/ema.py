@@ -82,7 +82,7 @@ class Ema(GraphHook):
         if keeps_averages(context.network.optimizer):
             raise UserError(
                 f"optimizer.use_ema=true keeps other averages of the weights beside those of the hook '{self.name}'. "
-                f"Expected one of the two: set optimizer.use_ema=false, or hooks.{self.name}=null."
+                f"Expected one of the two: set optimizer.use_ema=false, or hooks.{self.key}=null."
             )
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
         if self._begin >= context.total_steps:
@@ -118,7 +118,7 @@ class Ema(GraphHook):
         if any(values[name] is not read[name] for name in values):
             raise UserError(
                 f"The hook '{self.name}' evaluates with averages of latent values, but a hook before it has changed "
-                f"what evaluations use. Expected no such hook: with two averages, hooks.{self.name}.evaluate=false."
+                f"what evaluations use. Expected no such hook: with two averages, hooks.{self.key}.evaluate=false."
             )
         averaged = {name: value for name, value in values.items() if name in self._averages}
         changed = dict(values)
@@ -160,7 +160,7 @@ class Ema(GraphHook):
         latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
         away = _length(latent[name] - average for name, average in averages.items())
         decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the one before it
-        prefix = self.name or "ema"
+        prefix = self.key or "ema"
         return {
             f"{prefix}/distance": decay * tf.math.divide_no_nan(away, _length(latent.values())),
             f"{prefix}/decay": decay,

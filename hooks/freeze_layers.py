@@ -232,7 +232,7 @@ class FreezeLayers(GraphHook):
         variable.value.assign(self._where_active(context, tf.cast(value, current.dtype), current))
 
     def measure(self, context: StepContext) -> Tensors:
-        return {f"{self.name or 'freeze_layers'}/active": tf.cast(self._active(context), tf.float32)}
+        return {f"{self.key or 'freeze_layers'}/active": tf.cast(self._active(context), tf.float32)}
 
     def summary(self) -> dict[str, Any]:
         return {

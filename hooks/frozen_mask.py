@@ -197,7 +197,7 @@ class FrozenMask(GraphHook):
         masks = self._read_masks(context) if self._followed else self._held
         trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks.values()])
         entries = sum(target.size for target in self._targets)
-        return {f"{self.name or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
+        return {f"{self.key or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
 
     def pictures(self, observed: Arrays) -> Arrays:
         """Return the hook's own masks; those that it follows are the other hook's to show."""

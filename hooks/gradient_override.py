@@ -93,7 +93,7 @@ class GradientOverride(GraphHook):
 
     @property
     def _name(self) -> str:
-        return self.name or "gradient_override"
+        return self.key or "gradient_override"
 
     def state(self) -> dict[str, tf.Variable]:
         return {}

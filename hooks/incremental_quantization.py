@@ -200,7 +200,7 @@ class IncrementalQuantization(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         quantized = [tf.logical_not(self._masks[kernel.name]) for kernel in self._kernels]
-        return entry_shares(f"{self.name or 'incremental_quantization'}/share", self._kernels, quantized)
+        return entry_shares(f"{self.key or 'incremental_quantization'}/share", self._kernels, quantized)
 
     def summary(self) -> dict[str, Any]:
         kernels = {kernel.name: self._report(kernel) for kernel in self._kernels}

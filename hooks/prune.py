@@ -183,7 +183,7 @@ class Prune(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
-        name = "sparsity" if self.name in ("", "prune") else f"{self.name}/sparsity"
+        name = "sparsity" if self.key in ("", "prune") else f"{self.key}/sparsity"
         shares = entry_shares(name, self._kernels, zeros)
         return {f"{name}/total": shares.pop(name), **shares}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 EMA = "hooks.ema.Ema"
@@ -34,4 +35,6 @@ def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool
 
 
 def _is_ema(node: Any, network: str) -> bool:
-    return isinstance(node, Mapping) and node.get("_target_") == EMA and node.get("network", "model") == network
+    return (
+        isinstance(node, Mapping) and node.get("_target_") == EMA and fnmatchcase(network, node.get("network", "model"))
+    )

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 Tensors = dict[str, tf.Tensor]
 Gradients = dict[str, tf.Tensor | None]
 Arrays = dict[str, np.ndarray]
+AT = "@"  # between a hook's key and its network in the name of an instance
 
 
 class Hook(ABC):
     """Carry what both kinds of hooks declare.
 
     Attributes:
-        name: the key under `hooks` in the config; set by the builder, unique in a run.
+        name: unique in a run; set by the builder: the key under `hooks` in the config, and "@<network>" where the hook
+            works on several networks.
         before: names of hooks that must come after this one, where they are present.
         after: names of hooks that must come before this one, where they are present.
         conflicts: names of hooks that cannot run beside this one.
@@ -39,6 +41,14 @@ class Hook(ABC):
     after: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     priority: int = 50
+
+    @property
+    def key(self) -> str:
+        """Return the key under `hooks` in the config; the instances of a hook on several networks share it.
+
+        Declarations, options and the names of measures speak of the key, state and draws of the name.
+        """
+        return self.name.partition(AT)[0]
 
     def summary(self) -> dict[str, Any]:
         """Return what the hook adds to `summary.json` under its name: JSON values only.
@@ -79,17 +89,38 @@ class GraphHook(Hook):
     tensors; it prints nothing and touches no file. The stages run in the order in which they stand here. A stage
     that a hook does not override costs nothing.
 
+    An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
+    instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are
+    several. What such instances report has "<network>/" before its name. All networks share the batch: of several
+    instances, the first alone is asked for `transform_batch`.
+
+    What a network is, it is everywhere: in each objective that runs it, and in evaluations, which do not know
+    objectives apart. So the stages that make it are called wherever it runs: `rebuild_model`, `request_taps`,
+    `transform_batch`, `held`, `transform_weights`, `transform_statistics`, `around_forward`. So is `project`, which
+    keeps a promise about its variables, after every objective that changes them. The other stages of a step and of
+    evaluations, those of training, run within the objectives that change the network: `add_losses`, `evaluate`,
+    `transform_gradients`, `transform_state`, `veto`, `update_ops`, `measure`, `collect`, `observe`. Of these objectives
+    a hook takes part in those that match `objective`. `state` is thus written by them alone, and read by all.
+
     Attributes:
-        network: name of the network that the hook works on.
+        network: name of the network that the hook works on; in a config, or before a run is assembled, a pattern.
+        objective: pattern on the names of the objectives that the hook takes part in; `hooks.<name>.objective` in the
+            config sets it for any hook.
         reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
         supports_xla: whether XLA can compile what it traces; not so for a hook that calls NumPy.
         observed_examples: how many examples of the validation split `observe` sees for pictures; 0 for none.
     """
 
     network: str = "model"
+    objective: str = "*"
     reads: tuple[str, ...] = ()
     supports_xla: bool = True
     observed_examples: int = 0
+
+    @property
+    def scope(self) -> str:
+        """Return what stands before the names of all that the hook reports: "<network>/" for an instance of several."""
+        return f"{self.network}/" if AT in self.name else ""
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         """Return the model to train: the same variables, perhaps with layers inserted. Runs before `build`."""
@@ -203,7 +234,12 @@ class GraphHook(Hook):
         return gradients
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return named bool scalars; when one is True, nothing of this step is written and the loop stops."""
+        """Return named bool scalars; when one is True, nothing of this step is written and the loop stops.
+
+        With several objectives, a veto in one of them holds back that one and those after it in the step: they would
+        train against a network that did not move. Those before it have been written already, since each reads the
+        weights as the one before left them.
+        """
         return {}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:

@@ -19,6 +19,8 @@ class Network:
         optimizer: the Keras optimizer of this network alone. Two networks never share one.
         taps: inner tensors that hooks asked for, by name. Functional models only.
         tapped: the model with the taps as further outputs; made on first use.
+        shared: whether several objectives may change it; otherwise a second one is refused.
+        fixed: whether it is meant that no objective changes it; otherwise a network that nothing trains is refused.
     """
 
     name: str
@@ -26,6 +28,8 @@ class Network:
     optimizer: keras.optimizers.Optimizer
     taps: dict[str, Any] = field(default_factory=dict)
     tapped: keras.Model | None = None
+    shared: bool = False
+    fixed: bool = False
 
     @property
     def variables(self) -> dict[str, keras.Variable]:

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.embedding import Embedding
+from trainer.network import Network
 
 Batch = dict[str, tf.Tensor]
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
-ForwardFunction = Callable[..., Any]
-"""Called as forward(network_name, inputs); returns what the model returns."""
+
+class ForwardFunction(Protocol):
+    """Run networks for an objective, and give seeds for its draws.
+
+    Attributes:
+        training: whether this is a training step, not an evaluation.
+    """
+
+    training: bool
+
+    def __call__(self, name: str, inputs: Any) -> Any:
+        """Return what the model of the network `name` returns for `inputs`."""
+
+    def stateless_seed(self, salt: str) -> tf.Tensor:
+        """Return a seed for `tf.random.stateless_*`, such as of a generator's noise.
+
+        In training it is a pure function of (run seed, objective, which of its updates, step, micro batch, salt). In
+        an evaluation it depends on the run seed and the salt alone, so that evaluations can be compared.
+
+        Args:
+            salt: what the draw is for. Two draws of one objective need two salts.
+
+        Returns:
+            int32 tensor of shape [2].
+        """
+
 
 Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
 """Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""
@@ -44,11 +69,27 @@ class Objective(ABC):
 
     Attributes:
         name: unique among the objectives of a run.
-        changes: names of the networks whose variables this objective may change.
+        changes: names of the networks whose variables this objective may change. Others it runs with all that they
+            have, and leaves alone: weights, moving statistics, seed state and optimizer.
+        updates: how many times a step runs this objective, one run after the other, each on its own equal part of the
+            batch (n_critic of a GAN). Metrics are averages over the runs.
     """
 
     name: str = "objective"
     changes: tuple[str, ...] = ("model",)
+    updates: int = 1
+
+    def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
+        """Create and return ops that must have run before this objective reads any variable, such as `copy_network`.
+
+        They run once for each run of the objective (`updates` times a step), in the order in which they were made. What
+        they write belongs to networks in `changes`. A veto that comes later in the same run does not undo them; one
+        that came earlier in the step holds them back.
+
+        Args:
+            networks: of the run, by name.
+        """
+        return []
 
     @abstractmethod
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -57,9 +98,22 @@ class Objective(ABC):
         Traced once and pure: it writes no variable and no file.
 
         Args:
-            forward: `forward(network_name, inputs)` runs a network with its transformed weights.
+            forward: `forward(network_name, inputs)` runs a network with its transformed weights;
+                `forward.stateless_seed(salt)` is the seed of a draw.
             batch: the batch after every `transform_batch`.
         """
+
+    def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
+        """Return what the networks make without data, such as generated samples: tensors of any shape by name.
+
+        Runs once for each evaluation of a split, after all batches, with the weights that evaluation uses. What it
+        returns joins what `compute` collected: `split_metrics`, `pictures` and `embeddings` see it under its name.
+        Traced once and pure; what it draws must be a function of the run's seed, so that evaluations compare.
+
+        Args:
+            forward: `forward(network_name, inputs)` runs a network with its transformed weights, not in training mode.
+        """
+        return {}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return metrics that no average over batches gives, such as recall@k: scalars by name.
@@ -67,7 +121,8 @@ class Objective(ABC):
         Traced once and pure.
 
         Args:
-            collected: what `compute` collected, over all examples of the split: [examples, ...] by name.
+            collected: what `compute` collected, over all examples of the split: [examples, ...] by name; and what
+                `sample` returned.
         """
         return {}
 
@@ -75,7 +130,7 @@ class Objective(ABC):
         """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
 
         Args:
-            collected: what `compute` collected in the latest evaluation; empty before the first one.
+            collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.
             examples: returns rows of that split as a batch of arrays, by their positions in it.
         """
         return {}
@@ -84,7 +139,7 @@ class Objective(ABC):
         """Return vectors of examples to look at in a projector, by name.
 
         Args:
-            collected: what `compute` collected in the latest evaluation; empty before the first one.
+            collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.
             examples: returns rows of that split as a batch of arrays, by their positions in it.
         """
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from trainer.errors import UserError
-from trainer.hook import GraphHook, Hook
+from trainer.hook import GraphHook, Hook, HostHook
 
 AnyHook = TypeVar("AnyHook", bound=Hook)
 
@@ -62,25 +62,46 @@ def declared_followers(hooks: Sequence[Hook]) -> dict[str, set[str]]:
     return followers
 
 
+def first_instances(hooks: Sequence[AnyHook]) -> list[AnyHook]:
+    """Return the hooks, and of those that have an instance for each of several networks the first one alone.
+
+    Args:
+        hooks: in order.
+    """
+    first: dict[str, AnyHook] = {}
+    for hook in hooks:
+        first.setdefault(hook.key, hook)
+    return list(first.values())
+
+
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
     for hook in named.values():
-        for other in hook.conflicts:
-            if other in named:
+        for other in named.values():
+            if other.key in hook.conflicts and _meet(hook, other):
                 raise UserError(
-                    f"The hooks '{hook.name}' and '{other}' cannot run together. "
-                    f"Remove one of them, for example with hooks.{other}=null."
+                    f"The hooks '{hook.name}' and '{other.name}' cannot run together. "
+                    f"Remove one of them, for example with hooks.{other.key}=null."
                 )
 
 
+def _meet(first: Hook, second: Hook) -> bool:
+    """Return whether two hooks work on one network, or watch the whole run."""
+    if isinstance(first, HostHook) or isinstance(second, HostHook):
+        return True
+    return not (isinstance(first, GraphHook) and isinstance(second, GraphHook)) or first.network == second.network
+
+
 def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
-    """Return for each hook the names of those that must come later."""
+    """Return for each hook the names of those that must come later; a declaration speaks of all instances of a hook."""
     followers: dict[str, set[str]] = {name: set() for name in named}
+    instances: dict[str, list[str]] = {}
+    for name, hook in named.items():
+        instances.setdefault(hook.key, []).append(name)
     for hook in named.values():
         reads = tuple(key.partition("/")[0] for key in hook.reads) if isinstance(hook, GraphHook) else ()
         for later in hook.before:
-            if later in named:
-                followers[hook.name].add(later)
+            followers[hook.name].update(instances.get(later, ()))
         for earlier in (*hook.after, *reads):
-            if earlier in named:
-                followers[earlier].add(hook.name)
+            for name in instances.get(earlier, ()):
+                followers[name].add(hook.name)
     return followers

@@ -33,12 +33,14 @@ class Parts:
     Attributes:
         data: the opened data.
         build_model: returns a new model as `model` in the config says; keyword arguments are passed on.
-        build_optimizer: returns a new optimizer as `optimizer` and `schedule` in the config say.
+        build_optimizer: returns a new optimizer as `optimizer` and `schedule` in the config say. It takes two keyword
+            arguments: `learning_rate`, another one than the config's (None: the config's), and `updates`, how many
+            updates the network makes in a step (1), so that the schedule ends with the run.
     """
 
     data: Data
     build_model: Callable[..., keras.Model]
-    build_optimizer: Callable[[], keras.optimizers.Optimizer]
+    build_optimizer: Callable[..., keras.optimizers.Optimizer]
 
 
 RecipeBuilder = Callable[..., Any]

@@ -159,3 +159,39 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     def from_config(cls, config: dict[str, Any]) -> Warmup:
         """Return the schedule that `get_config` described."""
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class SeveralUpdates(keras.optimizers.schedules.LearningRateSchedule):
+    """Follow a schedule of steps with an optimizer that makes several updates in each step."""
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, updates: int) -> None:
+        """Wrap a schedule.
+
+        Args:
+            schedule: counts the steps of the run.
+            updates: of the optimizer in a step, at least 1.
+        """
+        super().__init__()
+        self.schedule = schedule
+        self.updates = updates
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Return the rate of an update: that of the step it is made in.
+
+        Args:
+            step: scalar, updates made before.
+
+        Returns:
+            float32 scalar.
+        """
+        return tf.cast(self.schedule(tf.cast(step, tf.int64) // self.updates), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return plain values that `from_config` makes this schedule of."""
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "updates": self.updates}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SeveralUpdates:
+        """Return the schedule that `get_config` described."""
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["updates"])

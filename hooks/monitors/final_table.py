@@ -88,10 +88,25 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("parameters", f"{parameters['total']:,} ({parameters['trainable']:,} trainable)"))
     if sizes := summary.get("bytes"):
         lines.append(("size", _describe_size(sizes["float32"], sizes["deployed"])))
+    lines += _network_lines(summary.get("networks") or {})
     if "seconds" in summary:
         speed = f", {summary['images_per_second']:,.0f} images/s" if summary.get("images_per_second") else ""
         lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
     return lines
+
+
+def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return a line for the networks of each size, where there are several networks."""
+    if len(networks) < 2:
+        return []
+    alike: dict[str, list[str]] = {}
+    for name, own in networks.items():
+        size = _describe_size(own["bytes"]["float32"], own["bytes"]["deployed"])
+        alike.setdefault(f"{own['params']['total']:,} parameters, {size}", []).append(name)
+    return [
+        ("network" if len(names) == 1 else "networks", f"{', '.join(names)}: {'each ' if len(names) > 1 else ''}{text}")
+        for text, names in alike.items()
+    ]
 
 
 def layer_tables(summary: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 SHOWN_NAMES = 5
 KINDS = {"loss": "losses", "gradient": "gradients of", "state": "new state of"}
+NOTHING = "No variable was changed by"
+VETO = re.compile(rf"(?P<place>(?:[^/]+/){{0,2}}?)(?P<kind>{'|'.join(KINDS)})/(?P<name>.+)")
+"""A veto of the guard: perhaps an objective among several and a network, the kind, and what it holds."""
 
 
 class NanGuard(GraphHook, HostHook):
@@ -25,15 +29,17 @@ class NanGuard(GraphHook, HostHook):
     The check is part of the step, so the step that fails is the one that is withheld, however long the chunk.
     Under a LossScaleOptimizer, gradients that overflow are ordinary: it withholds those steps and lowers its scale
     itself. Gradients are not checked then; losses and state are.
+
+    With several objectives, one that is held back holds back those after it in the step (see `GraphHook.veto`).
     """
 
     priority = 0  # speaks before any other hook acts on the chunk
 
-    def __init__(self, *, network: str = "model") -> None:
+    def __init__(self, *, network: str = "*") -> None:
         """Set up the guard.
 
         Args:
-            network: name of the network that is watched.
+            network: name of the network that is watched, or a pattern; "*" guards every network of a run.
         """
         self.network = network
 
@@ -59,17 +65,41 @@ class NanGuard(GraphHook, HostHook):
         Raises:
             NonFiniteError: names the step, the losses and the variables.
         """
-        kinds = [kind for kind in KINDS if any(name.startswith(f"{kind}/") for name in run.vetoes)]
-        if not kinds:
+        found: dict[tuple[str, str], dict[str, list[str]]] = {}
+        for veto in filter(None, map(VETO.fullmatch, run.vetoes)):
+            kinds = found.setdefault(self._place(veto["place"]), {kind: [] for kind in KINDS})
+            kinds[veto["kind"]].append(veto["name"])
+        if not found:
             return
-        found = [
-            f"{KINDS[kind]} {shorten([v.removeprefix(f'{kind}/') for v in run.vetoes if v.startswith(f'{kind}/')])}"
-            for kind in kinds
-        ]
+        first = next(objective for objective, _ in found)
+        written = f"Nothing of objective '{first}' was written, nor of those after it in" if first else NOTHING
+        details = "; ".join(f"{_in_words(*place)}{describe(kinds)}" for place, kinds in found.items())
         raise NonFiniteError(
-            f"NaN or infinity at step {run.step}: {'; '.join(found)}. No variable was changed by this step. "
+            f"NaN or infinity at step {run.step}: {details}. {written} this step. "
             "Lower the learning rate, clip the gradients, or check the data for NaN."
         )
+
+    def _place(self, prefix: str) -> tuple[str, str]:
+        """Return the objective, among several, and the network, among several, that stand before a veto's name."""
+        objective, network = prefix.rstrip("/"), ""
+        if self.scope:
+            objective, _, network = objective.rpartition("/")
+        return objective, network
+
+
+def _in_words(objective: str, network: str) -> str:
+    named = (("objective", objective), ("network", network))
+    place = ", ".join(f"{kind} '{name}'" for kind, name in named if name)
+    return f"{place}: " if place else ""
+
+
+def describe(kinds: Mapping[str, Sequence[str]]) -> str:
+    """Return what was not finite in words, such as "losses total; gradients of dense/kernel".
+
+    Args:
+        kinds: names by kind; those without names are left out.
+    """
+    return "; ".join(f"{KINDS[kind]} {shorten(names)}" for kind, names in kinds.items() if names)
 
 
 def is_not_finite(value: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:

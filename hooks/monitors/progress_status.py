@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trainer.run.results import SHOWN_LOSS, format_seconds, format_value, short_name
+from trainer.run.results import format_seconds, format_value, is_metric, is_total_loss, short_name
 
 if TYPE_CHECKING:
     from trainer.run.control import Report, Run
@@ -60,9 +60,10 @@ class ProgressStatus:
         for split in ("train", "validation"):
             if split in self._reports:
                 values = self._reports[split].values
-                measured = [name for name in values if name.startswith("metric/")][:SHOWN_METRICS]
-                monitor = [name for name in (self.run.best.monitor,) if not name.startswith("loss/")]
-                shown = dict.fromkeys((SHOWN_LOSS, *monitor, *measured))
+                measured = [name for name in values if is_metric(name)][:SHOWN_METRICS]
+                losses = [name for name in values if is_total_loss(name)]
+                monitor = [name for name in (self.run.best.monitor,) if is_metric(name)]
+                shown = dict.fromkeys((*losses, *monitor, *measured))
                 texts = [f"{short_name(name)} {format_value(values[name])}" for name in shown if name in values]
                 parts.append(f"{split} {' '.join(texts)}" if texts else "")
         if self.run.best.value is not None:

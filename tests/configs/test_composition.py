@@ -19,10 +19,11 @@ from trainer.config.preflight import preflight
 from trainer.config.resolve import resolve
 from trainer.config.schema import TrainConfig, TrainerConfig
 from trainer.errors import UserError
+from trainer.run.build_hook import split_binding
 
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
 INJECTED = {
-    "model": {"input_shape", "classes"},
+    "model": {"input_shape", "classes", "role", "latent_size", "stacked"},
     "task": {"parts"},
     "schedule": {"learning_rate", "total_steps"},
     "optimizer": {"name"},
@@ -62,17 +63,19 @@ def nodes() -> list[Any]:
 
 
 @pytest.mark.parametrize("recipe", names("recipe"))
-def test_every_recipe_composes_with_the_default_hooks(recipe: str) -> None:
+def test_every_recipe_composes_with_the_default_hooks_that_it_does_not_take_out(recipe: str) -> None:
     config = compose(f"recipe={recipe}")
     default = read(CONFIG_DIR / "hooks" / "default.yaml")["defaults"]
-    assert set(default) <= set(config["hooks"])
+    own = read(CONFIG_DIR / "recipe" / f"{recipe}.yaml").get("hooks", {})
+    assert set(default) - set(config["hooks"]) == {name for name, node in own.items() if node is None}
 
 
 @pytest.mark.parametrize("recipe", names("recipe"))
 def test_every_part_of_every_recipe_exists_and_takes_its_arguments(recipe: str) -> None:
     config = compose(f"recipe={recipe}")
     sections = {name: config[name] for name in ("task", "data", "model", "optimizer", "schedule")}
-    for group, node in [*sections.items(), *(("hooks", hook) for hook in config["hooks"].values())]:
+    hooks = [("hooks", split_binding(hook)[0]) for hook in config["hooks"].values()]
+    for group, node in [*sections.items(), *hooks]:
         bind(node, injected=INJECTED.get(group, set()))
 
 
@@ -109,11 +112,13 @@ def test_a_folder_of_images_needs_its_path() -> None:
 def test_keys_are_the_arguments_of_the_target(group: str, node: dict[str, Any]) -> None:
     taken, takes_any = parameters_of(resolve(node["_target_"]))
     assert not takes_any
+    node = split_binding(node)[0] if group == "hooks" else node
     assert set(node) - {"_target_"} == set(taken) - INJECTED.get(group, set())
 
 
 @pytest.mark.parametrize(("group", "node"), nodes())
 def test_values_fit_the_signature(group: str, node: dict[str, Any]) -> None:
+    node = split_binding(node)[0] if group == "hooks" else node
     bind(node, injected=INJECTED.get(group, set()))
 
 

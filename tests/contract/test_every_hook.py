@@ -13,6 +13,7 @@ from trainer.config.build import bind, build
 from trainer.config.resolve import resolve
 from trainer.hook import GraphHook, Hook, HostHook
 from trainer.plan.stages import own_stages
+from trainer.run.build_hook import split_binding
 
 HOOKS = sorted(catalogue())
 DEFAULTS = {
@@ -21,10 +22,15 @@ DEFAULTS = {
 }
 
 
-def node_of(name: str) -> dict:
+def file_of(name: str) -> dict:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
+
+
+def node_of(name: str) -> dict:
+    """Return what a hook's config says to its constructor."""
+    return split_binding(file_of(name))[0]
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -35,6 +41,8 @@ def test_hook_constructs_from_its_config_and_every_argument_is_in_it(name: str) 
     assert isinstance(hook, Hook)
     arguments = set(inspect.signature(type(hook).__init__).parameters) - {"self"}
     assert set(node) - {"_target_"} == arguments
+    _, binding = split_binding(file_of(name))
+    assert binding == ({"objective": "*"} if isinstance(hook, GraphHook) else {})
 
 
 @pytest.mark.parametrize("name", HOOKS)

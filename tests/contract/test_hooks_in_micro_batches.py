@@ -12,9 +12,9 @@ from omegaconf import OmegaConf
 
 from hooks import catalogue, load
 from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context
-from trainer.config.build import build
 from trainer.hook import GraphHook
 from trainer.network import Network
+from trainer.run.build_hook import build_hook
 from trainer.step.loop import ChunkLoop
 from trainer.step.trainer import Trainer
 
@@ -42,12 +42,20 @@ def small_network() -> Network:
     return Network("model", keras.Sequential(layers, name="small"), keras.optimizers.Adam(0.01))
 
 
+def from_catalogue(name: str, **changes: str) -> GraphHook:
+    """Return a graph hook as its file in `configs/` describes it, with some values changed."""
+    node = OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
+    hook = build_hook(name, {**node, **changes})
+    assert isinstance(hook, GraphHook)
+    return hook
+
+
 def trained(name: str, accumulation_steps: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return every variable, of the network and of the hook, and the reported values after a few steps."""
     keras.utils.set_random_seed(0)
-    hook = build(OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name])
-    hook.name = name
+    hook = from_catalogue(name)
     network = small_network()
+    hook.network = network.name
     network.model = hook.rebuild_model(network.model)
     network.taps |= hook.request_taps(network.model)
     network.optimizer.build(network.model.trainable_variables)

@@ -98,6 +98,7 @@ def toy_loop(
 ) -> ChunkLoop:
     """Return a traced and audited loop over the toy problem."""
     network = network or toy_network()
+    network.shared = len(objectives) > 1
     for hook in hooks:
         hook.build(build_context(network))
     trainer = Trainer(

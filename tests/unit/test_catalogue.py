@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 import hooks
 from trainer.errors import UserError
-from trainer.hook import Hook
+from trainer.hook import GraphHook, Hook
 
 DEFAULTS = [
     *("nan_guard", "progress", "tensorboard", "pictures", "projector"),
@@ -42,6 +42,8 @@ def test_a_hook_loads_and_its_config_names_every_argument_with_its_default(name)
     assert f"{hook_class.__module__}.{hook_class.__name__}" == entry.target
     config = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
     config.pop("_target_")
+    if issubclass(hook_class, GraphHook):
+        assert config.pop("objective") == hook_class.objective == "*"  # which no constructor names
     parameters = inspect.signature(hook_class).parameters
     assert set(config) == set(parameters)
     for argument, parameter in parameters.items():

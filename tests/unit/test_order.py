@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.toy import StatelessHook
 from trainer.errors import UserError
-from trainer.order import order_hooks
+from trainer.hook import HostHook
+from trainer.order import first_instances, order_hooks
 
 
 def named(name: str, **declarations: object) -> StatelessHook:
@@ -75,3 +76,40 @@ def test_every_declared_edge_holds_and_the_input_order_does_not_matter(
     for first, successors in followers.items():
         for second in successors:
             assert ordered.index(f"h{first}") < ordered.index(f"h{second}")
+
+
+def instances(key: str, *networks: str, **declarations: object) -> list[StatelessHook]:
+    return [named(f"{key}@{network}", network=network, **declarations) for network in networks]
+
+
+def test_declarations_speak_of_every_instance_of_a_hook() -> None:
+    hooks = [
+        *instances("a", "g", "d", priority=0),
+        *instances("z", "g", "d", before=("a",)),
+        named("m", after=("a",), priority=0),
+        named("n", reads=("m/mask",), priority=0),
+    ]
+    assert names(*hooks) == ["z@d", "z@g", "a@d", "a@g", "m", "n"]
+    assert names(*reversed(hooks)) == names(*hooks)
+
+
+def test_hooks_of_different_networks_do_not_conflict() -> None:
+    assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
+    with pytest.raises(UserError, match="'a@g' and 'b@g' cannot run together.*hooks.b=null"):
+        order_hooks([*instances("a", "g", conflicts=("b",)), *instances("b", "d", "g")])
+
+
+def test_hook_that_watches_the_run_conflicts_whatever_the_network() -> None:
+    class Watching(StatelessHook, HostHook):
+        def state_dict(self) -> dict:
+            return {}
+
+    watching = Watching("b")
+    watching.network = "d"
+    with pytest.raises(UserError, match="'a@g' and 'b' cannot run together"):
+        order_hooks([*instances("a", "g", conflicts=("b",)), watching])
+
+
+def test_first_instance_stands_for_its_hook() -> None:
+    hooks = [*instances("a", "g", "d"), named("b")]
+    assert [hook.name for hook in first_instances(hooks)] == ["a@g", "b"]

@@ -79,6 +79,16 @@ def test_an_optimizer_with_a_warm_up_survives_its_config(inner: object) -> None:
     assert rates(again._learning_rate, 8) == rates(optimizer._learning_rate, 8)
 
 
+@pytest.mark.parametrize("updates", [1, 3])
+def test_several_updates_in_a_step_have_the_rate_of_that_step(updates: int) -> None:
+    once = schedules.cosine(1.0, 8, warmup_steps=2)
+    several = schedules.SeveralUpdates(once, updates)  # type: ignore[arg-type]
+    expected = [rate for rate in rates(once, 8) for _ in range(updates)]
+    assert rates(several, 8 * updates) == expected
+    again = schedules.SeveralUpdates.from_config(several.get_config())
+    assert rates(again, 8 * updates) == expected
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

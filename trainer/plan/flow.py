@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from trainer.plan.names import group_names, shorten
 from trainer.plan.plan import NETWORK, UNKNOWN, ObjectivePlan, Plan
-from trainer.step.audit import FORWARD, TRAINER
+from trainer.step.audit import BEGIN, FORWARD, TRAINER
 
 DATA, VARIABLES, WORK, HOOKS, UPDATE, APPLY = "data", "variables", "work", "hooks", "update", "apply"
 """Kinds of boxes."""
@@ -121,7 +121,8 @@ class _Drawing:
             sources: keys of the boxes of the networks by name, and of the batch under "".
         """
         self.objective, self.sources = objective, sources
-        self.frame = Frame(key, f"objective {objective.name}")
+        often = f", {objective.times} times a step" if objective.times > 1 else ""
+        self.frame = Frame(key, f"objective {objective.name}{often}")
         self.arrows: list[Arrow] = []
         self.vetoes: list[str] = []
         state, gradients = self._forward()
@@ -143,6 +144,9 @@ class _Drawing:
     def _forward(self) -> tuple[str, str]:
         """Draw up to the gradients; return the keys of what new state and gradients come from."""
         networks = [self.sources[name] for name in self.objective.runs]
+        if begun := [update for update in self.objective.alike_updates() if update.added_by == BEGIN]:
+            written = [line for update in begun for line in (update.ops, "writes", *_named(update.writes))]
+            networks = [self._box("begin", ("begin", *written), UPDATE, *networks)]
         weights = networks
         for stage in ("transform_weights", "transform_statistics", "around_forward"):
             if hooks := self.objective.hooks.get(stage):
@@ -162,7 +166,8 @@ class _Drawing:
         veto = self._stage("veto", *dict.fromkeys((state, gradients)))
         self.vetoes = [veto] if "veto" in self.objective.hooks else []
         frame = Frame(f"{self.frame.key}_updates", "UPDATE_OPS")
-        for number, update in enumerate(self.objective.alike_updates()):
+        updates = [update for update in self.objective.alike_updates() if update.added_by != BEGIN]
+        for number, update in enumerate(updates):
             written = _named(update.writes) or [UNKNOWN]
             lines = (update.ops, "writes", *written, f"added by {update.added_by}")
             box = Box(f"{frame.key}_{number}", lines, UPDATE)

@@ -121,6 +121,7 @@ class ObjectivePlan:
         updates: all run before the first apply.
         applies: one for each network that it changes.
         projections: in order.
+        times: how many times a step runs it, each time on its own part of the batch.
     """
 
     name: str
@@ -130,6 +131,7 @@ class ObjectivePlan:
     updates: tuple[Update, ...]
     applies: tuple[Apply, ...]
     projections: tuple[Projection, ...]
+    times: int = 1
 
     def alike_updates(self) -> list[Update]:
         """Return the update ops with those that are of one type and added by the same in one."""

@@ -42,6 +42,8 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     stages = tuple((stage.phase, stage.name, ", ".join(stage.hooks)) for stage in plan.stages)
     found = [Section("Run", ("", ""), tuple(plan.facts.items()))] if plan.facts else []
     found.append(Section("Stages, as they run", ("when", "stage", "hooks in order"), stages))
+    if len(plan.objectives) > 1 or any(objective.times > 1 for objective in plan.objectives):
+        found.append(_order_section(plan.objectives))
     for objective in plan.objectives:
         found += _objective_sections(objective, full)
     found += _variable_sections(plan, full)
@@ -49,6 +51,13 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     if plan.memory:
         found.append(_memory_section(plan))
     return found
+
+
+def _order_section(objectives: Iterable[ObjectivePlan]) -> Section:
+    """Return who changes what; a step with one objective that runs once needs no such table."""
+    rows = [(each.name, ", ".join(each.changes), ", ".join(each.runs), str(each.times)) for each in objectives]
+    columns = ("objective", "changes", "runs", "times a step")
+    return Section("Objectives, as a step runs them one after the other", columns, tuple(rows))
 
 
 def _objective_sections(objective: ObjectivePlan, full: bool) -> Iterator[Section]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
 from trainer.hook import Gradients, GraphHook, HostHook
 from trainer.network import Network
+from trainer.order import first_instances
 from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, Apply, Metrics, ObjectivePlan, Plan, Projection, Update
 from trainer.plan.stages import STEP_STAGES, own_stages, stages_of
 from trainer.plan.variables import Identity, identities, list_variables
-from trainer.step.audit import TRAINER, Commit, written_variable
+from trainer.step.audit import TRAINER, Commit
+from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
+from trainer.step.writes import all_writes
 
 
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
@@ -26,10 +31,15 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
     networks = list(trainer.networks.values())
     known = identities(networks, trainer.hooks)
     updates = _updates(trainer.commits)
-    written = {known[handle] for each in updates for _, handle, _ in each if handle in known}
+    written = {known[handle] for each in updates for _, handles, _ in each for handle in handles if handle in known}
+    times = Counter(commit.objective for commit in trainer.commits)
     objectives = [
-        _plan_objective(commit, [_as_update(each, known, trainer.networks) for each in own], trainer)
+        replace(
+            _plan_objective(commit, [_as_update(each, known, trainer.networks) for each in own], trainer),
+            times=times[commit.objective],
+        )
         for commit, own in zip(trainer.commits, updates, strict=True)
+        if commit.update == 0  # the others write the same once more
     ]
     return Plan(
         stages=stages_of(trainer.hooks, host_hooks),
@@ -40,7 +50,7 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
     )
 
 
-_Op = tuple[tf.Operation, int | None, str]  # op, handle that it writes, who added it
+_Op = tuple[tf.Operation, tuple[int, ...], str]  # op, handles that it writes, who added it
 
 
 def _updates(commits: Iterable[Commit]) -> list[list[_Op]]:
@@ -50,18 +60,22 @@ def _updates(commits: Iterable[Commit]) -> list[list[_Op]]:
     for commit in commits:
         own = {operation: by for operation, by in commit.added_by.items() if operation not in seen}
         seen |= own.keys()
-        found.append([(operation, written_variable(operation), by) for operation, by in own.items()])
+        found.append([(operation, _written(operation), by) for operation, by in own.items()])
     return found
 
 
+def _written(operation: tf.Operation) -> tuple[int, ...]:
+    """Return the handles of the variables that an op writes, or what it calls: a branch may stand for many writes."""
+    return tuple(dict.fromkeys(write.handle for write in all_writes([operation])))
+
+
 def _as_update(item: _Op, known: Mapping[int, Identity], networks: Mapping[str, Network]) -> Update:
-    operation, handle, by = item
-    if handle is None or handle not in known:
-        return Update(operation.type, (), by)
-    kind, owner, name = known[handle]
-    if by == TRAINER:
+    operation, handles, by = item
+    found = [known[handle] for handle in handles if handle in known]
+    if by == TRAINER and found:
+        _, owner, name = found[0]
         by += ", for moving statistics" if name in networks[owner].weights else ", for seed state"
-    return Update(operation.type, (_label(kind, owner, name, several=len(networks) > 1),), by)
+    return Update(operation.type, tuple(_label(*each, several=len(networks) > 1) for each in found), by)
 
 
 def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
@@ -76,10 +90,12 @@ def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
 
 def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer) -> ObjectivePlan:
     changes = tuple(commit.gradients)
-    hooks = [hook for hook in trainer.hooks if hook.network in changes]
+    changed = [hook for hook in trainer.hooks if hook.network in changes]
+    hooks = [hook for hook in changed if takes_part(hook, commit.objective, changes)]
     run = [hook for hook in trainer.hooks if hook.network in commit.runs]
     read = dict.fromkeys(("transform_weights", "transform_statistics", "around_forward"), run)
-    concerned = {"transform_batch": trainer.hooks, **read}  # the other stages: those of networks that it changes
+    # The other stages: those of hooks that take part.
+    concerned = {"transform_batch": first_instances(trainer.hooks), **read, "project": changed}
     stages: dict[str, tuple[str, ...]] = {}
     for stage in STEP_STAGES:
         if names := tuple(hook.name for hook in concerned.get(stage, hooks) if stage in own_stages(hook)):
@@ -94,7 +110,7 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
             Apply(name, _optimizer_name(trainer.networks[name]), _given(gradients))
             for name, gradients in commit.gradients.items()
         ),
-        projections=tuple(_projection(hook, trainer) for hook in hooks if "project" in own_stages(hook)),
+        projections=tuple(_projection(hook, trainer) for hook in changed if "project" in own_stages(hook)),
     )
 
 

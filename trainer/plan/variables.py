@@ -61,7 +61,7 @@ def _network_variables(
         if name in frozen:
             role = FROZEN
         elif name in trainable:
-            role = TRAINABLE
+            role = UNTRAINED if network.fixed else TRAINABLE
         else:
             role = STATE if (NETWORK, network.name, name) in written else UNTRAINED
         by = tuple(hook for hook, names in projected if name in names)

@@ -19,9 +19,12 @@ from trainer.network import Network
 from trainer.objective import Batch
 from trainer.order import order_hooks
 from trainer.recipe import Parts, Recipe
+from trainer.run.binding import bind_hooks
+from trainer.run.build_hook import build_hook
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.state import assign_variables
 from trainer.run.views import Evaluated
+from trainer.schedules import SeveralUpdates
 from trainer.step.compile import keep_xla_off, python_ops, use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
@@ -99,12 +102,17 @@ def assemble(config: Config) -> Assembly:
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
         bind(node, plugins=plugins)
     keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
-    hooks = order_hooks([_build_hook(name, node, plugins) for name, node in hook_nodes.items()])
+    hooks = order_hooks([build_hook(name, node, plugins=plugins) for name, node in hook_nodes.items()])
     keras.utils.set_random_seed(config["seed"])
     data: Data = build(config["data"], plugins=plugins)
     training = _training_batches(data, settings, config["seed"])
     total_steps = _total_steps(settings, training)
     recipe = _build_recipe(config, data, total_steps)
+    hooks = order_hooks(
+        bind_hooks(
+            hooks, recipe.networks, recipe.objectives, lambda key: build_hook(key, hook_nodes[key], plugins=plugins)
+        )
+    )
     graph_hooks = [hook for hook in hooks if isinstance(hook, GraphHook)]
     _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
     _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
@@ -146,17 +154,6 @@ def _evaluator(trainer: Trainer, split: Split, batch_size: int, placement: str) 
     return Evaluator(trainer, batches.batch, batches.count)
 
 
-def _build_hook(name: str, node: Config, plugins: list[str]) -> Hook:
-    try:
-        hook = build(node, plugins=plugins)
-    except UserError as error:
-        raise UserError(f"hooks.{name}: {error}") from error
-    if not isinstance(hook, Hook):
-        raise UserError(f"hooks.{name} builds a {type(hook).__name__}. Expected a GraphHook or a HostHook.")
-    hook.name = name
-    return hook
-
-
 def _total_steps(settings: Config, training: TrainingBatches) -> int:
     if settings["steps"] is not None:
         return int(settings["steps"])
@@ -169,9 +166,11 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
     def build_model(**injected: Any) -> keras.Model:
         return build(config["model"], plugins=plugins, **injected)
 
-    def build_optimizer() -> keras.optimizers.Optimizer:
-        rate = config["optimizer"]["learning_rate"]
+    def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
+        rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
         schedule = build(config["schedule"], plugins=plugins, learning_rate=rate, total_steps=total_steps)
+        if updates > 1 and callable(schedule):
+            schedule = SeveralUpdates(schedule, updates)
         return build({**config["optimizer"], "learning_rate": schedule}, plugins=plugins)
 
     return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer))
@@ -214,24 +213,25 @@ def _build_hooks(
     classes: int,
 ) -> None:
     named = {network.name: network for network in networks}
-    states: dict[str, tf.Variable] = {}
-    for hook in hooks:
-        if hook.network not in named:
-            raise UserError(
-                f"The hook '{hook.name}' works on the network '{hook.network}'. Expected: {', '.join(named)}."
-            )
+    for index, hook in enumerate(hooks):
         context = BuildContext(
             named[hook.network],
             total_steps,
             training.steps_per_epoch,
             training.batch_size,
             seed,
-            dict(states),
+            _visible_states(hook, hooks[:index]),
             classes,
         )
         with in_stage(hook, "build"):
             hook.build(context)
-        states |= {f"{hook.name}/{name}": variable for name, variable in hook.state().items()}
+
+
+def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
+    """Return the state of hooks by "hook/variable"; of several instances, that of the reader's network has the key."""
+    states = {f"{hook.name}/{name}": variable for hook in built for name, variable in hook.state().items()}
+    beside = [hook for hook in built if hook.network == reader.network]
+    return states | {f"{hook.key}/{name}": variable for hook in beside for name, variable in hook.state().items()}
 
 
 def _batch_function(training: TrainingBatches) -> Any:

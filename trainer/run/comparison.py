@@ -37,7 +37,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
     """
     rows = [{name: (validation, test) for name, _, validation, test in metric_rows(each.summary)} for each in results]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    metrics = [name for name in names if name != "loss"] or names
+    metrics = [name for name in names if name.rpartition("/")[2] != "loss"] or names
     own = [" ".join(own_overrides(each, results)) for each in results]
     table = Table(box=box.SIMPLE_HEAD, title="Comparison", title_justify="left", show_edge=False)
     for name in ("recipe", *(["overrides"] if any(own) else [])):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +67,34 @@ def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> 
     """
     import keras
 
+    keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
+    return _restored(run, config, checkpoint)
+
+
+def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
+    """Assemble a finished run while another one is being built, so that the other is built as it would be without it.
+
+    Keras numbers layers without a name by the thread, so this happens in one of its own. Random numbers of the process
+    that are drawn afterwards follow from those that were drawn before.
+
+    Args:
+        run: its directory.
+        config: as `read_config` returned it.
+        checkpoint: as for `restore`.
+
+    Raises:
+        UserError: as for `restore`.
+    """
+    import keras
+
+    seed = random.randrange(2**31)
+    with ThreadPoolExecutor(1) as thread:
+        restored = thread.submit(_restored, run, config, checkpoint).result()
+    keras.utils.set_random_seed(seed)
+    return restored
+
+
+def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> FinishedRun:
     from trainer.run.assembly import assemble
     from trainer.run.checkpoint import CheckpointStore
     from trainer.run.state import assign_variables, run_variables
@@ -77,7 +107,6 @@ def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> 
     if tag not in tags:
         raise unknown_name("checkpoint", tag, tags)
     loaded = store.load(tag)
-    keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
     parts = assemble(config)
     variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
     del variables["accumulators"]  # sums of a report that the run never finished

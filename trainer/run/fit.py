@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,11 @@ import tensorflow as tf
 
 from trainer.errors import NonFiniteError
 from trainer.hook import Hook, HostHook
+from trainer.network import Network
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Report, Run
+from trainer.run.own_values import own_values
 from trainer.run.state import assign_variables, evaluation_keys, read_variables
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
@@ -24,19 +26,20 @@ from trainer.step.stage import in_stage
 SPEED = "time/images_per_second"
 
 
-def report_names(measures: Sequence[str], networks: Collection[str]) -> list[str]:
+def report_names(measures: Sequence[str], networks: Mapping[str, Network]) -> list[str]:
     """Return the names of the values of a training report.
 
     Args:
         measures: names that the step measures.
-        networks: names of the networks.
+        networks: of the run, by name.
     """
     return [*measures, *_rate_names(networks).values(), SPEED]
 
 
-def _rate_names(networks: Collection[str]) -> dict[str, str]:
-    """Return what the learning rate of each network is called."""
-    return {name: "opt/learning_rate" if len(networks) == 1 else f"{name}/opt/learning_rate" for name in networks}
+def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
+    """Return what the learning rate of each network that is trained is called."""
+    trained = [name for name, network in networks.items() if not network.fixed]
+    return {name: "opt/learning_rate" if len(networks) == 1 else f"{name}/opt/learning_rate" for name in trained}
 
 
 @dataclass
@@ -151,10 +154,14 @@ class Fit:
 
     def _warn(self, values: dict[str, float]) -> None:
         for hook in self.hooks:
-            message = None if hook.name in self._warned else hook.warning(values)
-            if message is not None:
+            if hook.name not in self._warned and (message := self._warning(hook, values)):
                 self._warned.add(hook.name)
                 warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {message}", stacklevel=2)
+
+    def _warning(self, hook: Hook, values: dict[str, float]) -> str | None:
+        """Return the first warning that a hook has, over the objectives that it takes part in."""
+        views = own_values(hook, values, self.loop.trainer.objectives)
+        return next((message for view in views if (message := hook.warning(view)) is not None), None)
 
     def _evaluate(self) -> None:
         run = self.run

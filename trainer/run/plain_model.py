@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def save_plain_model(run: FinishedRun, network: str, path: Path) -> None:
         UserError: the network holds something that is no part of Keras, or the file cannot be written.
     """
     trainer = run.parts.trainer
-    weights = shipped_weights(trainer, network, run.step)
+    weights = shipped_weights(trainer, run.step)[network]
     model = strip_model(trainer, network)
     check_plain(model)
     with assigned(trainer.networks[network], weights):
@@ -128,7 +129,8 @@ def compare(run: FinishedRun, network: str, model: keras.Model) -> dict[str, flo
     """
     parts, trainer = run.parts, run.parts.trainer
     networks = [
-        Network(name, model, each.optimizer) if name == network else each for name, each in trainer.networks.items()
+        replace(each, model=model, taps={}, tapped=None) if name == network else each
+        for name, each in trainer.networks.items()
     ]
     hooks = [hook for hook in trainer.hooks if hook.network != network]
     expected = parts.test.run(run.step)

@@ -40,20 +40,35 @@ def format_seconds(seconds: float) -> str:
 
 
 def short_name(name: str) -> str:
-    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "loss/total" reads "loss"."""
-    return "loss" if name == SHOWN_LOSS else name.removeprefix("metric/")
+    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "loss/total" reads "loss".
+
+    What stands before it stays: "generator/loss/total" reads "generator/loss".
+    """
+    if is_total_loss(name):
+        return name.removesuffix("/total")
+    return name.removeprefix("metric/") if name.startswith("metric/") else name.replace("/metric/", "/", 1)
+
+
+def is_total_loss(name: str) -> bool:
+    """Return whether a value is the total loss, of the only objective or of one among several."""
+    return name == SHOWN_LOSS or name.endswith(f"/{SHOWN_LOSS}")
+
+
+def is_metric(name: str) -> bool:
+    """Return whether a value is a metric, of the only objective or of one among several."""
+    return name.startswith("metric/") or "/metric/" in name
 
 
 def metric_rows(summary: Mapping[str, Any]) -> list[tuple[str, float | None, float | None, float | None]]:
-    """Return the metrics and the total loss of a summary as rows: name, train, validation, test.
+    """Return the metrics and the total losses of a summary as rows: name, train, validation, test.
 
     Args:
         summary: what `summary.json` holds; a run that failed early may lack any part.
     """
     columns = [_values(summary.get("final")), _values(_values(summary.get("best")).get("values"))]
     columns.append(_values(summary.get("test")))
-    names = {name: None for column in columns for name in column if name.startswith("metric/")}
-    names |= {SHOWN_LOSS: None} if any(SHOWN_LOSS in column for column in columns) else {}
+    names = {name: None for column in columns for name in column if is_metric(name)}
+    names |= {name: None for column in columns for name in column if is_total_loss(name)}
     return [(short_name(name), *(column.get(name) for column in columns)) for name in names]  # type: ignore[misc]
 
 

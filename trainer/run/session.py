@@ -124,12 +124,14 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         failure = error
         fit.call_all("on_exception", fit.run, error)
     status, reason = _ending(failure, fit.run.control.stop_reason)
+    networks, bits = parts.trainer.networks, stored_bits(parts.trainer, fit.run.step)
     summary = build_summary(
         fit.run,
         status=status,
         reason=reason,
         seconds=time.perf_counter() - start,
-        size=measure_size(parts.trainer.networks.values(), stored_bits(parts.trainer, fit.run.step)),
+        size=measure_size(networks.values(), bits),
+        sizes={name: measure_size([network], bits) for name, network in networks.items()},
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),

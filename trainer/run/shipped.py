@@ -10,23 +10,24 @@ from trainer.step.trainer import Trainer
 FLOAT_BITS = 32.0
 
 
-def shipped_weights(trainer: Trainer, network: str, step: int) -> dict[str, np.ndarray]:
-    """Return what evaluation uses in place of each weight and moving statistic, by variable name: after every hook.
+def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
+    """Return what evaluation uses in place of each weight and moving statistic: after every hook.
 
     Args:
         trainer: with its hooks built; the variables are read as they are.
-        network: name of the network.
         step: steps made.
+
+    Returns:
+        By network name, then by variable name.
     """
 
     @tf.function(autograph=False)
-    def read() -> dict[str, tf.Tensor]:
-        forward = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False)
-        read_pass = forward.passes[network]
-        values = {**read_pass.context.weights, **read_pass.state}
-        return {name: values[name] for name in trainer.networks[network].weights}
+    def read() -> dict[str, dict[str, tf.Tensor]]:
+        passes = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False).passes
+        values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
+        return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
 
-    return {name: value.numpy() for name, value in read().items()}
+    return {name: {key: value.numpy() for key, value in found.items()} for name, found in read().items()}
 
 
 def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
@@ -41,8 +42,7 @@ def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
         step: steps made.
     """
     bits = {}
-    for name in trainer.networks:
-        shipped = shipped_weights(trainer, name, step)
+    for name, shipped in shipped_weights(trainer, step).items():
         forms = [hook.stored_bits(shipped) for hook in trainer.hooks if hook.network == name]
         variables = {variable for form in forms for variable in form}
         bits[name] = {

@@ -17,7 +17,7 @@ class Size:
 
     Attributes:
         total: weights, moving statistics included, seed state excluded.
-        trainable: latent (trainable) weights.
+        trainable: latent (trainable) weights of networks that are not fixed.
         float32_bytes: every weight as float32, batch norm folded.
         deployed_bytes: every weight at the bits that the hooks store it with, batch norm folded.
     """
@@ -46,7 +46,7 @@ def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[
         batch_norms = _batch_norms(network.model)
         folded = {id(variable) for layer in batch_norms for variable in layer.weights}
         total += sum(math.prod(v.shape) for v in network.model.weights)
-        trainable += sum(math.prod(v.shape) for v in network.model.trainable_weights)
+        trainable += 0 if network.fixed else sum(math.prod(v.shape) for v in network.model.trainable_weights)
         for variable in network.model.weights:
             if id(variable) not in folded:
                 count = math.prod(variable.shape)

@@ -20,6 +20,7 @@ def build_summary(
     reason: str | None,
     seconds: float,
     size: Size,
+    sizes: Mapping[str, Size],
     final: Mapping[str, float],
     test: Mapping[str, Any],
     hooks: Mapping[str, Mapping[str, Any]],
@@ -31,7 +32,8 @@ def build_summary(
         status: "completed", "stopped", "interrupted" or "failed".
         reason: why it stopped or failed; None when it completed.
         seconds: wall time of training, evaluation and saving.
-        size: of the networks.
+        size: of all networks together.
+        sizes: of each network, by name.
         final: the last training report's values.
         test: the test split's values with "weights"; empty when the run did not get there.
         hooks: what each hook adds, by name.
@@ -49,9 +51,16 @@ def build_summary(
         "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
         "test": dict(test),
         "hooks": {name: dict(values) for name, values in hooks.items()},
+        **_size(size),
+        "networks": {name: _size(each) for name, each in sizes.items()},
+        "run_dir": str(run.directory),
+    }
+
+
+def _size(size: Size) -> dict[str, dict[str, int]]:
+    return {
         "params": {"total": size.total, "trainable": size.trainable},
         "bytes": {"float32": size.float32_bytes, "deployed": size.deployed_bytes},
-        "run_dir": str(run.directory),
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.embedding import Embedding
-from trainer.hook import Arrays, Hook
+from trainer.hook import Arrays, GraphHook, Hook
 from trainer.input.data import Split
 from trainer.objective import Objective
 from trainer.step.evaluate import Evaluator
@@ -81,7 +81,9 @@ class Views:
         observed = self.observer.run(step)
         found: dict[str, Any] = {}
         for hook in self.hooks:
-            found |= getattr(hook, kind)(observed.get(hook.name, {}))
+            scope = hook.scope if isinstance(hook, GraphHook) else ""
+            shown = getattr(hook, kind)(observed.get(hook.name, {}))
+            found |= {scope + name: value for name, value in shown.items()}
         evaluated = self.evaluated[split]
         for objective in self.objectives:
             found |= getattr(objective, kind)(evaluated.evaluator.collected(objective.name), evaluated.examples)

@@ -125,7 +125,7 @@ class _MicroStep:
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
             passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
-        return Forward(passes, self._forward.training)
+        return Forward(passes, self._forward.training, replace(self._forward.draws, micro_batch=index))
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.

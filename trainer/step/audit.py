@@ -10,14 +10,17 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.step.context import StepContext
+from trainer.step.taking_part import taking_part
 
 WRITING_OPS = frozenset(
     {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
     | {f"ResourceScatter{kind}" for kind in ("Add", "Sub", "Update", "Mul", "Div", "Min", "Max")}
     | {f"ResourceScatterNd{kind}" for kind in ("Add", "Sub", "Update", "Min", "Max")}
+    | {"ResourceStridedSliceAssign", "AssignVariableXlaConcatND"}
 )
-FORWARD, TRAINER = "the forward pass", "the trainer"
-"""Who puts ops into UPDATE_OPS beside hooks: code that adds to it the classic way; the trainer, for new state."""
+FORWARD, TRAINER, BEGIN = "the forward pass", "the trainer", "begin"
+"""Who puts ops into UPDATE_OPS beside hooks: code that adds to it the classic way; the trainer, for new state; the
+objective's `begin`."""
 
 
 @dataclass
@@ -33,10 +36,11 @@ class Commit:
         hook_writes: for each hook, the names that it declares and the ops that write them in this graph.
         missing_gradients: names of trainable variables without a gradient that no hook declared frozen.
         dropped_state: names of state variables that the forward pass changes and no op writes, without frozen ones.
-        added_by: who put each op into UPDATE_OPS, in order: `FORWARD`, `TRAINER` or a hook's name. Also ops of the
-            forward pass that stand in an outer graph, where a veto puts the writing part into a branch.
+        added_by: who put each op into UPDATE_OPS, in order: `BEGIN`, `FORWARD`, `TRAINER` or a hook's name. Also ops
+            from before the writing part that stand in an outer graph, where a veto puts that part into a branch.
         gradients: what the optimizers were given, by network name.
         runs: names of the networks that the objective's forward pass called.
+        update: which of the objective's runs in the step this is, from 0.
     """
 
     objective: str
@@ -50,6 +54,7 @@ class Commit:
     added_by: dict[tf.Operation, str] = field(default_factory=dict)
     gradients: dict[str, Gradients] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
+    update: int = 0
 
 
 def written_variable(operation: tf.Operation) -> int | None:
@@ -113,13 +118,13 @@ def hook_writes(
     """Return for each hook what it declares to write, with the ops of the current graph that write it.
 
     Args:
-        hooks: those whose network is in `contexts` are looked at.
+        hooks: those that take part are looked at.
         contexts: by network name.
     """
     operations = tf.compat.v1.get_default_graph().get_operations()
     found = {}
-    for hook in hooks:
-        if hook.network in contexts and (declared := hook.writes()):
+    for hook, _ in taking_part(hooks, contexts):
+        if declared := hook.writes():
             names = {id(variable.handle): name for name, variable in declared.items()}
             written = writes_of(operations, names)
             found[hook.name] = {name: written.get(name, []) for name in declared}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.step.audit import FORWARD, TRAINER, Commit, hook_writes, writes_of
+from trainer.step.audit import TRAINER, Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
 from trainer.step.double_writes import refuse_double_writes
 from trainer.step.stage import in_stage
+from trainer.step.taking_part import taking_part
 from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
 
 Apply = Callable[[Network, Gradients], None]
@@ -23,7 +24,7 @@ def commit_step(
     hooks: Sequence[GraphHook],
     apply: Apply,
     changed_state: Mapping[str, Collection[str]],
-    pending: Iterable[tf.Operation] = (),
+    pending: Mapping[tf.Operation, str],
 ) -> tuple[Commit, dict[str, tf.Tensor]]:
     """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
 
@@ -33,7 +34,7 @@ def commit_step(
         hooks: in order.
         apply: applies gradients to one network.
         changed_state: names of the state variables for which the forward pass gave new values, by network name.
-        pending: what UPDATE_OPS held after the forward pass, perhaps in an outer graph.
+        pending: what UPDATE_OPS held after the forward pass, perhaps in an outer graph, and who put it there.
 
     Returns:
         The record for the audit, and the hooks' measures as float32 scalars by name.
@@ -44,13 +45,13 @@ def commit_step(
         start = len(graph.get_operations())
         for context in contexts.values():
             apply(context.network, context.gradients)
-        trainable = {name for context in contexts.values() for name in context.latent}
+        trainable = {_label(key, name, contexts) for key, context in contexts.items() for name in context.latent}
         written = writes_of(graph.get_operations()[start:], names)
         record.apply_ops = {name: operations for name, operations in written.items() if name in trainable}
     record.hook_writes = hook_writes(hooks, contexts)
     with tf.control_dependencies([operation for operations in record.apply_ops.values() for operation in operations]):
         for hook in hooks:
-            if hook.network in contexts:
+            if hook.network in contexts:  # also where it takes no part: the promise is one about the network
                 with in_stage(hook, "project"):
                     hook.project(contexts[hook.network])
         return record, _measure(hooks, contexts)
@@ -61,7 +62,7 @@ def _write_updates(
     contexts: Mapping[str, StepContext],
     hooks: Sequence[GraphHook],
     changed_state: Mapping[str, Collection[str]],
-    pending: Iterable[tf.Operation],
+    pending: Mapping[tf.Operation, str],
 ) -> Commit:
     """Fill UPDATE_OPS and return the record of it."""
     graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
@@ -82,12 +83,12 @@ def _write_updates(
 
 
 def commit_unless_vetoed(
-    vetoes: Mapping[str, tf.Tensor], commit: Callable[[], dict[str, tf.Tensor]]
+    vetoes: Sequence[tf.Tensor], commit: Callable[[], dict[str, tf.Tensor]]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Run `commit` in a branch that is taken only when no veto is True; without vetoes there is no branch.
 
     Args:
-        vetoes: bool scalars by name.
+        vetoes: bool scalars.
         commit: writes the step and returns measures, float32 scalars.
 
     Returns:
@@ -105,18 +106,16 @@ def commit_unless_vetoed(
     def hold_back() -> list[tf.Tensor]:
         return [tf.constant(False), *(tf.constant(0.0) for _ in names)]
 
-    allowed = tf.logical_not(
-        tf.reduce_any(tf.stack(list(vetoes.values())))
-    )  # `write` is traced first: it has the names
+    allowed = tf.logical_not(tf.reduce_any(tf.stack(vetoes)))  # `write` is traced first: it has the names
     committed, *values = tf.cond(allowed, write, hold_back)
     return committed, dict(zip(names, values, strict=True))
 
 
 def _collect_updates(
-    contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], pending: Iterable[tf.Operation]
+    contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], pending: Mapping[tf.Operation, str]
 ) -> dict[tf.Operation, str]:
     """Fill UPDATE_OPS; return all that it holds with who put it there, what was `pending` before first."""
-    added_by = dict.fromkeys(pending, FORWARD)
+    added_by = dict(pending)
     for context in contexts.values():
         collect_state_updates(context.network.state_variables, context.new_state)
     added_by |= {operation: TRAINER for operation in pending_update_ops() if operation not in added_by}
@@ -140,25 +139,31 @@ def _unfrozen(hooks: Sequence[GraphHook], variables: Mapping[str, Collection[str
     found = []
     for network, names in variables.items():
         frozen = {name for hook in hooks if hook.network == network for name in hook.frozen()}
-        found += [name for name in names if name not in frozen]
+        found += [_label(network, name, variables) for name in names if name not in frozen]
     return found
+
+
+def _label(network: str, name: str, networks: Collection[str]) -> str:
+    """Return the name of a variable, with its network where there are several: their paths may be the same."""
+    return name if len(networks) == 1 else f"{network}/{name}"
 
 
 def _names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
     return {
-        id(variable.value.handle): name
-        for context in contexts.values()
+        id(variable.value.handle): _label(network, name, contexts)
+        for network, context in contexts.items()
         for name, variable in context.network.variables.items()
     }
 
 
 def _measure(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> dict[str, tf.Tensor]:
     measures: dict[str, tf.Tensor] = {}
-    for hook in hooks:
-        if hook.network in contexts:
-            with in_stage(hook, "measure"):
-                for name, value in hook.measure(contexts[hook.network]).items():
-                    if name in measures:
-                        raise ValueError(f"Two hooks measure '{name}'. Give each its own name.")
-                    measures[name] = tf.identity(tf.cast(value, tf.float32))  # an op: a stray tensor shows here
+    for hook, context in taking_part(hooks, contexts):
+        with in_stage(hook, "measure"):
+            for name, value in hook.measure(context).items():
+                if hook.scope + name in measures:
+                    raise ValueError(f"Two hooks measure '{hook.scope}{name}'. Give each its own name.")
+                measures[hook.scope + name] = tf.identity(
+                    tf.cast(value, tf.float32)
+                )  # an op: a stray tensor shows here
     return measures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.objective import Batch
+from trainer.step.draws import seed_of
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class StepContext:
         losses: named losses, each a scalar; "total" is their sum.
         gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
         micro_batch: int32 scalar, which micro batch is at hand while losses are added; None where all of it is.
+        update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage but
+            `transform_batch` runs once for each, at the same `step`, on its own part of the batch.
+        stream: names the hook's draws of this pass: nothing more for the only network and objective of a run.
     """
 
     step: tf.Tensor
@@ -87,9 +90,13 @@ class StepContext:
     losses: dict[str, tf.Tensor] = field(default_factory=dict)
     gradients: dict[str, tf.Tensor | None] = field(default_factory=dict)
     micro_batch: tf.Tensor | None = None
+    update: int = 0
+    stream: str = ""
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step, micro batch).
+
+        Where a run has several networks or objectives, it depends on their names as well, and on the update.
 
         Args:
             salt: what the draw is for, such as "bnn_rounding/conv/kernel". Two draws of one step need two salts.
@@ -97,6 +104,4 @@ class StepContext:
         Returns:
             int32 tensor of shape [2].
         """
-        constant = zlib.crc32(f"{self.seed}/{salt}".encode()) & 0x7FFFFFFF
-        seed = tf.stack([tf.constant(constant, tf.int32), tf.cast(self.step, tf.int32)])
-        return seed if self.micro_batch is None else tf.random.fold_in(seed, self.micro_batch)
+        return seed_of(f"{self.seed}/{self.stream}{salt}", self.step, self.micro_batch)

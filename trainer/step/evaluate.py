@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.hook import Arrays
-from trainer.objective import Batch
+from trainer.objective import Batch, Objective
 from trainer.step.forward import Forward
 from trainer.step.metrics import example_weights
 from trainer.step.python_errors import python_errors
 from trainer.step.stage import in_stage
+from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
 
 Collected = dict[str, dict[str, tf.Tensor]]
@@ -68,7 +70,9 @@ class Evaluator:
         return {name: float(value) for name, value in zip(self.names, values.numpy(), strict=True)}
 
     def collected(self, objective: str) -> Arrays:
-        """Return what an objective collected in the latest run: [examples, ...] by name; empty before the first run.
+        """Return what an objective collected and sampled in the latest run, by name; empty before the first run.
+
+        What it collected is [examples, ...].
 
         Args:
             objective: its name.
@@ -78,6 +82,7 @@ class Evaluator:
     def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
         # Weights are read and transformed once, outside the loop over batches.
         forward = self.trainer.forward(step, self._batch(tf.constant(0, tf.int64)), objective="", training=False)
+        untouched = _apart(forward)  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
 
         def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
@@ -102,6 +107,8 @@ class Evaluator:
             lambda index, *_: index < self._count, body, [tf.constant(1, tf.int64), sums, size, kept]
         )
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(size, tf.int64)], kept)
+        for objective in self.trainer.objectives:
+            whole[objective.name] = _joined(objective, whole[objective.name], objective.sample(_apart(untouched)))
         means = dict(zip(names, tf.unstack(sums / size), strict=True))
         means |= self._split_metrics(whole, means)
         self.names = list(means)
@@ -116,8 +123,8 @@ class Evaluator:
             values |= {f"{prefix}loss/{name}": value for name, value in computed.losses.items()}
             values |= {f"{prefix}metric/{name}": value for name, value in computed.metrics.items()}
             collected[objective.name] = computed.collected
-            for hook in self.trainer.hooks:  # a hook sees the first objective that changes its network
-                if hook.network in objective.changes and HOOK + hook.name not in collected:
+            for hook in self.trainer.hooks:  # a hook sees the first objective that it takes part in
+                if takes_part(hook, objective.name, objective.changes) and HOOK + hook.name not in collected:
                     with in_stage(hook, "collect"):
                         collected[HOOK + hook.name] = dict(hook.collect(forward.passes[hook.network].context))
         return values, collected
@@ -131,7 +138,8 @@ class Evaluator:
         for hook in self.trainer.hooks:
             if HOOK + hook.name in collected:
                 with in_stage(hook, "split_metrics"):
-                    for name, value in hook.split_metrics(collected[HOOK + hook.name]).items():
+                    for own, value in hook.split_metrics(collected[HOOK + hook.name]).items():
+                        name = hook.scope + own
                         if f"metric/{name}" in {*known, *metrics}:
                             raise UserError(f"The hook '{hook.name}' adds the metric '{name}', which exists already.")
                         metrics[f"metric/{name}"] = tf.cast(value, tf.float32)
@@ -139,3 +147,26 @@ class Evaluator:
 
     def _prefix(self, objective: str) -> str:
         return f"{objective}/" if len(self.trainer.objectives) > 1 else ""
+
+
+def _apart(forward: Forward) -> Forward:
+    """Return a forward pass with the same weights, to which the calls of this one mean nothing."""
+    passes = {
+        name: replace(
+            each, context=replace(each.context), state=dict(each.state), changed=set(), layer_losses=[], called=False
+        )
+        for name, each in forward.passes.items()
+    }
+    return replace(forward, passes=passes)
+
+
+def _joined(
+    objective: Objective, collected: Mapping[str, tf.Tensor], sampled: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
+    """Return what an objective collected and what it sampled, by name."""
+    if repeated := collected.keys() & sampled.keys():
+        raise UserError(
+            f"The objective '{objective.name}' returns {', '.join(sorted(repeated))} from sample, and its compute "
+            "collects the same. Expected names that differ."
+        )
+    return {**collected, **{name: tf.convert_to_tensor(value) for name, value in sampled.items()}}

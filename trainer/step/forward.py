@@ -14,6 +14,7 @@ from trainer.errors import unknown_name
 from trainer.hook import GraphHook
 from trainer.network import Network
 from trainer.step.context import StepContext
+from trainer.step.draws import Draws
 from trainer.step.stage import in_stage
 
 
@@ -38,13 +39,17 @@ class NetworkPass:
     called: bool = False
 
 
-def read_network(network: Network, hooks: Sequence[GraphHook], context: StepContext) -> NetworkPass:
+def read_network(
+    network: Network, hooks: Sequence[GraphHook], context: StepContext, *, keeps_state: bool = True
+) -> NetworkPass:
     """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from.
 
     Args:
         network: the network.
         hooks: in order; those of other networks are passed over.
         context: the step; `latent`, `state`, `held` and `weights` of it are filled in.
+        keeps_state: whether the step writes the state variables. Where it does not, the seed state would give the same
+            draws in every training step: the pass then starts from one of the step, see `_seeds_of_step`.
     """
     context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
     context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
@@ -52,6 +57,8 @@ def read_network(network: Network, hooks: Sequence[GraphHook], context: StepCont
     if not context.training:
         context.held = _held_entries(own, context)
     context.weights, state = dict(context.latent), dict(context.state)
+    if context.training and not keeps_state:
+        state |= _seeds_of_step(network, context)
     for hook in own:
         with in_stage(hook, "transform_weights"):
             after = hook.transform_weights(context.weights, context)
@@ -59,6 +66,22 @@ def read_network(network: Network, hooks: Sequence[GraphHook], context: StepCont
         with in_stage(hook, "transform_statistics"):
             state = _same_tensors("transform_statistics", state, hook.transform_statistics(state, context))
     return NetworkPass(context, own, state)
+
+
+def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tensor]:
+    """Return values for the seed state of a network that the objective does not change, by variable name.
+
+    They are a pure function of (run seed, network, objective, update, step, layer): fresh dropout masks in every step,
+    though nobody writes the variables.
+    """
+    seeds = {}
+    for name in network.state_variables.keys() - network.weights.keys():
+        kept = context.state[name]
+        drawn = tf.random.stateless_uniform(
+            kept.shape, context.stateless_seed(f"seed_state/{name}"), 0, 2**31 - 1, dtype=tf.int32
+        )
+        seeds[name] = tf.cast(drawn, kept.dtype)
+    return seeds
 
 
 def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:
@@ -97,10 +120,12 @@ class Forward:
     Attributes:
         passes: the networks' reads, by network name.
         training: whether layers run in training mode.
+        draws: give the seeds of the objective's own draws.
     """
 
     passes: dict[str, NetworkPass]
     training: bool
+    draws: Draws
 
     def __call__(self, name: str, inputs: Any) -> Any:
         """Return the outputs of the network `name` for `inputs`.
@@ -131,6 +156,14 @@ class Forward:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]
         return outputs
+
+    def stateless_seed(self, salt: str) -> tf.Tensor:
+        """Return the seed of a draw of the objective, int32 [2]; see `ForwardFunction.stateless_seed`.
+
+        Args:
+            salt: what the draw is for.
+        """
+        return self.draws.stateless_seed(salt)
 
     @staticmethod
     def _values(network: Network, variables: list[keras.Variable], values: dict[str, tf.Tensor]) -> list[tf.Tensor]:

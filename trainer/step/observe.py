@@ -11,6 +11,7 @@ from trainer.input.data import Split
 from trainer.objective import Batch
 from trainer.step.python_errors import python_errors
 from trainer.step.stage import in_stage
+from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
 
 
@@ -69,8 +70,9 @@ class Observer:
     def _observe(self, hooks: list[GraphHook], step: tf.Tensor, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         values: dict[str, dict[str, tf.Tensor]] = {}
         for objective in self._trainer.objectives:
-            # A hook sees the first objective that changes its network.
-            asked = [hook for hook in hooks if hook.network in objective.changes and hook.name not in values]
+            # A hook sees the first objective that it takes part in.
+            part = [hook for hook in hooks if takes_part(hook, objective.name, objective.changes)]
+            asked = [hook for hook in part if hook.name not in values]
             if asked:
                 forward = self._trainer.forward(step, batch, objective=objective.name, training=False)
                 self._trainer.losses(objective, forward, batch)

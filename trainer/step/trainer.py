@@ -12,28 +12,50 @@ from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
 from trainer.objective import Batch, Objective, ObjectiveOutput
-from trainer.order import order_hooks
+from trainer.order import first_instances, order_hooks
 from trainer.step.accumulate import accumulate
-from trainer.step.audit import Commit
+from trainer.step.audit import BEGIN, FORWARD, Commit
 from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
+from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
 from trainer.step.metrics import Computed, SumAndCount, average_output
+from trainer.step.ownership import check_ownership, find_objective
 from trainer.step.stage import in_stage
+from trainer.step.taking_part import taking_part
 from trainer.step.update_ops import pending_update_ops
+from trainer.step.updates import batch_parts, begin_run
+from trainer.step.writes import Writes
 
 
 @dataclass
 class StepResult:
-    """Hold what one traced step hands out.
+    """Hold what one traced step hands out, or one run of an objective.
 
     Attributes:
         sums: metric name to (sum, count).
         vetoes: veto name to bool scalar; True held the step back.
+        held_back: bool scalar, whether a veto held something of it back; None where none can.
     """
 
     sums: dict[str, SumAndCount] = field(default_factory=dict)
     vetoes: dict[str, tf.Tensor] = field(default_factory=dict)
+    held_back: tf.Tensor | None = None
+
+    def add(self, run: StepResult, prefix: str) -> None:
+        """Add one more run of an objective: metrics become averages over its runs.
+
+        Args:
+            run: the latest.
+            prefix: before the names.
+        """
+        for name, (total, count) in run.sums.items():
+            before = self.sums.get(prefix + name, (0.0, 0.0))
+            self.sums[prefix + name] = (before[0] + total, before[1] + count)
+        for name, veto in run.vetoes.items():
+            known = self.vetoes.get(prefix + name)
+            self.vetoes[prefix + name] = veto if known is None else tf.logical_or(known, veto)
+        self.held_back = run.held_back
 
 
 class Trainer:
@@ -41,14 +63,16 @@ class Trainer:
 
     The order of a step: transform_batch, transform_weights, transform_statistics, forward, losses, compute_gradients,
     transform_gradients, transform_state, UPDATE_OPS, apply_gradients under their control dependencies, project,
-    measure.
+    measure. With several objectives, or several updates of one, that is the order of each run of one: it begins with
+    `Objective.begin`, and reads what the run before left. A veto holds back its own run and all that comes after it in
+    the step; what came before stays written, and the run ends there without a checkpoint of it.
 
     Attributes:
         networks: by name.
         objectives: in the order in which a step runs them.
         hooks: in the order in which every stage calls them.
         accumulation_steps: micro batches in which a step computes its batch.
-        commits: records of the latest trace, one for each objective, for the audit and the plan.
+        commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
     def __init__(
@@ -75,16 +99,12 @@ class Trainer:
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.commits: list[Commit] = []
-        self._check_names()
+        check_ownership(networks, self.objectives)
+        self._check_hooks()
         for network in networks:
             _refuse_accumulation(network)
 
-    def _check_names(self) -> None:
-        for objective in self.objectives:
-            for name in objective.changes:
-                if name not in self.networks:
-                    known = ", ".join(self.networks)
-                    raise UserError(f"Objective '{objective.name}' changes the network '{name}'. Expected: {known}.")
+    def _check_hooks(self) -> None:
         for hook in self.hooks:
             if hook.network not in self.networks:
                 known = ", ".join(self.networks)
@@ -98,13 +118,17 @@ class Trainer:
             batch: as the input gives it.
         """
         self.commits = []
+        graph, writes = tf.compat.v1.get_default_graph(), Writes(self.networks.values(), self.objectives)
+        start = len(graph.get_operations())
         batch = self.transform_batch(step, batch)
+        writes.refuse_foreign(graph.get_operations()[start:], None)
         result = StepResult()
         for objective in self.objectives:
             prefix = f"{objective.name}/" if len(self.objectives) > 1 else ""
-            part = self._objective_step(objective, step, batch)
-            result.sums |= {prefix + name: value for name, value in part.sums.items()}
-            result.vetoes |= {prefix + name: value for name, value in part.vetoes.items()}
+            for update, part in enumerate(batch_parts(objective, batch)):
+                start = len(graph.get_operations())
+                result.add(self._objective_step(objective, step, part, update, result.held_back), prefix)
+                writes.refuse_foreign(graph.get_operations()[start:], objective)
         return result
 
     def transform_batch(self, step: tf.Tensor, batch: Batch) -> Batch:
@@ -114,29 +138,44 @@ class Trainer:
             step: int64 scalar.
             batch: as the input gives it.
         """
-        for hook in self.hooks:
+        for hook in first_instances(self.hooks):
             with in_stage(hook, "transform_batch"):
                 context = self._context(hook.network, step, batch, objective="", training=True)
                 batch = hook.transform_batch(batch, context)
         return batch
 
-    def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool) -> Forward:
+    def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0) -> Forward:
         """Return a forward pass with the weights of every network read and transformed.
 
         Args:
             step: int64 scalar.
             batch: what hooks see; the forward pass itself gets its inputs when it is called.
-            objective: name of the objective.
+            objective: name of the objective; empty for none in particular.
             training: whether layers run in training mode.
+            update: which of the objective's runs in this step.
         """
         passes = {}
+        changes = find_objective(objective, self.objectives).changes if objective else tuple(self.networks)
         for name, network in self.networks.items():
-            context = self._context(name, step, batch, objective=objective, training=training)
-            passes[name] = read_network(network, self.hooks, context)
-        return Forward(passes, training)
+            context = self._context(name, step, batch, objective=objective, training=training, update=update)
+            passes[name] = read_network(network, self.hooks, context, keeps_state=name in changes)
+        return Forward(passes, training, Draws(self.seed, step, objective, update, training))
 
-    def _context(self, network: str, step: tf.Tensor, batch: Batch, *, objective: str, training: bool) -> StepContext:
-        return StepContext(step, self.seed, training, objective, self.networks[network], batch)
+    def _context(
+        self, network: str, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0
+    ) -> StepContext:
+        several = len(self.networks) > 1 or len(self.objectives) > 1
+        stream = f"{network}/{objective if training else ''}/" if several else ""
+        return StepContext(
+            step,
+            self.seed,
+            training,
+            objective,
+            self.networks[network],
+            batch,
+            update=update,
+            stream=stream + (f"{update}/" if update else ""),
+        )
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
         """Run an objective, and average its losses and metrics.
@@ -156,16 +195,13 @@ class Trainer:
             current.context.new_state = {key: current.state[key] for key in sorted(current.changed)}
             if current.layer_losses and name in objective.changes:
                 losses[f"layers_{name}"] = tf.add_n([tf.cast(loss, tf.float32) for loss in current.layer_losses])
-        for hook in self.hooks:
-            if hook.network in objective.changes:
-                with in_stage(hook, "add_losses"):
-                    output.losses = hook.add_losses(forward.passes[hook.network].context)
-                    added, _ = average_output(output, batch)
-                if repeated := added.keys() & losses.keys():
-                    raise UserError(
-                        f"The hook '{hook.name}' adds losses named {sorted(repeated)}, which exist already."
-                    )
-                losses.update(added)
+        for hook, context in taking_part(self.hooks, _contexts(objective, forward)):
+            with in_stage(hook, "add_losses"):
+                output.losses = {hook.scope + name: value for name, value in hook.add_losses(context).items()}
+                added, _ = average_output(output, batch)
+            if repeated := added.keys() & losses.keys():
+                raise UserError(f"The hook '{hook.name}' adds losses named {sorted(repeated)}, which exist already.")
+            losses.update(added)
         losses["total"] = tf.add_n(list(losses.values()))
         if not forward.training:
             metrics |= self._evaluated(objective, forward, batch, metrics)
@@ -176,15 +212,14 @@ class Trainer:
     ) -> dict[str, tf.Tensor]:
         """Return the metrics that hooks add to an evaluation, averaged."""
         found: dict[str, tf.Tensor] = {}
-        for hook in self.hooks:
-            if hook.network in objective.changes:
-                with in_stage(hook, "evaluate"):
-                    metrics = hook.evaluate(forward.passes[hook.network].context)
-                    if repeated := metrics.keys() & {*known, *found}:
-                        raise UserError(
-                            f"The hook '{hook.name}' adds metrics named {sorted(repeated)}, which exist already."
-                        )
-                    found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
+        for hook, context in taking_part(self.hooks, _contexts(objective, forward)):
+            with in_stage(hook, "evaluate"):
+                metrics = {hook.scope + name: value for name, value in hook.evaluate(context).items()}
+                if repeated := metrics.keys() & {*known, *found}:
+                    raise UserError(
+                        f"The hook '{hook.name}' adds metrics named {sorted(repeated)}, which exist already."
+                    )
+                found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
         return found
 
     def compute_gradients(
@@ -223,8 +258,13 @@ class Trainer:
         if pairs:
             network.optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
-    def _objective_step(self, objective: Objective, step: tf.Tensor, batch: Batch) -> StepResult:
-        forward = self.forward(step, batch, objective=objective.name, training=True)
+    def _objective_step(
+        self, objective: Objective, step: tf.Tensor, batch: Batch, update: int, held_back: tf.Tensor | None
+    ) -> StepResult:
+        """Trace one run of an objective; where the step was `held_back` before, so is the run."""
+        begun = begin_run(objective, self.networks, held_back)
+        with tf.control_dependencies(begun):
+            forward = self.forward(step, batch, objective=objective.name, training=True, update=update)
         changed = {name: forward.passes[name] for name in objective.changes}
         compute = partial(self.losses, objective)
         if self.accumulation_steps == 1:
@@ -241,14 +281,19 @@ class Trainer:
         vetoes = self._vetoes(contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
-        pending = pending_update_ops()  # added the classic way while the forward pass was traced
+        # What was added the classic way while the forward pass was traced stands beside what the run began with.
+        pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(begun, BEGIN)
+        stops = [*vetoes.values()] if held_back is None else [held_back, *vetoes.values()]
         with tf.control_dependencies(pending):
-            committed, measures = commit_unless_vetoed(vetoes, lambda: self._commit(objective, forward, pending))
+            committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
         values |= measures
         count = tf.cast(committed, tf.float32)
-        return StepResult({name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}, vetoes)
+        sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
+        return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None)
 
-    def _commit(self, objective: Objective, forward: Forward, pending: list[tf.Operation]) -> dict[str, tf.Tensor]:
+    def _commit(
+        self, objective: Objective, forward: Forward, pending: Mapping[tf.Operation, str], update: int
+    ) -> dict[str, tf.Tensor]:
         passes = {name: forward.passes[name] for name in objective.changes}
         contexts = {name: each.context for name, each in passes.items()}
         changed_state = {name: sorted(each.changed) for name, each in passes.items()}
@@ -256,38 +301,41 @@ class Trainer:
             objective.name, contexts, self.hooks, self.apply_gradients, changed_state, pending
         )
         record.runs = [name for name, each in forward.passes.items() if each.called]
+        record.update = update
         self.commits.append(record)
         return measures
 
     def _transform_gradients(self, gradients: dict[str, Gradients], contexts: dict[str, StepContext]) -> None:
         for name, context in contexts.items():
             context.gradients = gradients[name]
-        for hook in self.hooks:
-            if hook.network in contexts:
-                context = contexts[hook.network]
-                with in_stage(hook, "transform_gradients"):
-                    after = hook.transform_gradients(context.gradients, context)
-                    if after.keys() != context.gradients.keys():
-                        raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
-                context.gradients = after
+        for hook, context in taking_part(self.hooks, contexts):
+            with in_stage(hook, "transform_gradients"):
+                after = hook.transform_gradients(context.gradients, context)
+                if after.keys() != context.gradients.keys():
+                    raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
+            context.gradients = after
 
     def _transform_state(self, contexts: dict[str, StepContext]) -> None:
-        for hook in self.hooks:
-            if hook.network in contexts:
-                context = contexts[hook.network]
-                with in_stage(hook, "transform_state"):
-                    after = hook.transform_state(context.new_state, context)
-                    if unknown := after.keys() - context.new_state.keys():
-                        raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
-                context.new_state = after
+        for hook, context in taking_part(self.hooks, contexts):
+            with in_stage(hook, "transform_state"):
+                after = hook.transform_state(context.new_state, context)
+                if unknown := after.keys() - context.new_state.keys():
+                    raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
+            context.new_state = after
 
     def _vetoes(self, contexts: dict[str, StepContext]) -> dict[str, tf.Tensor]:
         vetoes: dict[str, tf.Tensor] = {}
-        for hook in self.hooks:
-            if hook.network in contexts:
-                with in_stage(hook, "veto"):
-                    vetoes |= hook.veto(contexts[hook.network])
+        for hook, context in taking_part(self.hooks, contexts):
+            with in_stage(hook, "veto"):
+                for name, flag in hook.veto(context).items():
+                    known = vetoes.get(hook.scope + name)  # another hook's, perhaps on another network
+                    vetoes[hook.scope + name] = flag if known is None else tf.logical_or(known, flag)
         return vetoes
+
+
+def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:
+    """Return the contexts of the networks that an objective changes, by network name."""
+    return {name: forward.passes[name].context for name in objective.changes}
 
 
 def _refuse_accumulation(network: Network) -> None:

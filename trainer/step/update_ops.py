@@ -14,6 +14,7 @@ from trainer.step.audit import ancestors
 from trainer.step.context import StepContext
 from trainer.step.scope import with_outer_graphs
 from trainer.step.stage import in_stage
+from trainer.step.taking_part import taking_part
 
 UPDATE_OPS = tf.compat.v1.GraphKeys.UPDATE_OPS
 READING_OPS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
@@ -66,7 +67,7 @@ def collect_hook_updates(
 
     Args:
         hooks: in order.
-        contexts: what the hooks see, by network name; hooks of other networks are passed over.
+        contexts: what the hooks see, by network name; those that take no part are passed over.
 
     Returns:
         All ops that each hook created, by its name.
@@ -76,40 +77,47 @@ def collect_hook_updates(
     """
     graph = tf.compat.v1.get_default_graph()
     made = {}
-    for hook in hooks:
-        if hook.network in contexts:
-            with in_stage(hook, "update_ops"):
-                start = len(graph.get_operations())
-                returned = hook.update_ops(contexts[hook.network])
-                made[hook.name] = graph.get_operations()[start:]
-                for item in returned:
-                    operation = _checked(hook.name, item, made[hook.name])
-                    if operation not in pending_update_ops():
-                        tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
+    for hook, context in taking_part(hooks, contexts):
+        with in_stage(hook, "update_ops"):
+            start = len(graph.get_operations())
+            returned = hook.update_ops(context)
+            made[hook.name] = graph.get_operations()[start:]
+            for item in returned:
+                operation = _checked(hook.name, item, made[hook.name])
+                if operation not in pending_update_ops():
+                    tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
     return made
 
 
-def _checked(hook: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
-    """Return the op behind what a hook returned, once it is certain that it runs in this step and writes something.
+def checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
+    """Return the op behind what was returned as an update, once it is certain that it runs in this step and writes.
 
     Args:
-        hook: its name.
+        source: who returned it, such as "hook 'ema'".
+        method: which of its methods did.
         item: what it returned.
-        made: the ops that it created.
+        made: the ops that the method created.
+
+    Raises:
+        UserError: it is no op that was made there, or writes nothing.
     """
     operation = _operation(item)
     if operation is None or operation not in made:
         raise UserError(
-            f"The hook '{hook}' returned {_described(item)} from update_ops. Expected an op that was created there, in "
+            f"The {source} returned {_described(item)} from {method}. Expected an op that was created there, in "
             "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
             "another trace, stage or inner graph) would not run with this step's updates."
         )
     if not any(_may_write(each) for each in {operation, *ancestors(operation)} & {*made}):
         raise UserError(
-            f"The hook '{hook}' returned {_described(item)} from update_ops, which writes no variable: reading it and "
+            f"The {source} returned {_described(item)} from {method}, which writes no variable: reading it and "
             "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."
         )
     return operation
+
+
+def _checked(hook: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
+    return checked_update(f"hook '{hook}'", "update_ops", item, made)
 
 
 def _may_write(operation: tf.Operation) -> bool:

@@ -60,7 +60,7 @@ def test_rounding_leaves_the_branch_in_full_precision_and_the_network_as_binary_
     assert [hook.name for hook in trainer.hooks] == ["bnn_rounding", "bernoulli_attention"]
     assert set(rounding.summary()["kernel_entries"]) == set(alone.layers) == {"conv_2", "conv_3"}
     assert set(rounding.summary()["full_precision"]) == {"conv_1", "logits"}
-    shipped = shipped_weights(trainer, "model", step=0)
+    shipped = shipped_weights(trainer, 0)["model"]
     assert rounding.stored_bits(shipped).keys() == {"conv_2/kernel", "conv_3/kernel"}
     assert trainer.hooks[1].summary()["layer"] == "conv_2_input_quantizer"
 
@@ -106,7 +106,7 @@ def test_quantizing_step_by_step_leaves_the_branch_alone():
     loop = image_loop_with_states([hook, attention()])
     assert hook.state()
     loop.run(0, 2)
-    shipped = shipped_weights(loop.trainer, "model", step=2)
+    shipped = shipped_weights(loop.trainer, 2)["model"]
     assert any("attention" in name for name in shipped)
     assert not any("attention" in name for name in (*hook.state(), *hook.stored_bits(shipped)))
 
@@ -153,6 +153,7 @@ def test_a_branch_is_built_from_an_import_path():
 def test_the_config_file_holds_every_argument_with_its_default():
     (config,) = OmegaConf.to_container(OmegaConf.load(CONFIG)).values()
     assert config.pop("_target_") == "hooks.bernoulli_attention.BernoulliAttention"
+    assert config.pop("objective") == "*"  # of every graph hook, beside its own arguments
     assert config == {key: each.default for key, each in inspect.signature(BernoulliAttention).parameters.items()}
 
 

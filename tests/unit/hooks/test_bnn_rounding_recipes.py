@@ -22,6 +22,7 @@ def test_the_config_file_holds_every_argument_with_its_default():
     (config,) = OmegaConf.to_container(OmegaConf.load(CONFIG)).values()
     assert config.pop("_target_") == "hooks.bnn_rounding.BnnRounding"
     parameters = inspect.signature(BnnRounding).parameters
+    assert config.pop("objective") == "*"  # of every graph hook, beside its own arguments
     assert config == {key: each.default for key, each in parameters.items()}
     BnnRounding(**config)
 

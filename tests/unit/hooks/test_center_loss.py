@@ -126,6 +126,7 @@ def test_micro_batches_move_centers_and_weights_once_by_the_whole_batch() -> Non
 
 def test_two_objectives_are_two_optimizer_steps_and_move_the_centers_twice() -> None:
     network = feature_network(keras.optimizers.SGD(0.0))
+    network.shared = True
     hook = built(network)
     loop = center_loop(network, [hook], objectives=[ToyObjective(name="first"), ToyObjective(name="second")])
     batch, centers = read_batch(0), centers_of(hook)

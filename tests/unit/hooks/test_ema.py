@@ -76,7 +76,7 @@ def reader(loop: ChunkLoop) -> Callable[..., Values]:
 
 
 def evaluated(loop: ChunkLoop, step: int = 0) -> Values:
-    return shipped_weights(loop.trainer, "model", step)
+    return shipped_weights(loop.trainer, step)["model"]
 
 
 def train(loop: ChunkLoop, steps: int, start: int = 0) -> list[Values]:
@@ -288,7 +288,9 @@ def test_a_step_that_is_held_back_adds_nothing(xla: bool) -> None:
 def test_every_turn_of_an_objective_is_a_step_and_micro_batches_are_one_together() -> None:
     hook = ema()
     objectives = [ToyObjective(name="first"), ToyObjective(name="second")]
-    loop_with([hook], moving_network(), objectives=objectives).run(0, 3)
+    network = moving_network()
+    network.shared = True
+    loop_with([hook], network, objectives=objectives).run(0, 3)
     assert hook.state()["updates"].numpy() == 6
     hook = ema()
     loop = loop_with([hook], moving_network(), accumulation_steps=2)

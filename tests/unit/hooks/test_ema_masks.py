@@ -61,13 +61,13 @@ def test_masked_entries_are_at_their_value_from_the_step_on_in_which_they_freeze
     mask = named(FrozenMask(fraction=0.6, begin_epoch=1.0), "frozen_mask")
     loop, network = loop_with(mask)
     loop.run(0, 4)
-    check_entries(shipped_weights(loop.trainer, "model", 4), kernels_of(network), nobody(network))
+    check_entries(shipped_weights(loop.trainer, 4)["model"], kernels_of(network), nobody(network))
     for step in (4, 5, 6, 12):  # the mask is taken in step 4, from values that moved until then
         loop.run(step, 1)
         held = {name: ~trains for name, trains in masks_of(mask).items()}
         assert all(each.mean() == pytest.approx(0.6, abs=0.05) for each in held.values())
         assert all((kernels_of(network)[name][held[name]] != 0).all() for name in KERNELS)
-        check_entries(shipped_weights(loop.trainer, "model", step + 1), kernels_of(network), held)
+        check_entries(shipped_weights(loop.trainer, step + 1)["model"], kernels_of(network), held)
 
 
 def some_masks(seed: int) -> Values:
@@ -82,7 +82,7 @@ def test_masks_that_are_followed_hold_too_whatever_value_their_maker_gives() -> 
     for step in range(9):
         loop.run(step, 1)
         held = {name: ~trains for name, trains in masks_of(maker).items()} if step >= 3 else nobody(network)
-        check_entries(shipped_weights(loop.trainer, "model", step + 1), kernels_of(network), held)
+        check_entries(shipped_weights(loop.trainer, step + 1)["model"], kernels_of(network), held)
     assert (kernels_of(network)["hidden/kernel"][held["hidden/kernel"]] == 0.25).any()
 
 
@@ -90,10 +90,10 @@ def test_masks_to_follow_later_hold_nothing_before() -> None:
     maker = Maker({1: some_masks(0)})
     loop, network = loop_with(maker, named(FrozenMask(masks="hook", hook="maker", begin_epoch=1.0), "frozen_mask"))
     loop.run(0, 4)
-    check_entries(shipped_weights(loop.trainer, "model", 4), kernels_of(network), nobody(network))
+    check_entries(shipped_weights(loop.trainer, 4)["model"], kernels_of(network), nobody(network))
     loop.run(4, 1)
     held = {name: ~trains for name, trains in masks_of(maker).items()}
-    check_entries(shipped_weights(loop.trainer, "model", 5), kernels_of(network), held)
+    check_entries(shipped_weights(loop.trainer, 5)["model"], kernels_of(network), held)
 
 
 @pytest.mark.parametrize("schedule", ["one_shot", "splicing"])
@@ -104,7 +104,7 @@ def test_pruned_entries_are_exactly_zero_and_the_others_averages(schedule: str, 
     holders = [named(FrozenMask(masks="hook", hook="prune"), "frozen_mask")] if follow else []
     loop, network = loop_with(prune, *holders)
     loop.run(0, 9)
-    shipped = shipped_weights(loop.trainer, "model", 9)
+    shipped = shipped_weights(loop.trainer, 9)["model"]
     for name, kept in masks_of(prune).items():
         assert not kept.all()
         assert (bits(shipped[name])[~kept] == 0).all()
@@ -118,9 +118,9 @@ def test_quantized_entries_are_on_their_levels() -> None:
     loop, network = loop_with(named(quantization, "incremental_quantization"))
     loop.run(0, 6)
     held = {name: ~trains for name, trains in masks_of(quantization).items()}
-    check_entries(shipped_weights(loop.trainer, "model", 6), kernels_of(network), held)
+    check_entries(shipped_weights(loop.trainer, 6)["model"], kernels_of(network), held)
     loop.run(6, 8)
-    shipped = shipped_weights(loop.trainer, "model", 14)
+    shipped = shipped_weights(loop.trainer, 14)["model"]
     assert quantization.stored_bits(shipped) == dict.fromkeys(KERNELS, 5.0)
     assert (shipped["hidden/bias"] != network.variables["hidden/bias"].numpy()).any()
 
@@ -134,7 +134,7 @@ def frozen_toy(**options: Any) -> tuple[ChunkLoop, Network]:
 
 def compare(loop: ChunkLoop, network: Network, step: int) -> set[str]:
     """Return the names of what evaluations use as it is now, bit for bit."""
-    shipped = shipped_weights(loop.trainer, "model", step)
+    shipped = shipped_weights(loop.trainer, step)["model"]
     return {n for n, v in network.weights.items() if np.array_equal(bits(shipped[n]), bits(v.numpy()))}
 
 
@@ -181,7 +181,7 @@ def test_without_averages_what_is_held_changes_nothing(kind: str) -> None:
     hooks = list(HOLDERS[kind]())
     loop = masked_loop(hooks, network)
     loop.run(0, 7)
-    shipped, now = shipped_weights(loop.trainer, "model", 7), kernels_of(network)
+    shipped, now = shipped_weights(loop.trainer, 7)["model"], kernels_of(network)
     for name in KERNELS:
         expected = np.where(masks_of(hooks[0])[name], now[name], 0.0) if kind == "splicing" else now[name]
         np.testing.assert_array_equal(bits(shipped[name]), bits(expected))

@@ -19,7 +19,7 @@ from recipes.models.plain_cnn import plain_cnn
 from trainer.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "model"
-INJECTED = {"input_shape", "classes"}
+INJECTED = {"input_shape", "classes", "role", "latent_size", "stacked"}
 
 
 def names(model: keras.Model) -> list[str]:

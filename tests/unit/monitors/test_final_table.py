@@ -152,3 +152,17 @@ def test_layers_that_a_hook_reports_are_printed_as_a_table(make_run, summary, ca
         ["logits", "1,000", "-"],
     ]
     assert ["bnn_rounding"] not in lines
+
+
+def test_several_networks_have_a_line_for_each_size(summary):
+    def network(count, deployed):
+        return {"params": {"total": count, "trainable": count}, "bytes": {"float32": 4 * count, "deployed": deployed}}
+
+    one = {**summary, "networks": {"model": network(10, 40)}}
+    assert not any("network" in label for label, _ in result_lines(one))
+    networks = {"generator_0": network(10, 40), "global": network(1000, 125), "generator_1": network(10, 40)}
+    lines = [line for line in result_lines({**summary, "networks": networks}) if "network" in line[0]]
+    assert lines == [
+        ("networks", "generator_0, generator_1: each 10 parameters, 40 B as float32"),
+        ("network", "global: 1,000 parameters, 3.91 KiB as float32, 125 B deployed, 32.0 times smaller"),
+    ]

@@ -123,3 +123,35 @@ def test_the_guard_is_both_kinds_of_hook_without_state_and_acts_first():
     assert hook.state() == {}
     assert hook.state_dict() == {}
     assert hook.priority == 0
+
+
+@pytest.mark.parametrize(
+    ("network", "vetoes", "message"),
+    [
+        ("", ["gradient/state/kernel"], "at step 3: gradients of state/kernel. No variable was changed by this step."),
+        (
+            "generator",  # one objective changes several networks
+            ["generator/loss/total", "generator/gradient/loss/kernel"],
+            "at step 3: network 'generator': losses total; gradients of loss/kernel. No variable was changed by this",
+        ),
+        (
+            "",  # several objectives, and the guard is on one network
+            ["gan/loss/total", "mask/empty"],
+            "at step 3: objective 'gan': losses total. Nothing of objective 'gan' was written, nor of those after it",
+        ),
+        (
+            "generator",
+            ["first/critic/state/norm", "first/critic/loss/total", "last/generator/gradient/dense/bias"],
+            "at step 3: objective 'first', network 'critic': losses total; new state of norm; objective 'last', "
+            "network 'generator': gradients of dense/bias. Nothing of objective 'first' was written, nor of those",
+        ),
+    ],
+)
+def test_error_names_objective_and_network_where_there_are_several(make_run, network, vetoes, message):
+    run = make_run(step=3)
+    run.vetoes = vetoes
+    guard = NanGuard(network=network)
+    guard.name = f"nan_guard@{network}" if network else "nan_guard"
+    with pytest.raises(NonFiniteError) as caught:
+        guard.on_chunk_end(run, None)
+    assert message in str(caught.value)

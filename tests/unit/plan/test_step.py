@@ -6,10 +6,23 @@ import keras
 import pytest
 import tensorflow as tf
 
+from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.plan import Classic, Clip, pair_loop, plan_of
-from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
+from tests.support.toy import (
+    CLASSES,
+    FEATURES,
+    StatelessHook,
+    ToyObjective,
+    build_context,
+    toy_batch,
+    toy_loop,
+    toy_network,
+)
 from trainer.network import Network
-from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, Apply, ObjectivePlan, Projection, Update
+from trainer.plan.flow import step_flow
+from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, UNTRAINED, Apply, ObjectivePlan, Projection, Update
+from trainer.plan.sections import sections
+from trainer.step.copy_network import copy_network
 from trainer.step.loop import ChunkLoop
 from trainer.step.trainer import Trainer
 
@@ -241,3 +254,48 @@ def test_a_variable_of_open_shape_counts_with_what_it_holds():
 
     (variable,) = plan_of(toy_loop([Grows("grows")])).variables_of(HOOK)
     assert (variable.shape, variable.entries, variable.bytes) == ((None, 2), 10, 80)
+
+
+class Follows(Judge):
+    """Begin with a copy, in every second step."""
+
+    def begin(self, networks):
+        def copy():
+            with tf.control_dependencies(copy_network(networks["source"], networks["messenger"], optimizer="keep")):
+                return tf.constant(True)
+
+        return [tf.cond(networks["source"].optimizer.iterations % 2 == 1, copy, lambda: tf.constant(False)).op]
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_each_objective_shows_its_copies_what_it_changes_and_how_often_it_runs(guarded: bool):
+    networks = [discriminator("source"), discriminator("messenger"), generator("made")]
+    networks[2].fixed = True
+    follows = Follows("follows", "messenger", ["made"])
+    follows.updates = 2
+    clips = []
+    if guarded:  # then the copies stand in a branch, since the objective before may hold the step back
+        clips = [Clip(f"clip_{name}", name, veto=True) for name in ("source", "messenger")]
+        for clip in clips:
+            clip.projected, clip.project = set, lambda context: None
+            clip.build(build_context(networks[0]))
+    plan = plan_of(pairs_loop(networks, [Judge("judge", "source", ["made"]), follows], clips))
+    judge, found = plan.objectives
+    assert (judge.times, judge.changes, judge.runs) == (1, ("source",), ("source", "made"))
+    assert (found.times, found.changes, found.runs) == (2, ("messenger",), ("messenger", "made"))
+    copied = [name for each in found.updates if each.added_by == "begin" for name in each.writes]
+    assert copied == [f"messenger/{name}" for name in networks[1].variables]
+    assert not any(each.added_by == "begin" for each in judge.updates)
+    order = next(each for each in sections(plan, full=False) if each.title.startswith("Objectives"))
+    assert order.rows == (("judge", "source", "source, made", "1"), ("follows", "messenger", "messenger, made", "2"))
+    assert {each.role for each in plan.variables_of(NETWORK, "made")} == {UNTRAINED}
+    frame, arrows = step_flow(plan)
+    keys = {box.key for box in frame.frames[1].boxes}
+    assert frame.frames[1].title == "objective follows, 2 times a step"
+    assert "objective_1_begin" in keys
+    assert ("objective_1_begin", "objective_1_forward") in {(arrow.start, arrow.end) for arrow in arrows}
+
+
+def test_one_objective_that_runs_once_needs_no_table_of_objectives():
+    plan = plan_of(toy_loop())
+    assert not any(each.title.startswith("Objectives") for each in sections(plan, full=True))

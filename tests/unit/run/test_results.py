@@ -45,6 +45,8 @@ def test_durations_read_like_a_clock(seconds, text):
 def test_names_are_short_for_people():
     assert short_name("metric/accuracy") == "accuracy"
     assert short_name("loss/total") == "loss"
+    assert short_name("generator/metric/modes") == "generator/modes"
+    assert short_name("generator/loss/total") == "generator/loss"
 
 
 @pytest.fixture
@@ -58,6 +60,16 @@ def summary():
 
 def test_rows_hold_metrics_and_the_total_loss_of_each_split(summary):
     assert metric_rows(summary) == [("accuracy", 0.9981, 0.9703, 0.9722), ("loss", 0.0512, 0.1334, 0.1111)]
+
+
+def test_rows_hold_those_of_each_objective_among_several():
+    final = {"g/loss/total": 1.0, "g/loss/gan": 1.0, "d/loss/total": 2.0, "g/opt/rate": 3.0}
+    test = {"d/loss/total": 4.0, "g/metric/modes": 8.0}
+    assert metric_rows({"final": final, "test": test}) == [
+        ("g/modes", None, None, 8.0),
+        ("g/loss", 1.0, None, None),
+        ("d/loss", 2.0, None, 4.0),
+    ]
 
 
 def test_rows_leave_out_what_a_failed_run_lacks(summary):

@@ -75,7 +75,7 @@ def test_pruned_kernels_are_stored_sparse_or_dense_whichever_is_smaller():
 @pytest.mark.parametrize("sparsity", [0.5, 0.9])
 def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit(sparsity: float):
     trainer = trained(prune(sparsity), rounding())
-    shipped = shipped_weights(trainer, "model", 12)
+    shipped = shipped_weights(trainer, 12)["model"]
     for name in SHAPES:
         assert set(np.unique(shipped[name])) <= {-1.0, 1.0}
         latent = trainer.networks["model"].variables[name].numpy()
@@ -97,7 +97,7 @@ def test_zeros_that_a_ternary_quantizer_keeps_are_stored_in_the_smaller_form():
     few = bits_of(prune(0.5), rounding("ste_tern"))
     assert few == dict.fromkeys(SHAPES, 2.0)
     trainer = trained(prune(1.0), rounding("ste_tern"))
-    shipped = shipped_weights(trainer, "model", 12)[HIDDEN]
+    shipped = shipped_weights(trainer, 12)["model"][HIDDEN]
     assert np.count_nonzero(shipped) <= 1
     assert stored_bits(trainer, 12)["model"][HIDDEN] == min(2.0, 8 * csr_bytes(6, 8, np.count_nonzero(shipped)) / 48)
 
@@ -106,14 +106,14 @@ def test_zeros_that_a_ternary_quantizer_keeps_are_stored_in_the_smaller_form():
 def test_powers_of_two_and_pruning_take_the_smaller_of_two_forms_that_both_hold_the_values(sparsity: float):
     hooks = quantization(), prune(sparsity)
     trainer = trained(*hooks)
-    for name, value in shipped_weights(trainer, "model", 12).items():
+    for name, value in shipped_weights(trainer, 12)["model"].items():
         if name in SHAPES:
             magnitudes = np.log2(np.abs(value[value != 0]))
             assert (magnitudes == np.round(magnitudes)).all()
             assert (value == 0).sum() >= round(sparsity * value.size)
     found = stored_bits(trainer, 12)["model"]
     for name in SHAPES:
-        values = shipped_weights(trainer, "model", 12)[name]
+        values = shipped_weights(trainer, 12)["model"][name]
         sparse = 8 * csr_bytes(*SHAPES[name], np.count_nonzero(values)) / values.size
         assert found[name] == min(5.0, sparse)
     assert min(found.values()) == 5.0  # and not the sparse form, whose hook comes later
@@ -171,7 +171,7 @@ def test_shipped_weights_are_those_of_evaluation_and_reading_them_changes_nothin
     trainer = trained(named(BnnRounding(stochastic=True, input_quantizer=None, all_binary=True), "bnn_rounding"))
     network = trainer.networks["model"]
     before = {name: variable.numpy() for name, variable in network.variables.items()}
-    shipped = shipped_weights(trainer, "model", 12)
+    shipped = shipped_weights(trainer, 12)["model"]
     assert shipped.keys() == network.trainable_variables.keys()
     for name in SHAPES:
         np.testing.assert_array_equal(shipped[name], np.where(before[name] >= 0, 1.0, -1.0))  # no draw
@@ -188,7 +188,7 @@ def test_moving_statistics_are_shipped_as_evaluation_uses_them_and_seed_state_is
     network = toy_network(dropout=0.5)
     loop = toy_loop([], network=network)
     loop.run(0, 3)
-    shipped = shipped_weights(Trainer([network], loop.trainer.objectives, [Double()], seed=0), "model", 3)
+    shipped = shipped_weights(Trainer([network], loop.trainer.objectives, [Double()], seed=0), 3)["model"]
     assert shipped.keys() == network.weights.keys() < network.variables.keys()
     for name, value in shipped.items():
         factor = 2.0 if "moving" in name else 1.0

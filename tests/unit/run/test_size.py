@@ -35,3 +35,12 @@ def test_one_bit_weights_count_one_bit() -> None:
 def test_networks_add_up() -> None:
     one, two = measure_size([small()], {}), measure_size([small(), small()], {})
     assert two.float32_bytes == 2 * one.float32_bytes
+
+
+def test_a_fixed_network_trains_nothing() -> None:
+    network = small()
+    whole = measure_size([network], {})
+    network.fixed = True
+    fixed = measure_size([network], {})
+    assert fixed.trainable == 0 < whole.trainable
+    assert fixed.total == whole.total

@@ -19,6 +19,7 @@ def summary() -> dict:
         reason=None,
         seconds=6.0,
         size=Size(100, 90, 400, 50),
+        sizes={"generator": Size(60, 60, 240, 30), "classifier": Size(40, 30, 160, 20)},
         final={"loss/total": float("nan")},
         test={"weights": "best", "metric/accuracy": 0.96},
         hooks={"bnn_rounding": {"bits": 1}},
@@ -28,11 +29,15 @@ def summary() -> dict:
 def test_keys_are_the_documented_ones() -> None:
     assert set(summary()) == {
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
-        *("test", "hooks", "params", "bytes", "run_dir"),
+        *("test", "hooks", "params", "bytes", "networks", "run_dir"),
     }
     assert summary()["epochs"] == 4.08
     assert summary()["images_per_second"] == 100.0
     assert summary()["bytes"] == {"float32": 400, "deployed": 50}
+    assert summary()["networks"] == {
+        "generator": {"params": {"total": 60, "trainable": 60}, "bytes": {"float32": 240, "deployed": 30}},
+        "classifier": {"params": {"total": 40, "trainable": 30}, "bytes": {"float32": 160, "deployed": 20}},
+    }
     assert summary()["best"] == {
         "monitor": "metric/accuracy",
         "value": 0.97,

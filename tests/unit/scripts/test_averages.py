@@ -27,6 +27,14 @@ def test_averages_belong_to_a_network(network: str, found: bool) -> None:
     assert not keeps_averages({"hooks": {"prune": CONFIG["hooks"]["prune"], "gone": None}}, network)
 
 
+def test_pattern_of_networks_counts_for_each_that_matches() -> None:
+    config = {"hooks": {"slow": {**EMA_NODE, "network": "gen*"}}}
+    assert keeps_averages(config, "generator")
+    assert not keeps_averages(config, "discriminator")
+    changed = evaluate_averages(config, "generator", evaluate=False)
+    assert changed["hooks"]["slow"] == {**EMA_NODE, "network": "gen*", "evaluate": False}
+
+
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_the_choice_changes_for_one_network_in_a_copy(evaluate: bool) -> None:
     before = copy.deepcopy(CONFIG)

@@ -426,6 +426,7 @@ def test_gradients_are_summed_for_the_transformed_weights_and_taken_through_the_
             return super().compute_gradients(loss, passes, upstream)
 
     networks = [plain_network(), toy_network("other")]
+    networks[1].fixed = True
     trainer = Watching(networks, [Borrow()], [Halve()], seed=0, accumulation_steps=4)
     ChunkLoop(trainer, toy_batch, xla=False)
     shapes = sorted(tuple(variable.shape) for variable in networks[0].trainable_variables.values())
@@ -437,6 +438,7 @@ def test_network_that_is_only_borrowed_stays_and_the_other_trains_as_with_the_wh
     trained = {}
     for accumulation_steps in (1, 4):
         first, other = plain_network(), toy_network("other", dropout=0.5)
+        other.fixed = True
         other.model.set_weights([np.full(w.shape, 0.3, w.dtype) for w in other.model.get_weights()])
         other.model.get_layer("dropout").rate = other.model.get_layer("norm").trainable = 0
         before = values_of(other)

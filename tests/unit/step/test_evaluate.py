@@ -194,6 +194,7 @@ def test_a_hook_collects_once_where_several_objectives_change_its_network() -> N
     other.network = "second"
     objectives = [ToyObjective(name="one"), ToyObjective("second", name="two"), ToyObjective(name="three")]
     networks = [toy_network(), toy_network("second")]
+    networks[0].shared = True
     evaluator = Evaluator(Trainer(networks, objectives, [Counting("probe"), other], seed=0), *batches(SIZE))
     assert {"metric/probe_median", "metric/other_median"} <= set(evaluator.names)
     assert sorted(traced) == ["one", "one", "two", "two"]  # the first batch, and the body of the loop over the others

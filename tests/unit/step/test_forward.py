@@ -125,6 +125,7 @@ def test_a_hook_of_another_network_is_not_asked() -> None:
     first, second = toy_network("first"), toy_network("second", keras.optimizers.SGD(0.1))
     hook = Shift()
     hook.network = "second"
+    second.fixed = True
     trainer = Trainer([first, second], [ToyObjective("first")], [hook], seed=0)
     passes = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=False).passes
     assert (passes["first"].state[MEAN].numpy() == 0.0).all()

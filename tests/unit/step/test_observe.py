@@ -105,6 +105,7 @@ def test_each_hook_sees_its_network_in_the_first_objective_that_changes_it() -> 
             return {**super().observe(context), "first": tf.fill(shape, context.objective == self.expected)}
 
     networks = [toy_network("a"), toy_network("b")]
+    networks[0].shared = True
     objectives = [ToyObjective("a", "one"), ToyObjective("b", "two"), ToyObjective("a", "three")]
     hooks = [Objectives("of_a", 4), Objectives("of_b", 4)]
     for hook, network, expected in zip(hooks, "ab", ("one", "two"), strict=True):

@@ -59,6 +59,7 @@ def test_updates_are_as_many_as_optimizer_steps(case: str, accumulation_steps: i
     networks = [toy_network(name) for name in names]
     hooks = [Counter(name) for name in names]
     for network, hook in zip(networks, hooks, strict=True):
+        network.shared = per_step[network.name] > 1
         hook.build(build_context(network))
     loop = ChunkLoop(
         Trainer(networks, make(objectives), hooks, seed=0, accumulation_steps=accumulation_steps), toy_batch, xla=False

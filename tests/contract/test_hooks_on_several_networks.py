@@ -1,0 +1,184 @@
+"""Every graph hook does for each of two networks what it does for one. A new hook is covered by being there."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from tests.contract.test_hooks_in_micro_batches import HOOKS, from_catalogue, image_batch, small_network
+from tests.support.command import run_small
+from tests.support.toy import ToyObjective
+from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.errors import UserError
+from trainer.hook import GraphHook
+from trainer.run.assembly import _build_hooks, assemble
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.own_values import own_values
+from trainer.run.state import run_variables
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+STEPS = 3
+TWO = ("plugins=[tests]", "task._target_=tests.support.two_networks.two_networks")
+MONITOR = ("trainer.monitor=train_generator/metric/accuracy", "trainer.monitor_mode=max")
+
+
+def loop_of(name: str, network: str, objectives, names=NAMES) -> ChunkLoop:
+    """Return a loop over small networks, with a hook of the catalogue bound to some of them."""
+
+    def make(key: str) -> GraphHook:
+        return from_catalogue(name, network=network)
+
+    networks = fresh(lambda: small_network().model, names)
+    keras.utils.set_random_seed(7)
+    return traced_loop(networks, objectives, make, batch=image_batch, total_steps=STEPS)
+
+
+def trained(loop: ChunkLoop) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return every variable and every reported value after the steps."""
+    assert loop.run(0, STEPS) == (STEPS, [])
+    variables = run_variables(loop.trainer.networks.values(), loop.trainer.hooks, loop.accumulators.variable)
+    del variables["accumulators"]
+    return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_does_for_each_network_what_it_does_for_one(name: str) -> None:
+    both, reported = trained(loop_of(name, "*", [ToyObjective(each, f"train_{each}") for each in NAMES]))
+    draws = any("seed_generator" in key for key in both)  # numbered in the order in which layers were made
+    for network in NAMES:
+        alone, values = trained(loop_of(name, network, [ToyObjective(network, f"train_{network}")], [network]))
+        for key, value in alone.items():
+            of_both = both[key.replace(f"hook/{name}/", f"hook/{name}@{network}/")]
+            assert of_both.shape == value.shape
+            if not draws:
+                np.testing.assert_allclose(of_both, value, rtol=1e-4, atol=1e-6, err_msg=key)
+        prefix = f"train_{network}/"
+        own = {key for key in reported if key.startswith(prefix)}
+        assert len(own) == len(values)
+        for key, value in values.items():
+            kind = next(each for each in ("loss/", "metric/", "") if key.startswith(each))
+            (found,) = {prefix + key, f"{prefix}{kind}{network}/{key.removeprefix(kind)}"} & own
+            if not draws:
+                assert reported[found] == pytest.approx(value, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
+    loop = loop_of(name, "*", watching_pair())
+    hooks = loop.trainer.hooks
+    assert [hook.name for hook in hooks] == sorted(f"{name}@{network}" for network in NAMES)
+    assert len({id(variable.handle) for hook in hooks for variable in hook.state().values()}) == sum(
+        len(hook.state()) for hook in hooks
+    )
+    _, reported = trained(loop)
+    assert all(np.isfinite(value) for value in reported.values())
+    for hook in hooks:
+        (values,) = own_values(hook, reported, loop.trainer.objectives)
+        hook.warning(values)  # finds what it measures under the names that it gave
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_may_sit_out_an_objective_that_changes_its_network(name: str) -> None:
+    class Second(ToyObjective):
+        pass
+
+    objectives = [ToyObjective("generator", "first"), Second("generator", "second")]
+
+    def make(key: str) -> GraphHook:
+        return from_catalogue(name, network="generator", objective="second")
+
+    networks = fresh(lambda: small_network().model, ["generator"])
+    networks[0].shared = True
+    _, reported = trained(traced_loop(networks, objectives, make, batch=image_batch, total_steps=STEPS))
+    assert all(np.isfinite(value) for value in reported.values())
+    measured = {key.partition("/")[2] for key in reported if key.startswith("first/")}
+    assert measured <= {key.partition("/")[2] for key in reported if key.startswith("second/")}
+
+
+def test_every_default_hook_works_with_two_networks_of_other_names(tmp_path, capsys) -> None:
+    directory = tmp_path / "run"
+    summary = run_small(
+        "baseline",
+        *TWO,
+        *MONITOR,
+        "+hooks=ema",
+        "hooks.ema.network='*'",
+        "hooks.ema.objective='train_*'",
+        "hooks.pictures.animate=true",
+        run_dir=directory,
+    )
+    assert summary["status"] == "completed"
+    assert summary["best"]["value"] > 0.3
+    for key in ("nan_guard", "ema"):
+        assert {f"{key}@{network}" for network in NAMES} <= summary["hooks"].keys()
+    assert {"train_generator/generator/ema/distance", "generator/opt/learning_rate"} <= summary["final"].keys()
+    assert {f"train_{network}/metric/sampled_logit" for network in NAMES} <= summary["test"].keys()
+    keys = CheckpointStore(directory / "checkpoints").load("last").tensors
+    for network in NAMES:
+        assert any(key.startswith(f"hook/ema@{network}/") for key in keys)
+    shown = capsys.readouterr().out
+    assert "train_generator/loss" in shown
+    assert "train_discriminator/accuracy" in shown
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    assert any("train_discriminator/metric/other_accuracy" in line for line in lines)
+
+
+def config_of(*overrides: str) -> dict:
+    (job,) = preflight(
+        parse_command(
+            ["recipe=baseline", "model.units=[4]", "trainer.steps=2", "trainer.epochs=null", *MONITOR, *TWO, *overrides]
+        )
+    )
+    return job.config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("hooks.nan_guard.network=generatr", r"'nan_guard' works on the network 'generatr'.* mean 'generator'\?"),
+        ("hooks.nan_guard.network=3", "network=3 received"),
+        ("hooks.nan_guard.objective=trian_generator", r"objective 'trian_generator'.* mean 'train_generator'\?"),
+        ("hooks.nan_guard.objective=''", "hooks.nan_guard: objective='' received. Expected a name, or a pattern"),
+    ],
+)
+def test_wrong_network_or_objective_is_one_clear_line(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        assemble(config_of(override))
+
+
+def test_typo_of_the_key_is_found_before_anything_is_built() -> None:
+    with pytest.raises(UserError, match="objectiv.* mean 'objective'"):
+        config_of("hooks.nan_guard.objectiv=x")
+
+
+def test_hook_reads_the_state_of_the_instance_on_its_own_network() -> None:
+    hooks = [
+        *(("prune", network) for network in NAMES),
+        *(("frozen_mask", network) for network in NAMES),
+        ("ema", "generator"),
+    ]
+    networks = fresh(lambda: small_network().model)
+    built: list[GraphHook] = []
+    for key, network in hooks:
+        extra = {"masks": "hook", "hook": "prune"} if key == "frozen_mask" else {}
+        hook = from_catalogue(key, network=network, **extra)
+        hook.name = key if key == "ema" else f"{key}@{network}"
+        built.append(hook)
+    batches: Any = SimpleNamespace(steps_per_epoch=1.0, batch_size=16)
+    for each in networks:
+        each.optimizer.build(each.model.trainable_variables)
+    _build_hooks(networks, built, batches, STEPS, 0, 3)
+    masks = {hook.name: {id(v) for k, v in hook.state().items() if "mask/" in k} for hook in built[:2]}
+    for hook in built[2:4]:
+        followed = {id(variable) for variable in hook._followed.values()}  # type: ignore[attr-defined]
+        assert followed == masks[f"prune@{hook.network}"]
+    loop = ChunkLoop(Trainer(networks, watching_pair(), built, seed=0), image_batch, xla=False)
+    assert loop.run(0, STEPS) == (STEPS, [])

@@ -1,0 +1,106 @@
+"""Two networks called generator and discriminator, each with an objective of its own: a recipe to run hooks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tests.support.toy import ToyObjective, toy_batch
+from trainer.hook import GraphHook, Hook
+from trainer.network import Network
+from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from trainer.recipe import Parts, Recipe
+from trainer.run.assembly import _build_hooks, _prepare_networks
+from trainer.run.binding import bind_hooks
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+NAMES = ("generator", "discriminator")
+
+
+class Watching(ToyObjective):
+    """Train one network on the classes, and run another one beside it."""
+
+    def __init__(self, network: str, other: str) -> None:
+        """Train the network `network` alone; `other` is run."""
+        super().__init__(network, f"train_{network}")
+        self.other = other
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        """Return cross-entropy and accuracy, and how the other network does."""
+        output = super().compute(forward, batch)
+        logits = tf.stop_gradient(forward(self.other, batch["inputs"]))
+        right = tf.equal(tf.argmax(logits, -1), tf.cast(batch["targets"], tf.int64))
+        output.metrics["other_accuracy"] = tf.cast(right, tf.float32)
+        return output
+
+    def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
+        """Return logits of inputs that are no data."""
+        shape = forward.passes[self.network].context.network.model.input_shape[1:]  # type: ignore[attr-defined]
+        return {"sampled": forward(self.network, tf.ones([2, *shape]))}
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return a number that depends on the samples."""
+        return {"sampled_logit": tf.reduce_max(collected["sampled"])}
+
+
+def watching_pair() -> list[Objective]:
+    """Return an objective for each of the two networks."""
+    generator, discriminator = NAMES
+    return [Watching(discriminator, generator), Watching(generator, discriminator)]
+
+
+def two_networks(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
+    """Return a recipe of two models as the config describes them."""
+    assert label_smoothing == 0.0
+    shape, classes = parts.data.input_shape, parts.data.classes
+    networks = [
+        Network(name, parts.build_model(input_shape=shape, classes=classes), parts.build_optimizer()) for name in NAMES
+    ]
+    return Recipe(networks, watching_pair())
+
+
+def traced_loop(
+    networks: Sequence[Network],
+    objectives: Sequence[Objective],
+    build_hook: Callable[[str], Hook] | None = None,
+    *,
+    batch: Callable[[tf.Tensor], Batch] = toy_batch,
+    classes: int = 3,
+    total_steps: int = 4,
+    **settings: Any,
+) -> ChunkLoop:
+    """Return a traced and audited loop with a hook bound to networks as an assembled run binds it.
+
+    Args:
+        networks: without hooks; optimizers are built here.
+        objectives: in order.
+        build_hook: returns the hook of a key, called once or more.
+        batch: of a step.
+        classes: of the data.
+        total_steps: of the run.
+        settings: of the trainer.
+    """
+    hooks = bind_hooks([build_hook("")] if build_hook else [], networks, objectives, build_hook or _none)
+    bound = [hook for hook in hooks if isinstance(hook, GraphHook)]
+    _prepare_networks(list(networks), bound, None)
+    batches: Any = SimpleNamespace(steps_per_epoch=1.0, batch_size=16)
+    _build_hooks(list(networks), bound, batches, total_steps, 0, classes)
+    return ChunkLoop(Trainer(networks, objectives, bound, seed=0, **settings), batch, xla=False)
+
+
+def _none(key: str) -> Hook:
+    raise AssertionError(key)
+
+
+def fresh(build: Callable[[], keras.Model], names: Sequence[str] = NAMES) -> list[Network]:
+    """Return networks with weights that depend on their name alone."""
+    networks = []
+    for name in names:
+        keras.utils.set_random_seed(len(name))
+        networks.append(Network(name, build(), keras.optimizers.Adam(0.01)))
+    return networks

@@ -1,0 +1,187 @@
+"""Deep copies of networks: one network's values into another as ops of a step, or out of the run as arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, get_args
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.network import Network
+
+Slots = Literal["keep", "copy", "reset"]
+Pair = tuple[keras.Variable, keras.Variable]
+NUMBER = re.compile(r"_?\d+$")
+"""What Keras puts behind the name of a layer that was given none, and people behind those of repeated ones."""
+
+
+def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[tf.Operation]:
+    """Copy every variable of a network into another: weights, moving statistics, seed state; slots as told.
+
+    The copy is deep: whatever happens to one of the two afterwards, the other keeps its values. The two networks have
+    the same variables in the same order. Their names may differ in the model's own name and in numbers behind the names
+    of layers. State of hooks is not copied.
+
+    In a traced step (an objective's `begin`, a hook's `update_ops`) the ops are created and returned; elsewhere the
+    copy is made at once, and there is nothing to return.
+
+    Args:
+        source: copied from; it is not changed.
+        target: copied into.
+        optimizer: what becomes of the target's optimizer: "keep" leaves it as it is, "copy" copies slots and iterations
+            (the optimizers are of one class), "reset" gives them the values that a new optimizer has. The learning rate
+            is a setting and stays the target's own.
+
+    Returns:
+        The ops that write, in order.
+
+    Raises:
+        UserError: variables or optimizers do not correspond; names both networks and the first variable.
+    """
+    if optimizer not in get_args(Slots):
+        raise UserError(
+            f"copy_network received optimizer='{optimizer}'. Expected one of: {', '.join(get_args(Slots))}."
+        )
+    pairs = _model_pairs(source, target)
+    if optimizer == "copy":
+        pairs += _optimizer_pairs(source, target)
+    written = [new.value.assign(old.value) for old, new in pairs]
+    if optimizer == "reset":
+        written += [variable.value.assign(value) for variable, value in _initial_slots(target)]
+    return [] if tf.executing_eagerly() else [each.op for each in written]
+
+
+def snapshot(network: Network) -> dict[str, np.ndarray]:
+    """Return a deep copy of all that a network holds, which never changes again.
+
+    Args:
+        network: with its optimizer built.
+
+    Returns:
+        Weights, moving statistics and seed state by variable name; the optimizer's variables as "optimizer/<name>".
+    """
+    optimizer = {f"optimizer/{name}": variable for name, variable in network.optimizer_variables.items()}
+    return {name: np.array(variable.value.numpy()) for name, variable in {**network.variables, **optimizer}.items()}
+
+
+def fingerprint(network: Network) -> str:
+    """Return the SHA-256 of all that a network holds (`snapshot`): equal as long as no byte of it has changed.
+
+    Args:
+        network: with its optimizer built.
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(snapshot(network).items()):
+        digest.update(f"{name} {value.dtype} {value.shape} ".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
+
+
+def _model_pairs(source: Network, target: Network) -> list[Pair]:
+    """Return the variables of both models that correspond."""
+    if source is target:
+        raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
+    ours, theirs = list(source.variables.items()), list(target.variables.items())
+    for (name, variable), (other, counterpart) in zip(ours, theirs, strict=False):
+        if variable is counterpart:
+            raise _refusal(
+                source, target, f"they share the variable '{name}', so that there is nothing to copy", "model"
+            )
+        if _plain_name(name, source) != _plain_name(other, target):
+            raise _refusal(source, target, f"where one has '{name}', the other has '{other}'", "model")
+        _check_alike(source, target, name, variable, counterpart)
+    if len(ours) != len(theirs):
+        more, less = (source, target) if len(ours) > len(theirs) else (target, source)
+        name, _ = (ours if more is source else theirs)[min(len(ours), len(theirs))]
+        raise _refusal(source, target, f"'{more.name}' has '{name}', which '{less.name}' does not have", "model")
+    return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
+
+
+def _optimizer_pairs(source: Network, target: Network) -> list[Pair]:
+    """Return the variables of both optimizers that correspond, without the learning rates."""
+    kinds = [" of ".join(type(each).__name__ for each in _nested(network.optimizer)) for network in (source, target)]
+    if kinds[0] != kinds[1]:
+        raise _refusal(source, target, f"the optimizer of one is {kinds[0]}, that of the other {kinds[1]}", "optimizer")
+    ours, theirs = list(_moving(source).items()), list(_moving(target).items())
+    if len(ours) != len(theirs):
+        raise _refusal(
+            source, target, f"the optimizers have {len(ours)} and {len(theirs)} variables without the rate", "optimizer"
+        )
+    for (name, variable), (_, counterpart) in zip(ours, theirs, strict=True):
+        _check_alike(source, target, f"optimizer/{name}", variable, counterpart)
+    return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
+
+
+def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor]]:
+    """Yield the optimizer's variables, without the learning rate, with the values that a new optimizer has."""
+    with ThreadPoolExecutor(1) as thread:  # a step that is being traced may create no variables, nor may its scopes
+        values = thread.submit(_new_slots, network).result()
+    for variable, value in zip(_moving(network).values(), values, strict=True):
+        uniform = value.size and (value == value.flat[0]).all()
+        yield variable, tf.fill(value.shape, value.flat[0]) if uniform else tf.constant(value)
+
+
+def _new_slots(network: Network) -> list[np.ndarray]:
+    fresh = Network(network.name, network.model, _new_optimizer(network))
+    fresh.optimizer.build(network.model.trainable_variables)
+    return [variable.value.numpy() for variable in _moving(fresh).values()]
+
+
+def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
+    """Return an optimizer like the network's, not built. Its rate is another: schedules need not be serializable."""
+    *outer, inner = _nested(network.optimizer)
+    rate = inner._learning_rate
+    inner._learning_rate = 0.0
+    try:
+        made = type(inner).from_config(inner.get_config())
+    finally:
+        inner._learning_rate = rate
+    for each in reversed(outer):
+        made = type(each)(made, initial_scale=each.initial_scale)
+    return made
+
+
+def _moving(network: Network) -> dict[str, keras.Variable]:
+    """Return the variables of the optimizer that training moves: iterations, slots, a loss scale; not the rate."""
+    rates = {id(each._learning_rate) for each in _nested(network.optimizer)}
+    return {name: variable for name, variable in network.optimizer_variables.items() if id(variable) not in rates}
+
+
+def _nested(optimizer: Any) -> list[Any]:
+    """Return an optimizer and the one inside it, such as that of a LossScaleOptimizer."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [optimizer] if inner is None else [optimizer, *_nested(inner)]
+
+
+def _plain_name(name: str, network: Network) -> list[str]:
+    """Return the parts of a variable's name without the model's own and without numbers."""
+    first, *others = name.split("/")
+    parts = others if first == network.model.name and others else [first, *others]
+    return [NUMBER.sub("", part) for part in parts]
+
+
+def _check_alike(
+    source: Network, target: Network, name: str, variable: keras.Variable, counterpart: keras.Variable
+) -> None:
+    ours, theirs = ([*each.shape] for each in (variable, counterpart))
+    if ours != theirs:
+        raise _refusal(source, target, f"'{name}' has the shape {ours} in one and {theirs} in the other", "model")
+    if variable.dtype != counterpart.dtype:
+        raise _refusal(
+            source, target, f"'{name}' is {variable.dtype} in one and {counterpart.dtype} in the other", "model"
+        )
+
+
+def _refusal(source: Network, target: Network, reason: str, what: str) -> UserError:
+    remedy = {
+        "model": "Expected two models of one architecture: build both with the same arguments, and give both the hooks "
+        "that rebuild models, or neither.",
+        "optimizer": "Expected two optimizers built with the same arguments, or optimizer='keep' or 'reset'.",
+    }
+    return UserError(f"The network '{source.name}' cannot be copied to '{target.name}': {reason}. {remedy[what]}")
