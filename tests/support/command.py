@@ -26,6 +26,19 @@ FOR_RECIPE = {
         "data.train_examples": "600",
         "data.test_examples": "179",
     },
+    "gan": {
+        "data.examples": "600",
+        "task.samples": "100",
+        "trainer.monitor": "generator/loss/total",  # two epochs cover nothing
+        "trainer.monitor_mode": "min",
+    },
+    "sgan": {
+        "data.examples": "600",
+        "task.samples": "100",
+        "task.pairs": "2",
+        "trainer.monitor": "local_generators/loss/total",  # a new run makes new messengers at once
+        "trainer.monitor_mode": "min",
+    },
     "retrieval": {"trainer.batch_size": "120"},  # a multiple of classes_per_batch
     "clothing_retrieval": {
         "model": "plain_cnn",

@@ -1,0 +1,1 @@
+"""What recipes of adversarial networks share: losses, groups of networks, and how good samples are."""

@@ -1,0 +1,108 @@
+"""DCGAN: a generator and a discriminator of strided convolutions, for images of 8 pixels a side and more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from recipes.models.blocks import BatchNormFactory
+from recipes.models.roles import GENERATOR, check_role
+from trainer.errors import UserError, unknown_name
+
+NORMALIZED = ("both", "generator", "none")
+
+
+def dcgan(
+    input_shape: Sequence[int],
+    *,
+    role: str | None = None,
+    latent_size: int | None = None,
+    stacked: int | None = None,
+    filters: Sequence[int] = (32, 64),
+    batch_norm: str = "both",
+    batch_norm_momentum: float = 0.9,
+    batch_norm_epsilon: float = 1e-3,
+) -> keras.Model:
+    """Return a generator or a discriminator as of Radford et al., DCGAN, 2016, arXiv 1511.06434.
+
+    Strided convolutions 4x4 halve the image in the discriminator, transposed ones double it in the generator; the
+    generator ends in tanh, as images lie in [-1, 1]. Batch norm is neither at the generator's output nor at the
+    discriminator's first layer. With it, a score depends on the other examples of the batch: a gradient penalty needs
+    batch_norm=generator or none.
+
+    Args:
+        input_shape: of one image: height, width, channels; both sides a multiple of 2 for each of `filters`.
+        role: "generator" or "discriminator"; the recipe gives it.
+        latent_size: numbers that a generator starts from.
+        stacked: refused unless None: grouped convolutions have no gradient on a CPU.
+        filters: channels of the discriminator's convolutions; the generator has them in reverse.
+        batch_norm: which networks have batch norm: "both", "generator" or "none".
+        batch_norm_momentum: in [0, 1): the share of the old moving statistics that a step keeps.
+        batch_norm_epsilon: above 0; added to the variance.
+
+    Returns:
+        A functional model: a generator maps [batch, latent_size] to [batch, *input_shape], a discriminator
+        [batch, *input_shape] to scores [batch, 1], above 0 for what it takes for real.
+
+    Raises:
+        UserError: a recipe that asks for no role or for stacked networks, other images, or an argument out of range.
+    """
+    latent = check_role("dcgan", role, latent_size)
+    if stacked is not None:
+        raise UserError(
+            "dcgan cannot be stacked: convolutions in groups have no gradient on a CPU. Expected task.stacked=false."
+        )
+    if batch_norm not in NORMALIZED:
+        raise unknown_name("batch_norm", str(batch_norm), NORMALIZED)
+    shape = tuple(input_shape)
+    _check_sizes(filters, shape)
+    factory = BatchNormFactory(momentum=batch_norm_momentum, epsilon=batch_norm_epsilon, scale=True)
+    if role == GENERATOR:
+        return _generator(shape, latent, tuple(filters), None if batch_norm == "none" else factory)
+    return _discriminator(shape, tuple(filters), factory if batch_norm == "both" else None)
+
+
+def _generator(
+    shape: tuple[int, ...], latent: int, filters: tuple[int, ...], batch_norm: BatchNormFactory | None
+) -> keras.Model:
+    height, width = (side // 2 ** len(filters) for side in shape[:2])
+    inputs = keras.Input((latent,), name="noise")
+    x = keras.layers.Dense(height * width * filters[-1], use_bias=batch_norm is None, name="project")(inputs)
+    x = keras.layers.Reshape((height, width, filters[-1]), name="reshape")(x)
+    for block, count in enumerate((*reversed(filters[:-1]), shape[2]), start=1):
+        if batch_norm is not None:
+            x = batch_norm(f"batch_norm_{block}")(x)
+        x = keras.layers.Activation("relu", name=f"activation_{block}")(x)
+        last = block == len(filters)
+        options = {"use_bias": last or batch_norm is None, "name": "image" if last else f"conv_transpose_{block}"}
+        x = keras.layers.Conv2DTranspose(count, 4, strides=2, padding="same", **options)(x)
+    return keras.Model(inputs, keras.layers.Activation("tanh", name="in_range")(x), name="dcgan_generator")
+
+
+def _discriminator(
+    shape: tuple[int, ...], filters: tuple[int, ...], batch_norm: BatchNormFactory | None
+) -> keras.Model:
+    inputs = x = keras.Input(shape, name="example")
+    for block, count in enumerate(filters, start=1):
+        normalized = batch_norm is not None and block > 1
+        options = {"use_bias": not normalized, "name": f"conv_{block}"}
+        x = keras.layers.Conv2D(count, 4, strides=2, padding="same", **options)(x)
+        if batch_norm is not None and normalized:
+            x = batch_norm(f"batch_norm_{block}")(x)
+        x = keras.layers.Activation("leaky_relu", name=f"activation_{block}")(x)
+    x = keras.layers.Flatten(name="flatten")(x)
+    return keras.Model(inputs, keras.layers.Dense(1, name="score")(x), name="dcgan_discriminator")
+
+
+def _check_sizes(filters: Any, shape: tuple[int, ...]) -> None:
+    listed = isinstance(filters, list | tuple) and len(filters) > 0
+    if not listed or not all(type(count) is int and count > 0 for count in filters):
+        raise UserError(f"Invalid filters: {filters!r}. Expected a list of whole numbers above 0, such as [32, 64].")
+    step = 2 ** len(filters)
+    if len(shape) != 3 or any(side % step for side in shape[:2]):
+        raise UserError(
+            f"dcgan got inputs of shape {shape}. Expected images [height, width, channels] with sides that are "
+            f"multiples of {step}, for {len(filters)} filters: use other filters, or model=gan_mlp."
+        )

@@ -1,0 +1,120 @@
+"""Multilayer perceptrons for a generator and its discriminator, one pair or several stacked ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+from recipes.models.blocks import check_activation
+from recipes.models.roles import GENERATOR, check_role, is_image
+from recipes.models.stacked_dense import StackedDense, uniform
+from trainer.errors import UserError
+
+
+def gan_mlp(
+    input_shape: Sequence[int],
+    *,
+    role: str | None = None,
+    latent_size: int | None = None,
+    stacked: int | None = None,
+    units: Sequence[int] = (128, 128, 128),
+    discriminator_units: Sequence[int] | None = None,
+    activation: str = "relu",
+    discriminator_activation: str = "leaky_relu",
+) -> keras.Model:
+    """Return a generator or a discriminator of dense layers; for points, images and anything else of a fixed shape.
+
+    A generator of images [height, width, channels] ends in tanh, as images lie in [-1, 1]; any other is linear. There
+    is no batch norm: what one example becomes does not depend on the others, as gradient penalties need it.
+
+    Kernels start uniform as in He et al. 2015. So do the biases of hidden layers, in [-1, 1] in the first of them: with
+    biases of 0 every unit bends at the origin, and it takes long until a network can tell many places apart.
+
+    Args:
+        input_shape: of one example of the data, without the batch.
+        role: "generator" or "discriminator"; the recipe gives it.
+        latent_size: numbers that a generator starts from.
+        stacked: how many networks of the same shape to build as one, each with weights of its own; None for a plain
+            network. Inputs and outputs of a stacked one have the networks before the batch.
+        units: units of each hidden layer of the generator.
+        discriminator_units: likewise of the discriminator; None for the same.
+        activation: of the generator's hidden layers, the name of a Keras activation.
+        discriminator_activation: likewise of the discriminator.
+
+    Returns:
+        A functional model: a generator maps [batch, latent_size] to [batch, *input_shape], a discriminator
+        [batch, *input_shape] to scores [batch, 1], above 0 for what it takes for real.
+
+    Raises:
+        UserError: a recipe that asks for no role, units out of range or an unknown activation.
+    """
+    latent = check_role("gan_mlp", role, latent_size)
+    _check_units("units", units)
+    if discriminator_units is not None:
+        _check_units("discriminator_units", discriminator_units)
+    check_activation(activation)
+    check_activation(discriminator_activation)
+    shape = tuple(input_shape)
+    if role == GENERATOR:
+        return _generator(shape, latent, stacked, units, activation)
+    return _discriminator(shape, stacked, discriminator_units or units, discriminator_activation)
+
+
+def _generator(
+    shape: tuple[int, ...], latent: int, stacked: int | None, units: Sequence[int], activation: str
+) -> keras.Model:
+    inputs = _input((latent,), stacked, "noise")
+    x = _hidden(inputs, stacked, units, activation)
+    x = _dense(x, stacked, math.prod(shape), "sample")
+    if is_image(shape):
+        x = keras.layers.Activation("tanh", name="in_range")(x)
+    if len(shape) != 1:
+        x = keras.ops.reshape(x, (*_leading(stacked), *shape))
+    return keras.Model(inputs, x, name="gan_mlp_generator")
+
+
+def _discriminator(shape: tuple[int, ...], stacked: int | None, units: Sequence[int], activation: str) -> keras.Model:
+    inputs = x = _input(shape, stacked, "example")
+    if len(shape) != 1:
+        x = keras.ops.reshape(x, (*_leading(stacked), math.prod(shape)))
+    x = _hidden(x, stacked, units, activation)
+    return keras.Model(inputs, _dense(x, stacked, 1, "score"), name="gan_mlp_discriminator")
+
+
+def _input(shape: tuple[int, ...], stacked: int | None, name: str) -> Any:
+    return (
+        keras.Input(shape, name=name)
+        if stacked is None
+        else keras.Input(batch_shape=(stacked, None, *shape), name=name)
+    )
+
+
+def _leading(stacked: int | None) -> tuple[int, ...]:
+    return (-1,) if stacked is None else (stacked, -1)
+
+
+def _dense(x: Any, stacked: int | None, units: int, name: str, bias: float = 0.0) -> Any:
+    """Return x behind a dense layer whose biases start in [-bias, bias)."""
+    start = {
+        "kernel_initializer": uniform(math.sqrt(6.0 / x.shape[-1])),
+        "bias_initializer": uniform(bias) if bias else "zeros",
+    }
+    if stacked is None:
+        return keras.layers.Dense(units, name=name, **start)(x)
+    return StackedDense(units, stacked, name=name, **start)(x)
+
+
+def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) -> Any:
+    for block, count in enumerate(units, start=1):
+        bias = 1.0 if block == 1 else 1.0 / math.sqrt(x.shape[-1])
+        x = _dense(x, stacked, count, f"dense_{block}", bias)
+        x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
+    return x
+
+
+def _check_units(name: str, units: Any) -> None:
+    if not isinstance(units, list | tuple) or not all(type(each) is int and each > 0 for each in units):
+        raise UserError(f"Invalid {name}: {units!r}. Expected a list of whole numbers above 0, such as [128, 128].")

@@ -1,0 +1,63 @@
+"""Several networks that start again from a checkpoint: the bits that the uninterrupted run would have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from tests.support.command import FOR_RECIPE
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.run.assembly import Assembly, assemble
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.state import assign_variables, read_variables, run_variables
+
+CUT, STEPS = 4, 9
+SETTINGS = {
+    "gan": ["task.discriminator_updates=2", "task.loss=hinge"],
+    "sgan": ["task.messenger_every=3", "task.messenger_optimizer=reset"],  # copies before the cut and behind it
+}
+
+
+def started(recipe: str) -> Assembly:
+    keras.utils.clear_session()  # a new process names its layers anew
+    small = [f"{key}={value}" for key, value in FOR_RECIPE[recipe].items()]
+    settings = ["model.units=[8]", "trainer.batch_size=16", "trainer.compile=off", *SETTINGS[recipe]]
+    (job,) = preflight(parse_command([f"recipe={recipe}", *small, *settings]))
+    return assemble(job.config)
+
+
+def values(parts: Assembly) -> dict[str, np.ndarray]:
+    trainer = parts.trainer
+    variables = run_variables(trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable)
+    return read_variables(variables)
+
+
+@pytest.mark.parametrize("recipe", SETTINGS)
+def test_a_run_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(
+    recipe: str, tmp_path: Path
+) -> None:
+    whole = started(recipe)
+    whole.loop.run(0, CUT)
+    store = CheckpointStore(tmp_path)
+    store.save({"last"}, CUT, values(whole), {})
+    at_cut = values(whole)
+    whole.loop.run(CUT, STEPS - CUT)
+    expected = values(whole)
+    weights = [key for key in expected if key.startswith("network/")]
+    moved = {key.split("/")[1] for key in weights if not np.array_equal(expected[key], at_cut[key])}
+    assert moved >= set(whole.trainer.networks)  # every network learned behind the cut
+
+    again, saved = started(recipe), store.load("last")
+    trainer = again.trainer
+    assign_variables(
+        run_variables(trainer.networks.values(), trainer.hooks, again.loop.accumulators.variable), saved.tensors, "test"
+    )
+    again.loop.run(saved.step, STEPS - saved.step)
+    found = values(again)
+    assert found.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_array_equal(found[key], value, err_msg=key)

@@ -1,0 +1,106 @@
+"""What tests of generators and discriminators share."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from recipes.models.gan_mlp import gan_mlp
+from trainer.input.batches import EvaluationBatches, TrainingBatches
+from trainer.input.data import Data
+from trainer.recipe import Parts, Recipe
+from trainer.step.evaluate import Evaluator
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+
+class PlainForward:
+    """Stand for the forward of an objective: networks are functions.
+
+    Attributes:
+        networks: by name.
+        training: whether it stands for a training step.
+        called: names of the networks that were run, in order.
+        sizes: of the batches of each.
+    """
+
+    def __init__(self, networks: Mapping[str, Callable[[tf.Tensor], tf.Tensor]], *, training: bool = True) -> None:
+        """Take the networks."""
+        self.networks, self.training = dict(networks), training
+        self.called: list[str] = []
+        self.sizes: dict[str, list[int]] = {}
+
+    def __call__(self, name: str, inputs: Any) -> Any:
+        """Run a network."""
+        self.called.append(name)
+        self.sizes.setdefault(name, []).append(inputs.shape[0])
+        return self.networks[name](inputs)
+
+    def stateless_seed(self, salt: str) -> tf.Tensor:
+        """Return a seed for each salt."""
+        digest = hashlib.sha256(salt.encode()).digest()
+        return tf.constant([int.from_bytes(digest[:3]), int.from_bytes(digest[3:6])])
+
+
+def assign_slices(stacked: keras.Model, separate: Sequence[keras.Model]) -> None:
+    """Give each separate network the weights of its place in a stacked one.
+
+    Args:
+        stacked: every weight has the networks along its first axis.
+        separate: as many plain networks of the same layers.
+    """
+    for place, model in enumerate(separate):
+        for whole, part in zip(stacked.variables, model.variables, strict=True):
+            part.assign(np.reshape(whole.numpy()[place], part.shape))
+
+
+def parts_of(
+    data: Data,
+    *,
+    model: Callable[..., keras.Model] = gan_mlp,
+    optimizer: Callable[[float], keras.optimizers.Optimizer] | None = None,
+    **options: Any,
+) -> Parts:
+    """Return the parts of a small recipe.
+
+    Args:
+        data: that generators imitate.
+        model: builds a network; gan_mlp has two layers of 32 units.
+        optimizer: takes a learning rate; None for Adam with beta_1=0.5.
+        **options: of the model.
+    """
+    if model is gan_mlp:
+        options = {"units": [32, 32], **options}
+
+    def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
+        rate = 0.005 if learning_rate is None else learning_rate
+        return optimizer(rate) if optimizer else keras.optimizers.Adam(rate, beta_1=0.5)
+
+    def build_model(**injected: Any) -> keras.Model:
+        known = inspect.signature(model).parameters
+        taken = injected if "ignored" in known else {name: v for name, v in injected.items() if name in known}
+        return model(**taken, **options)
+
+    return Parts(data, build_model, build_optimizer)
+
+
+def loop_of(recipe: Recipe, data: Data, *, batch_size: int, xla: bool = False, seed: int = 0) -> ChunkLoop:
+    """Return the traced and audited loop of a recipe."""
+    for network in recipe.networks:
+        if not network.optimizer.built:
+            network.optimizer.build(network.model.trainable_variables)
+    trainer = Trainer(recipe.networks, recipe.objectives, [], seed=seed)
+    return ChunkLoop(trainer, TrainingBatches(data.train, batch_size=batch_size, seed=seed).batch, xla=xla)
+
+
+def evaluator_of(recipe: Recipe, data: Data) -> Evaluator:
+    """Return the evaluation of the validation split."""
+    trainer = Trainer(recipe.networks, recipe.objectives, [], seed=0)
+    batches = EvaluationBatches(data.validation, batch_size=64)
+    return Evaluator(trainer, batches.batch, batches.count)

@@ -1,0 +1,111 @@
+"""The Frechet distance, against the matrix square root of its definition in NumPy."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recipes.adversarial.frechet_distance import Moments, frechet_distance, moments
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def expected(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the distance by the eigenvalues of the product S1 S2, which needs no symmetric form."""
+    means = first.mean(axis=0) - second.mean(axis=0)
+    one, two = (np.atleast_2d(np.cov(each, rowvar=False)) for each in (first, second))
+    roots = np.sqrt(np.maximum(np.linalg.eigvals(one @ two).real, 0.0))
+    return float(means @ means + np.trace(one) + np.trace(two) - 2.0 * roots.sum())
+
+
+@functools.cache
+def traced(width: int):
+    spec = tf.TensorSpec([None, width], tf.float32)
+    return tf.function(
+        lambda first, second: frechet_distance(moments(first), moments(second)),
+        autograph=False,
+        input_signature=[spec, spec],
+    )
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    return float(traced(first.shape[1])(tf.constant(first, tf.float32), tf.constant(second, tf.float32)))
+
+
+def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    mixed = generator.normal(size=(count, width)) @ generator.normal(size=(width, width))
+    return (scale * (mixed + generator.normal(size=width))).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(12, 40), st.integers(12, 40), st.integers(1, 8))
+def test_distance_is_that_of_the_definition(seed, first_count, second_count, width) -> None:
+    first, second = features(seed, first_count, width), features(seed + 1, second_count, width)
+    assert distance(first, second) == pytest.approx(
+        expected(first.astype(np.float64), second.astype(np.float64)), rel=1e-4, abs=1e-4
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(SEEDS, st.integers(2, 30), st.floats(0.01, 100.0))
+def test_distance_is_symmetric_zero_to_itself_and_grows_with_the_square_of_the_scale(seed, count, scale) -> None:
+    first, second = features(seed, count, 4), features(seed + 1, 30, 4)
+    there = distance(first, second)
+    assert there >= 0.0
+    assert distance(second, first) == pytest.approx(there, rel=1e-5, abs=1e-6)
+    assert distance(first, first) == pytest.approx(0.0, abs=1e-8)
+    assert distance(np.float32(scale) * first, np.float32(scale) * second) == pytest.approx(
+        scale**2 * there, rel=1e-3, abs=1e-5
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(SEEDS)
+def test_rotation_and_shift_of_both_change_nothing(seed) -> None:
+    generator = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(generator.normal(size=(5, 5)))
+    first, second = features(seed, 30, 5), features(seed + 1, 30, 5)
+    moved = [(each @ rotation + 3.0).astype(np.float32) for each in (first, second)]
+    assert distance(*moved) == pytest.approx(distance(first, second), rel=1e-3, abs=1e-4)
+
+
+def test_shift_alone_is_its_squared_length() -> None:
+    first = features(3, 50, 6)
+    shift = np.array([1.0, -2.0, 0.0, 0.5, 0.0, 2.0], np.float32)
+    assert distance(first, first + shift) == pytest.approx(float(shift @ shift), rel=1e-4)
+
+
+def test_normal_distributions_on_a_line_differ_by_means_and_standard_deviations() -> None:
+    first = Moments(tf.constant([1.0], tf.float64), tf.constant([[4.0]], tf.float64))
+    second = Moments(tf.constant([4.0], tf.float64), tf.constant([[25.0]], tf.float64))
+    assert float(frechet_distance(first, second)) == pytest.approx(3.0**2 + (2.0 - 5.0) ** 2)
+
+
+def test_covariance_is_unbiased() -> None:
+    values = features(0, 7, 3)
+    found = moments(tf.constant(values))
+    np.testing.assert_allclose(found.mean, values.mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_allclose(found.covariance, np.cov(values.astype(np.float64), rowvar=False), rtol=1e-9)
+
+
+def test_fewer_examples_than_features_and_dead_features_stay_exact() -> None:
+    """Covariances without full rank: a root of the product S1 S2 would leave errors of 1e-8 times their size."""
+    generator = np.random.default_rng(0)
+    first = np.maximum(1000.0 * generator.normal(size=(20, 64)), 0.0).astype(np.float32)
+    first[:, 5:20] = 0.0
+    assert distance(first, first) < 1e-6
+    assert distance(first, first + np.float32(1.0)) == pytest.approx(64.0, rel=1e-3)
+
+
+def test_large_means_do_not_swallow_small_spreads() -> None:
+    values = features(1, 100, 3, scale=0.01)
+    near = distance(values, 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0))
+    far = distance(values + 64.0, 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0) + 64.0)
+    assert far == pytest.approx(near, rel=0.01)
+    assert near > 0.0
