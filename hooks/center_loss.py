@@ -17,6 +17,7 @@ from hooks.options import check_number
 from trainer.embedding import Embedding
 from trainer.errors import UserError
 from trainer.hook import Arrays, GraphHook, Tensors
+from trainer.objective import one_class_each
 from trainer.ops.center_update import center_change, center_sums
 from trainer.ops.class_distances import class_distances, mean_pair_distance
 from trainer.ops.known_labels import known_labels
@@ -148,7 +149,7 @@ class CenterLoss(GraphHook):
 
     def _examples(self, context: StepContext) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
-        labels = context.batch["targets"]
+        labels = one_class_each(context.batch, f"hooks.{self.name or 'center_loss'}")
         if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
             raise UserError(
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.network import Network
-from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
 from trainer.recipe import Parts, Recipe
 
 
@@ -32,7 +32,8 @@ class Classification(Objective):
 
         Args:
             forward: runs the network "model"; its outputs are logits [batch, classes].
-            batch: "inputs" and integer "targets" [batch].
+            batch: "inputs" and integer "targets" [batch], or "target_shares" [batch, classes] of mixed examples: the
+                cross-entropy is then with these shares, and the accuracy the share of the class that was found.
         """
         logits = tf.cast(forward("model", batch["inputs"]), tf.float32)
         if logits.shape[-1] != self.classes:
@@ -40,13 +41,16 @@ class Classification(Objective):
                 f"The network returns {logits.shape[-1]} logits for {self.classes} classes. Expected one for each: a "
                 "hook that joins outputs side by side (join=concatenate) is for embeddings, such as recipe=retrieval."
             )
-        targets = tf.one_hot(batch["targets"], self.classes)
+        mixed = TARGET_SHARES in batch
+        targets = batch[TARGET_SHARES] if mixed else tf.one_hot(batch["targets"], self.classes)
         smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
         cross_entropy = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
-        correct = tf.equal(tf.argmax(logits, axis=-1), tf.cast(batch["targets"], tf.int64))
-        return ObjectiveOutput(
-            losses={"cross_entropy": cross_entropy}, metrics={"accuracy": tf.cast(correct, tf.float32)}, outputs=logits
-        )
+        found = tf.argmax(logits, axis=-1)
+        if mixed:
+            accuracy = tf.gather(targets, found, batch_dims=1)
+        else:
+            accuracy = tf.cast(tf.equal(found, tf.cast(batch["targets"], tf.int64)), tf.float32)
+        return ObjectiveOutput(losses={"cross_entropy": cross_entropy}, metrics={"accuracy": accuracy}, outputs=logits)
 
 
 def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:

@@ -13,7 +13,7 @@ from trainer.embedding import Embedding
 from trainer.errors import UserError
 from trainer.input.data import Split
 from trainer.network import Network
-from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
 from trainer.ops.thumbnails import thumbnails
 from trainer.recipe import Parts, Recipe
 
@@ -55,23 +55,22 @@ class DomainAdaptation(Objective):
             batch: "inputs", integer "targets" [batch], "target_domain", and in an evaluation perhaps
                 "target_domain_labels" [batch].
         """
+        classes = one_class_each(batch, "Domain adaptation")
         # The source comes last, so that hooks see the features that go with the batch's inputs and targets.
         target_logits, target_domain = _in_float32(forward("model", batch[TARGET_IMAGES]))
         logits, source_domain = _in_float32(forward("model", batch["inputs"]))
         domain_losses = tf.nn.softplus(source_domain), tf.nn.softplus(-target_domain)
         metrics = {
-            "source_accuracy": _correct(logits, batch["targets"]),
+            "source_accuracy": _correct(logits, classes),
             "domain_accuracy": 0.5 * (_as_float(source_domain < 0.0) + _as_float(target_domain > 0.0)),
         }
-        collected = {"source": logits, "target": target_logits, "source_class": tf.cast(batch["targets"], tf.int64)}
+        collected = {"source": logits, "target": target_logits, "source_class": tf.cast(classes, tf.int64)}
         if TARGET_LABELS in batch:
             metrics["target_accuracy"] = _correct(target_logits, batch[TARGET_LABELS])
             collected["target_class"] = tf.cast(batch[TARGET_LABELS], tf.int64)
         return ObjectiveOutput(
             losses={
-                "cross_entropy": tf.nn.softmax_cross_entropy_with_logits(
-                    tf.one_hot(batch["targets"], self.classes), logits
-                ),
+                "cross_entropy": tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(classes, self.classes), logits),
                 "domain": self.domain_weight * 0.5 * tf.add_n(domain_losses),
             },
             metrics=metrics,

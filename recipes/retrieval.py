@@ -21,7 +21,7 @@ from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Data, Split
 from trainer.network import Network
-from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
 from trainer.ops.thumbnails import thumbnails
 from trainer.recipe import Parts, Recipe
 from trainer.step.metrics import example_weights
@@ -77,7 +77,7 @@ class Retrieval(Objective):
         """
         embeddings = tf.math.l2_normalize(tf.cast(forward("model", batch["inputs"]), tf.float32), axis=-1)
         weights = example_weights(batch)
-        pairs = class_pairs(batch["targets"], weights)
+        pairs = class_pairs(one_class_each(batch, "The triplet loss"), weights)
         distances = pairwise_distances(embeddings, squared=self.squared)
         triplets = MININGS[self.mining](distances, pairs)
         anchors = tf.logical_and(tf.reduce_any(pairs.positive, axis=1), tf.reduce_any(pairs.negative, axis=1))

@@ -11,10 +11,15 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.embedding import Embedding
+from trainer.errors import UserError
 from trainer.network import Network
 
 Batch = dict[str, tf.Tensor]
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
+
+TARGET_SHARES = "target_shares"
+"""What stands in place of "targets" where augmentation mixed examples: float32 [batch, classes], each row adds up to
+1. Code that reads "targets" can so never take a mixed example for one of a single class."""
 
 
 class ForwardFunction(Protocol):
@@ -45,6 +50,24 @@ class ForwardFunction(Protocol):
 
 Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
 """Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""
+
+
+def one_class_each(batch: Batch, reader: str) -> tf.Tensor:
+    """Return the batch's targets, for who cannot do with shares of several classes.
+
+    Args:
+        batch: of training or evaluation.
+        reader: who asks, such as "hooks.center_loss".
+
+    Raises:
+        UserError: the examples are mixed.
+    """
+    if TARGET_SHARES in batch:
+        raise UserError(
+            f"{reader} needs one class for each example, but augmentation mixes examples. Expected a run without "
+            "such as augment.mixup and augment.cutmix: leave them out, or write augment.<name>=null."
+        )
+    return batch["targets"]
 
 
 @dataclass

@@ -22,6 +22,8 @@ DIRECTORY_NAME = "pictures"
 class PictureFiles(HostHook):
     """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations on the way.
 
+    Training examples, as the network sees them, are written when training begins.
+
     With `animate`, `pictures/<name>.gif` shows what the picture was at each evaluation on the validation split. It is
     written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. A
     resumed run starts a new one.
@@ -47,6 +49,9 @@ class PictureFiles(HostHook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._evaluations = int(state["evaluations"])
+
+    def on_fit_begin(self, run: Run) -> None:
+        write_pictures(run.first_pictures(), run.directory / DIRECTORY_NAME)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         folder = run.directory / DIRECTORY_NAME

@@ -46,7 +46,7 @@ class TensorBoard(HostHook):
 
         Args:
             pictures_every: evaluations between two sets of the hooks' pictures, the first and the test included; 0
-                for none.
+                for none, not even of training examples at the start.
         """
         self._pictures_every = check_integer("pictures_every", pictures_every, minimum=0)
         self._evaluations = 0
@@ -67,6 +67,8 @@ class TensorBoard(HostHook):
         self._first_step, self._started = run.step, set()
         self._evaluations = self._evaluations if run.step else 0
         self._write_texts(run.step, {"run/config": config_as_markdown(run.config), "run/plan": run.plan})
+        if self._pictures_every and (pictures := run.first_pictures()):
+            self._write("train", run.step, picture_summary(pictures))
         self._flush()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:

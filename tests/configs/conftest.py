@@ -17,6 +17,9 @@ FILES = {
         "  layers: .*\n  quantizer: ste_sign\n  clip: 1.0\n  scale: null\n  skip: [first, last]\n"
     ),
     "hooks/center_loss": "center_loss:\n  _target_: hooks.center_loss.CenterLoss\n  weight: 0.01\n",
+    "augment/flip": "# Mirror\nflip:\n  _target_: recipes.augment.flip.Flip\n  probability: 0.5\n",
+    "augment/crop": "crop:\n  _target_: recipes.augment.crop.Crop\n  padding: 4\n  border: reflect\n",
+    "augment/both": "# Two\ndefaults: [crop, flip, _self_]\ncrop: {padding: 2}\n",
     "data/digits": "_target_: recipes.data.digits.digits\ntest_fraction: 0.2\n",
     "data/mnist": "_target_: recipes.data.mnist.mnist\npath: null\n",
     "model/mlp": "_target_: recipes.models.mlp.mlp\nunits: [256, 256]\nactivation: tanh\n",

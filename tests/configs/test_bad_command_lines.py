@@ -14,7 +14,9 @@ from trainer.config.compose import typed
 from trainer.config.preflight import preflight
 from trainer.errors import UserError
 
-ROOT_KEYS = "data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
+ROOT_KEYS = (
+    "augment, data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
+)
 TRAINER_KEYS = (
     "trainer.accumulation_steps, trainer.batch_size, trainer.classes_per_batch, trainer.compile, trainer.epochs, "
     "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, "
@@ -120,6 +122,32 @@ HOOK_KEYS = {
     "+model._target_=recipes.a.b": "'+model._target_=recipes.a.b' adds what exists already. "
     "Expected model._target_=recipes.a.b.",
 }
+PRESENT = "+augment=[crop,flip]"
+AUGMENT_KEYS = {
+    "+augment=flop": "Unknown augmentation 'flop'. Did you mean 'flip'? Expected one of: both, crop, flip.",
+    "augment=flip": "'augment=flip' would replace all augmentations. Expected +augment=flip to add.",
+    "augment=null": "'augment=null' leaves nothing to build. Expected augment.<name>=null to remove one augmentation.",
+    "~augment": "'~augment' removes a whole group. Expected augment.<name>=null to remove one augmentation.",
+    "+augment=crop +augment=flip": "'+augment' is given 2 times. Expected it once. "
+    "For several, write +augment=[first,second].",
+    "+augmnet=crop": f"Unknown key 'augmnet'. Did you mean 'augment'? Expected one of: {ROOT_KEYS}.",
+    "augment.crop.padding=2": "The augmentation 'crop' is not part of this run. "
+    "Expected +augment=crop to add it first.",
+    "augment.mine.padding=2": "Unknown augmentation 'mine'. Expected +augment=<name> to add one.",
+    f"{PRESENT} augment.crp=null": "Unknown augmentation 'crp'. Did you mean 'crop'? "
+    "Expected one of this run's: crop, flip.",
+    f"{PRESENT} ~augment.crp": "Unknown augmentation 'crp'. Did you mean 'crop'? "
+    "Expected one of this run's: crop, flip.",
+    f"{PRESENT} augment.crop.paddin=2": "Unknown argument of augment.crop 'paddin'. Did you mean 'padding'? "
+    "Expected one of: border, padding.",
+    f"{PRESENT} ~augment.crop.padding": "'~augment.crop.padding' removes what every run needs. "
+    "Expected ~augment.<name>, or augment.crop.padding=<value>.",
+    f"{PRESENT} augment.crop=3": "augment.crop=3 received. "
+    "Expected a value for one of its keys, or augment.crop=null to remove it.",
+    f"{PRESENT} augment.crop.padding=abc": "augment.crop.padding=abc received. Expected a number or null.",
+    f"{PRESENT} augment.mine._target_=recipes.a.B": "'augment.mine._target_=recipes.a.B' sets what does not exist yet. "
+    "Expected +augment.mine._target_=recipes.a.B.",
+}
 TYPES = {
     "trainer.epochs=abc": "trainer.epochs=abc received. Expected a whole number or null.",
     "trainer.epochs=1e3": "trainer.epochs=1000.0 received. Expected a whole number or null. Write trainer.epochs=1000.",
@@ -208,7 +236,7 @@ SWEEPS = {
     "Expected values that can be listed, such as seed=1,2,3.",
     "-m recipe=glob(x*)": "'recipe=glob(x*)' stands for no value. Expected at least one.",
 }
-WITH_RECIPE = {**GROUPS, **KEYS, **HOOK_KEYS, **TYPES, **RANGES, **FLAGS}
+WITH_RECIPE = {**GROUPS, **KEYS, **HOOK_KEYS, **AUGMENT_KEYS, **TYPES, **RANGES, **FLAGS}
 
 
 def message(arguments: list[str], tree: Path) -> str:

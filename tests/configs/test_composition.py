@@ -17,7 +17,7 @@ from trainer.config.compose import CONFIG_DIR
 from trainer.config.listing import purpose
 from trainer.config.preflight import preflight
 from trainer.config.resolve import resolve
-from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.errors import UserError
 from trainer.run.build_hook import split_binding
 
@@ -56,7 +56,7 @@ def nodes() -> list[Any]:
     for path in FILES:
         group = path.relative_to(CONFIG_DIR).parts[0]
         content = read(path)
-        for node in content.values() if group == "hooks" else [content]:
+        for node in content.values() if group in NAMED else [content]:
             if isinstance(node, dict) and "_target_" in node:
                 found.append(pytest.param(group, node, id=path.relative_to(CONFIG_DIR).as_posix()))
     return found
@@ -83,6 +83,11 @@ def test_every_hook_can_be_added_to_every_recipe() -> None:
     for recipe in names("recipe"):
         config = compose(f"recipe={recipe}", f"+hooks=[{','.join(names('hooks'))}]")
         assert set(names("hooks")) <= set(config["hooks"])
+
+
+def test_every_augmentation_can_be_added() -> None:
+    single = {name for name in names("augment") if "defaults" not in read(CONFIG_DIR / "augment" / f"{name}.yaml")}
+    assert set(compose("recipe=baseline", f"+augment=[{','.join(names('augment'))}]")["augment"]) == single
 
 
 @pytest.mark.parametrize("group", ["data", "model", "optimizer", "schedule", "task", "trainer"])

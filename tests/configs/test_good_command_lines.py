@@ -78,6 +78,31 @@ def test_a_hook_of_ones_own_is_added_by_its_path(tree: Path, overrides: list[str
     assert hooks["mine"] == {"_target_": "my_package.Hook", "every": 3}
 
 
+def test_augmentations_are_added_set_and_removed(tree: Path) -> None:
+    assert config(tree)["augment"] == {}
+    crop = {"_target_": "recipes.augment.crop.Crop", "padding": 3, "border": "reflect"}
+    assert config(tree, "+augment=crop", "augment.crop.padding=3")["augment"] == {"crop": crop}
+    assert set(config(tree, "+augment=[crop,flip]")["augment"]) == {"crop", "flip"}
+    assert config(tree, "+augment=both")["augment"]["crop"]["padding"] == 2
+    for removed in ("augment.flip=null", "~augment.flip"):
+        assert set(config(tree, "+augment=both", removed)["augment"]) == {"crop"}
+
+
+def test_an_augmentation_of_ones_own_is_added_by_its_path(tree: Path) -> None:
+    augment = config(tree, "plugins=[mine]", "+augment.blur._target_=mine.Blur", "+augment.blur.width=3")["augment"]
+    assert augment == {"blur": {"_target_": "mine.Blur", "width": 3}}
+
+
+def test_a_recipe_brings_augmentations(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults: [/augment/crop, _self_]\naugment: {crop: {padding: 1}}\n"
+    )
+    (job,) = jobs(tree, "recipe=[bnn,mine]", "+augment=flip", "--config-dir", str(tmp_path))
+    assert set(job.config["augment"]) == {"crop", "flip"}
+    assert job.config["augment"]["crop"]["padding"] == 1
+
+
 def test_a_section_may_build_something_else(tree: Path) -> None:
     model = config(
         tree, "model._target_=mine.net", "~model.units", "~model.activation", "+model.width=3", "plugins=[mine]"

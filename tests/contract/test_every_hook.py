@@ -18,7 +18,7 @@ from trainer.run.build_hook import split_binding
 HOOKS = sorted(catalogue())
 DEFAULTS = {
     *("checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "pictures", "progress", "projector"),
-    "tensorboard",
+    *("randomness_guard", "tensorboard"),
 }
 
 

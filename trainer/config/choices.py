@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from hydra.core.override_parser.types import Override, OverrideType
 
 from trainer.config.compose import Composer
+from trainer.config.schema import NAMED
 from trainer.config.values import show
 from trainer.errors import UserError, unknown_name
 
-KIND = {"hooks": "hook"}
 MEND = {
-    "hooks": "hooks.<name>=null to remove one hook",
+    **{section: f"{section}.<name>=null to remove one {kind}" for section, kind in NAMED.items()},
     "recipe": "recipe=<name>; see python train.py --help",
 }
 
@@ -45,17 +45,18 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     names = value if isinstance(value, list) else [value]
     for name in names:
         if name not in composer.options(group):
-            raise unknown_name(KIND.get(group, group), show(name), composer.options(group))
+            raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
     _check_sign(override, ",".join(map(str, names)), choices)
 
 
 def _check_sign(override: Override, listed: str, choices: Mapping[str, str]) -> None:
     """Refuse a plus that Hydra would ignore, and a missing one where options are added."""
     group, text = override.key_or_group, override.input_line
-    if group.partition("/")[0] == "hooks":
+    section = group.partition("/")[0]
+    if section in NAMED:
         if override.type is not OverrideType.ADD:
             added = f"[{listed}]" if "," in listed else listed
-            raise UserError(f"'{text}' would replace all hooks. Expected +{group}={added} to add.")
+            raise UserError(f"'{text}' would replace all {NAMED[section]}s. Expected +{group}={added} to add.")
     elif override.type is not OverrideType.CHANGE and override.package is None:
         if group == "recipe" and group in choices:
             raise UserError(f"'{text}' would be ignored. Expected recipe=[{choices[group].strip('[]')},{listed}].")

@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override, OverrideType
 
 from trainer.config.compose import Composer
-from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import describe, fits, is_interpolation, like, show
 from trainer.errors import UserError, did_you_mean, unknown_name
 
@@ -41,7 +41,7 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
         override: one of the user's.
         base: the config without such overrides.
         foreign: as `foreign_nodes` returned it.
-        composer: knows the hooks that could be added.
+        composer: knows the parts that could be added, such as hooks.
 
     Raises:
         UserError: an unknown key, a plus or a removal where none is allowed, or a value of the wrong type.
@@ -61,10 +61,10 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
 
 
 def _may_build(node: str, base: Mapping[str, Any]) -> bool:
-    """Return whether a node is a place for something with a `_target_`: a section that has one, a hook, or a part."""
+    """Return whether a node is a place for something with a `_target_`: a section that has one, or a part by name."""
     root, _, rest = node.partition(".")
     section = base.get(root)
-    return isinstance(section, Mapping) and (TARGET in section or (root == "hooks" and bool(rest)))
+    return isinstance(section, Mapping) and (TARGET in section or (root in NAMED and bool(rest)))
 
 
 def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
@@ -114,8 +114,8 @@ def _unknown_key(
     parts: Sequence[str], depth: int, siblings: Mapping[str, Any], base: Mapping[str, Any], composer: Composer
 ) -> UserError:
     above, part, below = ".".join(parts[:depth]), parts[depth], "".join(f".{each}" for each in parts[depth + 1 :])
-    if above == "hooks":
-        return _unknown_hook(part, sorted(siblings), composer)
+    if above in NAMED:
+        return _unknown_part(above, part, sorted(siblings), composer)
     if TARGET in siblings:
         return unknown_name(f"argument of {above}", part, [name for name in siblings if name != TARGET])
     prefix = f"{above}." if above else ""
@@ -134,19 +134,26 @@ def _same_name(name: str, base: Mapping[str, Any]) -> str | None:
     return paths[near[0]] if near else None
 
 
-def _unknown_hook(name: str, present: Sequence[str], composer: Composer) -> UserError:
-    addable = [option for option in composer.options("hooks") if option not in present]
+def _unknown_part(section: str, name: str, present: Sequence[str], composer: Composer) -> UserError:
+    kind, addable = NAMED[section], [option for option in composer.options(section) if option not in present]
     if name in addable:
-        return UserError(f"The hook '{name}' is not part of this run. Expected +hooks={name} to add it first.")
+        return UserError(f"The {kind} '{name}' is not part of this run. Expected +{section}={name} to add it first.")
     hint = did_you_mean(name, [*present, *addable])
-    return UserError(f"Unknown hook '{name}'.{hint} Expected one of this run's: {', '.join(present)}.")
+    expected = f"one of this run's: {', '.join(present)}" if present else f"+{section}=<name> to add one"
+    return UserError(f"Unknown {kind} '{name}'.{hint} Expected {expected}.")
+
+
+def _is_part(path: str) -> bool:
+    """Return whether a path is that of a part by name, such as "hooks.prune"."""
+    section, _, name = path.partition(".")
+    return section in NAMED and bool(name) and "." not in name
 
 
 def _check_foreign(
     override: Override, path: str, value: Any, node: str, base: Mapping[str, Any], composer: Composer
 ) -> None:
     """Check what can be checked of a node whose target is the user's own: that it stands where something is built."""
-    if node.count(".") > (1 if node.startswith("hooks.") else 0):
+    if "." in node and not _is_part(node):
         _find(node, base, composer)
     parent, _, name = path.rpartition(".")
     exists = name in _children(_lookup(base, parent))
@@ -158,18 +165,19 @@ def _check_foreign(
 
 def _check_removal(override: Override, path: str, base: Mapping[str, Any], composer: Composer) -> None:
     _find(path, base, composer)
-    if not path.startswith("hooks.") or path.count(".") > 1:
-        text = override.input_line
-        raise UserError(f"'{text}' removes what every run needs. Expected ~hooks.<name>, or {path}=<value>.")
+    if not _is_part(path):
+        text, section = override.input_line, path.partition(".")[0]
+        part = f"~{section if section in NAMED else 'hooks'}.<name>"
+        raise UserError(f"'{text}' removes what every run needs. Expected {part}, or {path}=<value>.")
 
 
 def _check_type(path: str, value: Any, known: Any) -> None:
     if is_interpolation(value) or is_interpolation(known):
         return
     if isinstance(known, Mapping):
-        is_hook = path.startswith("hooks.") and path.count(".") == 1
-        if not isinstance(value, Mapping) and not (is_hook and value is None):
-            remove = f", or {path}=null to remove it" if is_hook else ""
+        is_part = _is_part(path)
+        if not isinstance(value, Mapping) and not (is_part and value is None):
+            remove = f", or {path}=null to remove it" if is_part else ""
             raise UserError(f"{path}={show(value)} received. Expected a value for one of its keys{remove}.")
         return
     annotation, choices = _declared(path)

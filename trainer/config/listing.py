@@ -13,6 +13,7 @@ TITLES = {
     "recipe": "Recipes (recipe=<name>, or several: recipe=[first,second])",
     "hooks": "Hooks (+hooks=<name> adds, hooks.<name>=null removes; * runs by default)",
     "data": "Data (data=<name>)",
+    "augment": "Augmentations (+augment=<name> adds, augment.<name>=null removes)",
     "model": "Models (model=<name>)",
     "optimizer": "Optimizers (optimizer=<name>)",
     "schedule": "Schedules of the learning rate (schedule=<name>)",

@@ -14,6 +14,7 @@ from trainer.config.choices import check_choice, is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
 from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed
 from trainer.config.keys import check_value, foreign_nodes
+from trainer.config.schema import NAMED
 from trainer.config.validate import validate
 from trainer.config.values import show
 from trainer.errors import UserError
@@ -24,7 +25,7 @@ class Job:
     """Hold one run to make.
 
     Attributes:
-        config: resolved and validated, plain values; hooks that were removed are left out.
+        config: resolved and validated, plain values; hooks and augmentations that were removed are left out.
         recipe: the recipe's name; several are joined by "+".
         overrides: as the user wrote them, one value each.
     """
@@ -82,8 +83,9 @@ def _check_repetition(overrides: Sequence[Override]) -> None:
     """Refuse a key that is set twice: Hydra takes the last without a word, or none."""
     for key, count in Counter(override.get_key_element() for override in overrides).items():
         if count > 1:
-            several = " For several, write {key}=[first,second]." if key in ("recipe", "+hooks") else ""
-            raise UserError(f"'{key}' is given {count} times. Expected it once.{several.format(key=key)}")
+            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
+            several = f" For several, write {key}=[first,second]." if lists else ""
+            raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
 
 
 def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]) -> Job:
@@ -94,7 +96,8 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict
         raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")
     config = typed(composed)
     validate(config)
-    config["hooks"] = {name: hook for name, hook in config["hooks"].items() if hook is not None}
+    for section in NAMED:
+        config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)
 
 

@@ -27,6 +27,10 @@ def section(help_text: str, **limits: Any) -> Any:
     return field(default_factory=dict, metadata={"help": help_text, **limits})
 
 
+NAMED = {"hooks": "hook", "augment": "augmentation"}
+"""Sections that hold parts by name (+hooks=<name> adds, hooks.<name>=null removes), and what a part of each is."""
+
+
 @dataclass
 class TrainerConfig:
     """Say how long, how often and where to train."""
@@ -65,4 +69,5 @@ class TrainConfig:
     optimizer: dict[str, Any] = section("builds the optimizer", target=True)
     schedule: dict[str, Any] = section("builds the schedule of the learning rate", target=True)
     trainer: TrainerConfig = field(default_factory=TrainerConfig, metadata={"help": "how long, how often, where"})
+    augment: dict[str, Any] = section("augmentations of training examples by name; null removes one")
     hooks: dict[str, Any] = section("hooks by name; null removes one")

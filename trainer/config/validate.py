@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.config.resolve import check_path
-from trainer.config.schema import TrainConfig, TrainerConfig
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import fits, show
 from trainer.errors import UserError, did_you_mean
 
@@ -30,9 +30,10 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_accumulation(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
-    for name, hook in config["hooks"].items():
-        if hook is not None:
-            _check_target(f"hooks.{name}", hook)
+    for section in NAMED:
+        for name, part in config[section].items():
+            if part is not None:
+                _check_target(f"{section}.{name}", part)
     _check_paths(config, config["plugins"])
 
 

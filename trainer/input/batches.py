@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from trainer.errors import UserError, unknown_name
+from trainer.input.augment import Augmentation
 from trainer.input.balanced import BalancedOrder
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Split
+from trainer.input.draws import example_seeds
 from trainer.input.order import epoch_permutation
 from trainer.input.source import HOST, Source
 from trainer.objective import Batch
@@ -32,6 +34,7 @@ class TrainingBatches:
         batch_size: examples per batch.
         seed: of the order.
         placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
+        augmentation: changes the examples of every batch at random; None where there is none.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class TrainingBatches:
         seed: int,
         placement: str = "auto",
         classes_per_batch: int | None = None,
+        augmentation: Augmentation | None = None,
     ) -> None:
         """Take a split.
 
@@ -51,9 +55,11 @@ class TrainingBatches:
             seed: of the order; the run's seed.
             placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
             classes_per_batch: how many classes a batch holds, a divisor of the batch size; None for as they come.
+            augmentation: changes the examples of every batch at random; None to leave them as they are.
 
         Raises:
-            UserError: a batch size, a placement or a number of classes out of range.
+            UserError: a batch size, a placement or a number of classes out of range, or an augmentation that does not
+                suit the data.
         """
         _check_batch_size(batch_size)
         if batch_size > split.size:
@@ -69,6 +75,9 @@ class TrainingBatches:
         if classes_per_batch is not None:
             labels = split.source.labels[split.indices]
             self._order = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch_size, seed=seed)
+        self.augmentation = augmentation
+        if augmentation is not None:
+            augmentation.check(self.read(tf.constant(split.indices[:batch_size])))
 
     @property
     def steps_per_epoch(self) -> float:
@@ -107,9 +116,30 @@ class TrainingBatches:
             step: int64 scalar, batches drawn before this one.
 
         Returns:
-            What the source gives, each [batch, ...], and "index": int64 [batch], the rows in the source.
+            What the source gives, each [batch, ...], and "index": int64 [batch], the rows in the source; then changed
+            by the augmentation.
         """
-        indices = self.indices(step)
+        return self.drawn(self.indices(step), step)
+
+    def drawn(self, indices: tf.Tensor, step: tf.Tensor) -> Batch:
+        """Return rows as they would be if the batch of a step held them; the draws are those of the step.
+
+        Args:
+            indices: int64 [n], rows of the source.
+            step: int64 scalar, batches drawn before this one.
+        """
+        batch = self.read(indices)
+        if self.augmentation is None:
+            return batch
+        positions = tf.range(tf.size(indices, tf.int64), dtype=tf.int64)
+        return self.augmentation(batch, example_seeds(self.seed, step, positions))
+
+    def read(self, indices: tf.Tensor) -> Batch:
+        """Return rows as they are, with "index".
+
+        Args:
+            indices: int64 [n], rows of the source.
+        """
         return {**self._source.gather(indices), "index": indices}
 
     def dataset(self, start: int) -> tf.data.Dataset:

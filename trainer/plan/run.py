@@ -36,10 +36,12 @@ def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str,
     epochs = settings["epochs"] or parts.total_steps / parts.steps_per_epoch
     every, size = settings["evaluate_every_epochs"], settings["evaluation_batch_size"]
     splits = [training.split, *(each.split for each in parts.evaluated.values())]
+    augments = training.augmentation.augments if training.augmentation else []
     return {
         "recipe": recipe,
         "steps": f"{parts.total_steps:,} of {training.batch_size:,} examples: {_epochs(epochs)}",
         "data": ", ".join(f"{split.size:,} {split.name}" for split in splits) + f"; on the {training.placement}",
+        **({"augmentation": ", ".join(each.name for each in augments)} if augments else {}),
         "evaluation": f"every {_epochs(every) if every > 1 else 'epoch'}, {size:,} examples at a time",
         "XLA": "compiles the step" if parts.loop.xla else "off",
     }

@@ -13,12 +13,14 @@ import tensorflow as tf
 from trainer.config.build import bind, build
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook, HostHook
+from trainer.input.augment import Augment, Augmentation
 from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.data import Data, Split
 from trainer.network import Network
 from trainer.objective import Batch
 from trainer.order import order_hooks
 from trainer.recipe import Parts, Recipe
+from trainer.run.augments import build_augments
 from trainer.run.binding import bind_hooks
 from trainer.run.build_hook import build_hook
 from trainer.run.checkpoint import CheckpointStore
@@ -102,10 +104,11 @@ def assemble(config: Config) -> Assembly:
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
         bind(node, plugins=plugins)
     keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
+    augments = build_augments(config.get("augment", {}), plugins)
     hooks = order_hooks([build_hook(name, node, plugins=plugins) for name, node in hook_nodes.items()])
     keras.utils.set_random_seed(config["seed"])
     data: Data = build(config["data"], plugins=plugins)
-    training = _training_batches(data, settings, config["seed"])
+    training = _training_batches(data, settings, config["seed"], augments)
     total_steps = _total_steps(settings, training)
     recipe = _build_recipe(config, data, total_steps)
     hooks = order_hooks(
@@ -129,13 +132,14 @@ def assemble(config: Config) -> Assembly:
     return Assembly(trainer, training, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
 
 
-def _training_batches(data: Data, settings: Config, seed: int) -> TrainingBatches:
+def _training_batches(data: Data, settings: Config, seed: int, augments: list[Augment]) -> TrainingBatches:
     return TrainingBatches(
         data.train,
         batch_size=settings["batch_size"],
         seed=seed,
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
+        augmentation=Augmentation(augments, classes=data.classes) if augments else None,
     )
 
 

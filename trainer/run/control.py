@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainer.embedding import Embedding
+from trainer.input.batches import TrainingBatches
 from trainer.network import Network
 
 
@@ -123,6 +124,8 @@ class Run:
         vetoes: names of the vetoes that held back the latest step; empty in good times.
         pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
+        training: the batches of the training split; None where a run has none, as in a test.
+        first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
     """
 
     directory: Path
@@ -142,6 +145,8 @@ class Run:
     vetoes: list[str] = field(default_factory=list)
     pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
     embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
+    training: TrainingBatches | None = None
+    first_pictures: Callable[[], dict[str, np.ndarray]] = dict
 
     @property
     def epoch(self) -> float:

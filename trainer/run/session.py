@@ -86,7 +86,7 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
 
 def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path) -> Fit:
     settings = config["trainer"]
-    views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated)
+    views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated, parts.training)
     run = Run(
         directory=directory,
         recipe=recipe,
@@ -103,6 +103,8 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         ),
         pictures=views.pictures,
         embeddings=views.embeddings,
+        training=parts.training,
+        first_pictures=views.first_pictures,
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

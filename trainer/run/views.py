@@ -11,10 +11,14 @@ import tensorflow as tf
 
 from trainer.embedding import Embedding
 from trainer.hook import Arrays, GraphHook, Hook
+from trainer.input.batches import TrainingBatches
 from trainer.input.data import Split
 from trainer.objective import Objective
+from trainer.run.training_sheet import training_sheet
 from trainer.step.evaluate import Evaluator
 from trainer.step.observe import Observer
+
+TRAINING_EXAMPLES = "input/training_examples"
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,23 @@ class Views:
         objectives: all of them.
         observer: gives graph hooks what they observe.
         evaluated: the splits by name.
+        training: the batches of the training split; None to show none of them.
     """
 
     hooks: Sequence[Hook]
     objectives: Sequence[Objective]
     observer: Observer
     evaluated: Mapping[str, Evaluated]
+    training: TrainingBatches | None = None
     _latest: tuple[tuple[int, str], Arrays] | None = field(default=None, repr=False)
+    _first: Arrays | None = field(default=None, repr=False)
+
+    def first_pictures(self) -> Arrays:
+        """Return what can be shown before the first step, by name: training examples as the network sees them."""
+        if self._first is None:
+            sheet = None if self.training is None else training_sheet(self.training)
+            self._first = {} if sheet is None else {TRAINING_EXAMPLES: sheet}
+        return self._first
 
     def pictures(self, step: int, split: str) -> Arrays:
         """Return the pictures by name.

@@ -8,10 +8,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
 from trainer.errors import UserError
 from trainer.input import batches as batches_module
+from trainer.input.augment import Augment, Augmentation
 from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.data import Split
+from trainer.input.draws import uniform
 from trainer.input.source import ArraySource
 
 
@@ -25,42 +28,6 @@ def make_split(size, spare=3, name="train"):
     pixels = np.random.default_rng(0).integers(0, 256, (rows, 4, 4, 1), np.uint8)
     source = ArraySource({"inputs": pixels, "targets": np.arange(rows, dtype=np.int64) % 10}, scaled)
     return Split(name, source, 2 * np.arange(size, dtype=np.int64) + 1)
-
-
-def step_of(value):
-    return tf.constant(value, tf.int64)
-
-
-def eager_batches(batches, start, stop):
-    found = [batches.batch(step_of(step)) for step in range(start, stop)]
-    return {key: np.stack([batch[key] for batch in found]) for key in found[0]}
-
-
-def traced_batches(batches, start, stop):
-    """Collect the same batches from inside one traced loop."""
-    specs = {key: (value.dtype, value.shape) for key, value in batches.batch(step_of(0)).items()}
-
-    @tf.function(autograph=False)
-    def loop(first, last):
-        arrays = {
-            key: tf.TensorArray(dtype, last - first, element_shape=shape) for key, (dtype, shape) in specs.items()
-        }
-
-        def body(step, written):
-            batch = batches.batch(tf.cast(step, tf.int64))
-            return step + 1, {key: written[key].write(step - first, batch[key]) for key in written}
-
-        _, arrays = tf.while_loop(lambda step, _: step < last, body, (first, arrays))
-        return {key: array.stack() for key, array in arrays.items()}
-
-    return {key: value.numpy() for key, value in loop(tf.constant(start), tf.constant(stop)).items()}
-
-
-def assert_same_bits(first, second):
-    assert set(first) == set(second)
-    for key in first:
-        assert first[key].dtype == second[key].dtype
-        assert first[key].tobytes() == second[key].tobytes(), key
 
 
 def test_eager_tf_data_and_traced_loop_give_the_same_bits():
@@ -136,6 +103,60 @@ def test_batch_shapes_are_known_when_tracing():
         "targets": (7,),
         "index": (7,),
     }
+
+
+class AddDraw(Augment):
+    """Add a draw to the inputs."""
+
+    name = "add"
+
+    def __call__(self, batch, seeds):
+        return {**batch, "inputs": batch["inputs"] + uniform(seeds, "add", [1, 1, 1])}
+
+
+def augmented(size=30, batch_size=7, **arguments):
+    augmentation = Augmentation([AddDraw()], classes=10)
+    return TrainingBatches(make_split(size), batch_size=batch_size, augmentation=augmentation, **arguments)
+
+
+def test_augmentation_changes_the_inputs_of_every_step_and_nothing_else():
+    plain = eager_batches(TrainingBatches(make_split(30), batch_size=7, seed=4), 0, 9)
+    changed = eager_batches(augmented(seed=4), 0, 9)
+    added = (changed["inputs"] - plain["inputs"])[:, :, 0, 0, 0]
+    assert len(np.unique(added.round(6))) == added.size
+    assert 0.0 <= added.min() < 0.1 < 0.9 < added.max() < 1.0
+    assert_same_bits({**changed, "inputs": plain["inputs"]}, plain)
+
+
+def test_the_draws_of_an_example_are_those_of_its_step_and_place():
+    batches = augmented(seed=4)
+    batch = batches.batch(step_of(9))
+    again = batches.drawn(batch["index"], step_of(9))
+    np.testing.assert_array_equal(again["inputs"], batch["inputs"])
+    part = batches.drawn(batch["index"][:3], step_of(9))
+    np.testing.assert_array_equal(part["inputs"], batch["inputs"][:3])
+    assert not np.isclose(batches.drawn(batch["index"], step_of(10))["inputs"], batch["inputs"]).any()
+    np.testing.assert_array_equal(
+        batches.read(batch["index"])["inputs"], batches.split.source.gather(batch["index"])["inputs"]
+    )
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_a_run_that_goes_on_gets_the_draws_of_one_that_never_stopped(placement):
+    whole = eager_batches(augmented(seed=4, placement=placement), 0, 12)
+    iterator = augmented(seed=4, placement=placement).iterator(8)
+    for step in range(8, 12):
+        np.testing.assert_array_equal(next(iterator)["inputs"], whole["inputs"][step])
+
+
+def test_an_augmentation_that_does_not_suit_the_data_is_refused_when_the_batches_are_made():
+    class Refusing(AddDraw):
+        def check(self, batch):
+            assert batch["inputs"].shape == (7, 4, 4, 1)
+            raise UserError("no.")
+
+    with pytest.raises(UserError, match="augment.add: no."):
+        TrainingBatches(make_split(30), batch_size=7, seed=0, augmentation=Augmentation([Refusing()], classes=10))
 
 
 def test_seeds_that_differ_give_orders_that_differ():

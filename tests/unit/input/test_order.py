@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import resource
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from trainer.input.draws import example_seeds
 from trainer.input.order import epoch_permutation, hashed_key, keyed_permutation
 
 
@@ -116,6 +120,22 @@ def test_order_far_into_training_needs_no_memory_of_the_past():
     assert found.min() >= 0
     assert found.max() < size
     assert np.unique(found).size == 1000
+
+
+def test_the_order_and_the_seeds_of_a_thousand_million_examples_need_no_memory():
+    size, batch = 10**9, 64
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    drawn = []
+    for step in (0, 1, 10**8, 3 * 10**9):  # the last lies in epoch 192
+        position = step * batch + tf.range(batch, dtype=tf.int64)
+        drawn.append(epoch_permutation(position, size, 5).numpy())
+        assert example_seeds(5, tf.constant(step, tf.int64), position - step * batch).shape == (batch, 2)
+    assert time.perf_counter() - start < 30.0  # it takes some milliseconds; a stored order, half a minute and 8 GB
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < (64 << 20 if sys.platform == "darwin" else 64 << 10)
+    found = np.concatenate(drawn)
+    assert len(np.unique(found)) == found.size
+    assert 0 <= found.min() < size / 10 < 9 * size / 10 < found.max() < size
 
 
 def test_permutations_of_several_sizes_and_keys_are_asked_in_one_call():

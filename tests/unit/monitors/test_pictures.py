@@ -45,8 +45,15 @@ def test_pictures_on_the_way_have_a_folder_for_each_step(make_run) -> None:
     assert asked == [(10, "validation"), (30, "validation"), (30, "test")]
 
 
+def test_training_examples_are_there_from_the_start(make_run) -> None:
+    run = make_run(first_pictures=lambda: {"input/training_examples": HALF})
+    PictureFiles().on_fit_begin(run)
+    assert [path.name for path in (run.directory / "pictures").iterdir()] == ["input_training_examples.png"]
+
+
 def test_no_folder_without_pictures(make_run) -> None:
     run = make_run()
+    PictureFiles().on_fit_begin(run)
     evaluate(PictureFiles(every=1), run, (10, "validation"), (10, "test"))
     assert not (run.directory / "pictures").exists()
 

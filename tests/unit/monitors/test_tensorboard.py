@@ -211,6 +211,14 @@ def test_pictures_of_hooks_come_at_the_first_evaluation_then_at_every_nth_and_at
     assert (found[0][2] == 128).all()
 
 
+def test_training_examples_are_there_from_the_start(make_run):
+    hook, run = TensorBoard(), make_run(first_pictures=lambda: {"input/training_examples": np.zeros((2, 3, 3))})
+    hook.on_fit_begin(run)
+    hook.before_save(run)
+    assert [(step, tag) for step, tag, _ in pictures(run)] == [(0, "input/training_examples")]
+    hook.on_fit_end(run, {})
+
+
 def test_no_pictures_when_they_are_off(make_run):
     hook, run = TensorBoard(pictures_every=0), make_run()
     run.pictures = lambda step, split: {"mask/dense": np.zeros((2, 3, 3))}

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from recipes.classification import Classification
 from trainer.errors import UserError
+from trainer.objective import TARGET_SHARES
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
@@ -30,6 +31,24 @@ def test_loss_and_accuracy_by_hand(smoothing: float) -> None:
     targets = np.eye(3)[[0, 1]] * (1.0 - smoothing) + smoothing / 3
     np.testing.assert_allclose(output.losses["cross_entropy"], softmax_cross_entropy(LOGITS, targets), rtol=1e-5)
     assert output.metrics["accuracy"].numpy().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_mixed_examples_by_hand(smoothing: float) -> None:
+    shares = np.array([[0.6, 0.4, 0.0], [0.0, 0.25, 0.75]], np.float32)
+    batch = {"inputs": BATCH["inputs"], TARGET_SHARES: tf.constant(shares)}
+    output = Classification(classes=3, label_smoothing=smoothing).compute(identity, batch)
+    targets = shares * (1.0 - smoothing) + smoothing / 3
+    np.testing.assert_allclose(output.losses["cross_entropy"], softmax_cross_entropy(LOGITS, targets), rtol=1e-5)
+    np.testing.assert_allclose(output.metrics["accuracy"], [0.6, 0.75])
+
+
+def test_shares_of_one_class_are_its_target() -> None:
+    hard = Classification(classes=3).compute(identity, BATCH)
+    batch = {"inputs": BATCH["inputs"], TARGET_SHARES: tf.one_hot(BATCH["targets"], 3)}
+    shares = Classification(classes=3).compute(identity, batch)
+    np.testing.assert_array_equal(shares.losses["cross_entropy"], hard.losses["cross_entropy"])
+    np.testing.assert_array_equal(shares.metrics["accuracy"], hard.metrics["accuracy"])
 
 
 @pytest.mark.parametrize("classes", [2, 6])

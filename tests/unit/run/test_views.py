@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
 from trainer.embedding import Embedding
-from trainer.input.batches import EvaluationBatches
+from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.data import Split
 from trainer.input.source import ArraySource
 from trainer.network import Network
@@ -127,6 +127,16 @@ def test_who_looks_second_gets_the_pictures_that_were_made_for_the_first(scene: 
     assert scene.views.pictures(1, "test") is not first
     assert scene.views.pictures(2, "test") is not first
     assert scene.painter.painted == 3
+
+
+def test_training_examples_are_drawn_once_and_where_they_are_images_alone(scene: Scene) -> None:
+    assert scene.views.first_pictures() == {}
+    images = ArraySource({"inputs": np.ones((4, 5, 5, 1), np.float32)}, lambda batch: batch)
+    training = TrainingBatches(Split("train", images, np.arange(4)), batch_size=4, seed=0)
+    shown = Views([], [], scene.views.observer, {}, training)
+    first = shown.first_pictures()
+    assert first["input/training_examples"].max() == 1.0
+    assert shown.first_pictures() is first
 
 
 def test_who_has_nothing_to_show_gives_none() -> None:

@@ -1,0 +1,167 @@
+"""Randomness guard: what should be random is, and what should repeat does, checked before the first step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from hooks.options import check_choice
+from trainer.errors import UserError
+from trainer.hook import HostHook
+from trainer.input.augment import Augment, Augmentation
+from trainer.input.batches import TrainingBatches
+from trainer.input.draws import example_seeds
+from trainer.objective import Batch
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
+
+EXAMPLES, DRAWS = 16, 4
+UNLIKELY = 1e-6  # chance of an alarm about what is right
+COIN = 0.5  # the least varied change that is made to every example
+WARN, STOP = "warn", "stop"
+REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/draws.py."
+
+Changed = Callable[[Batch, tf.Tensor], dict[str, Batch]]
+
+
+class RandomnessGuard(HostHook):
+    """Draw some training examples several times before training begins, and compare.
+
+    - Reading a row twice gives the same: a source has no seeds, so what it draws by itself could not be repeated or
+      resumed. Random changes belong into `augment`.
+    - The batch of a step is the same twice, as two runs of one seed would make it.
+    - Each augmentation by itself: the same seeds give the same; other seeds give something else (what is drawn outside
+      TensorFlow, such as by NumPy, is drawn once, when a step is traced; and a cache keeps what it got first); and
+      examples of one batch have draws of their own (one image at every place of a batch comes out differently).
+
+    What is compared are bits, of at most 16 examples. Where these may well come out alike by chance, variety is not
+    judged: in batches of less than 7 examples, and for an augmentation that changes almost all or hardly any (with 16
+    examples, a probability below 0.2). A cache inside a source shows nothing random, and cannot be seen from outside.
+
+    State saved: none.
+    """
+
+    def __init__(self, *, on_fault: str = STOP) -> None:
+        """Set what happens.
+
+        Args:
+            on_fault: "stop" ends the run with one line; "warn" shows the line and goes on.
+        """
+        self._on_fault = check_choice("on_fault", on_fault, (STOP, WARN))
+        self._faults: list[str] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state: the checks are made anew when a run goes on."""
+        return {}
+
+    def on_fit_begin(self, run: Run) -> None:
+        """Check the batches that the run will train on.
+
+        Raises:
+            UserError: a fault was found, and faults end the run.
+        """
+        if run.training is None:
+            return
+        self._faults = find_faults(run.training, run.step)
+        if self._faults and self._on_fault == STOP:
+            raise UserError(f"{self._faults[0]} hooks.{self.name}.on_fault=warn goes on all the same.")
+        for fault in self._faults:
+            warnings.warn(fault, stacklevel=2)
+
+    def summary(self) -> dict[str, Any]:
+        return {"faults": self._faults}
+
+
+def find_faults(training: TrainingBatches, step: int) -> list[str]:
+    """Return what is wrong, each in one line.
+
+    Args:
+        training: the batches of a run.
+        step: the next one.
+    """
+    now = tf.constant(step, tf.int64)
+    rows = training.indices(now)[:EXAMPLES]
+    examples = training.read(rows)
+    if differing := _differing(examples, training.read(rows)):
+        return [
+            f"The data gives {_listed(differing)} of the same rows differently at each reading: no run can be repeated "
+            "or resumed. Expected the same at each reading; put random changes into augment."
+        ]
+    faults = _augment_faults(training, examples, now) if training.augmentation else {}
+    if not faults and (differing := _differing(training.batch(now), training.batch(now))):
+        return [f"Two runs of one seed would differ in {_listed(differing)} of a batch. {REMEDY}"]
+    return [f"augment.{name} {fault} {REMEDY}" for name, fault in faults.items()]
+
+
+def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor) -> dict[str, str]:
+    """Return what is wrong with augmentations, by name."""
+    assert training.augmentation is not None
+    augments = training.augmentation.augments
+    alone = {each.name: Augmentation([each], classes=training.augmentation.classes) for each in augments}
+    seeds = [_seeds(training, step + number, examples) for number in range(DRAWS)]
+
+    def change(batch: Batch, seeds: tf.Tensor) -> dict[str, Batch]:
+        return {name: each(batch, seeds) for name, each in alone.items()}
+
+    # Traced, as in a run: what is drawn outside TensorFlow stands still then.
+    traced = tf.function(change, autograph=False).get_concrete_function(examples, seeds[0])
+    draws = [traced(examples, each) for each in seeds]
+    judged = [each.name for each in augments if _may_judge(each, len(examples["index"]))]
+    still = {name for name in judged if not any(_differing(draws[0][name], other[name]) for other in draws[1:])}
+    alike = {each.name for each in augments if each.name in judged and not each.mixes} - still
+    for row in range(len(examples["index"]) if alike else 0):
+        alike -= _varied(traced, alike, examples, row, seeds)
+    once, again = change(examples, seeds[0]), change(examples, seeds[0])
+    faults = {
+        name: f"gives other {_listed(differing)} for the same seeds: two runs of one seed would differ."
+        for name in alone
+        if (differing := _differing(once[name], again[name]))
+    }
+    faults |= dict.fromkeys(alike, "does the same to all examples of a batch.")
+    frozen = f"gives the same at each of {DRAWS} steps: it draws once and for all, or a cache keeps what it drew."
+    faults |= dict.fromkeys(still, frozen)
+    return {name: faults[name] for name in alone if name in faults}
+
+
+def _may_judge(augment: Augment, count: int) -> bool:
+    """Return whether equal draws would mean something: by chance they come from few examples, or changes that are rare.
+
+    The worst case is a change that has one form, such as a mirrored image.
+    """
+    probability = COIN if augment.probability == 1.0 else augment.probability
+    same = probability**DRAWS + (1.0 - probability) ** DRAWS
+    return same**count <= UNLIKELY
+
+
+def _varied(traced: Changed, names: set[str], examples: Batch, row: int, seeds: Sequence[tf.Tensor]) -> set[str]:
+    """Return which augmentations change an example differently at different places of a batch."""
+    count = len(examples["index"])
+    copies = {name: tf.repeat(tensor[row : row + 1], count, axis=0) for name, tensor in examples.items()}
+    found: set[str] = set()
+    for each in seeds:
+        if names - found:
+            changed = traced(copies, each)
+            found |= {name for name in names if len({image.tobytes() for image in changed[name]["inputs"].numpy()}) > 1}
+    return found
+
+
+def _seeds(training: TrainingBatches, step: tf.Tensor, examples: Batch) -> tf.Tensor:
+    return example_seeds(training.seed, step, tf.range(len(examples["index"]), dtype=tf.int64))
+
+
+def _differing(first: Batch, second: Batch) -> list[str]:
+    """Return the names of the entries of two batches whose bits differ."""
+    return [name for name in first if _bits(first[name]) != _bits(second[name])]
+
+
+def _bits(tensor: tf.Tensor) -> bytes:
+    return np.asarray(tensor.numpy()).tobytes()
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(f"'{name}'" for name in dict.fromkeys(names))

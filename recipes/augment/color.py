@@ -1,0 +1,86 @@
+"""Color: other brightness, contrast, saturation and hue for every image."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from recipes.augment.options import check_number, image_inputs
+from trainer.errors import UserError
+from trainer.input.augment import Augment
+from trainer.input.draws import uniform
+from trainer.objective import Batch
+
+GREY = (0.299, 0.587, 0.114)
+"""How bright red, green and blue look (ITU-R BT.601)."""
+
+
+class Color(Augment):
+    """Change the colors of images in [-1, 1], and clip the result to that range.
+
+    In the order of the options, on values in [0, 1]: all pixels times a factor; the difference of each to the image's
+    mean grey times a factor; the difference of each to its own grey times a factor; the hue moved along its circle.
+    Factors are uniform in [1 - option, 1 + option]. An option of 0 leaves its property as it is.
+    """
+
+    priority = 50
+
+    def __init__(
+        self, *, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.0, hue: float = 0.0
+    ) -> None:
+        """Check the options.
+
+        Args:
+            brightness: in [0, 1].
+            contrast: in [0, 1].
+            saturation: in [0, 1]; only for 3 channels.
+            hue: in [0, 0.5], the farthest move as a share of the circle; only for 3 channels.
+
+        Raises:
+            UserError: an option out of range, or all of them 0.
+        """
+        self.brightness = check_number("brightness", brightness, maximum=1.0)
+        self.contrast = check_number("contrast", contrast, maximum=1.0)
+        self.saturation = check_number("saturation", saturation, maximum=1.0)
+        self.hue = check_number("hue", hue, maximum=0.5)
+        if not (self.brightness or self.contrast or self.saturation or self.hue):
+            raise UserError("brightness, contrast, saturation and hue are all 0. Expected at least one above 0.")
+
+    def check(self, batch: Batch) -> None:
+        images = image_inputs(batch)
+        channels = images.shape[-1]
+        if (self.saturation or self.hue) and channels != 3:
+            raise UserError(f"saturation and hue need 3 channels, and the images have {channels}. Set both to 0.")
+        low, high = float(tf.reduce_min(images)), float(tf.reduce_max(images))
+        if low < -1.0 or high > 1.0:
+            raise UserError(f"the images go from {low:g} to {high:g}. Expected values in [-1, 1].")
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        images = image_inputs(batch)
+        pixels = 0.5 + 0.5 * images
+        if self.brightness:
+            pixels = tf.clip_by_value(pixels * _factors(seeds, "brightness", self.brightness), 0.0, 1.0)
+        if self.contrast:
+            mean = tf.reduce_mean(_grey(pixels), axis=[1, 2], keepdims=True)
+            pixels = _blended(pixels, mean, _factors(seeds, "contrast", self.contrast))
+        if self.saturation:
+            pixels = _blended(pixels, _grey(pixels), _factors(seeds, "saturation", self.saturation))
+        if self.hue:
+            turn = uniform(seeds, "hue", low=-self.hue, high=self.hue)[:, None, None]
+            hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(pixels), axis=-1)
+            pixels = tf.image.hsv_to_rgb(tf.stack([tf.math.floormod(hue + turn, 1.0), saturation, value], axis=-1))
+        return {**batch, "inputs": tf.clip_by_value(2.0 * pixels - 1.0, -1.0, 1.0)}
+
+
+def _factors(seeds: tf.Tensor, salt: str, spread: float) -> tf.Tensor:
+    return uniform(seeds, salt, [1, 1, 1], low=1.0 - spread, high=1.0 + spread)
+
+
+def _grey(pixels: tf.Tensor) -> tf.Tensor:
+    """Return the grey of each pixel, one channel; the mean where there are not 3."""
+    if pixels.shape[-1] == 3:
+        return tf.reduce_sum(pixels * tf.constant(GREY, pixels.dtype), axis=-1, keepdims=True)
+    return tf.reduce_mean(pixels, axis=-1, keepdims=True)
+
+
+def _blended(pixels: tf.Tensor, grey: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    return tf.clip_by_value(grey + factors * (pixels - grey), 0.0, 1.0)

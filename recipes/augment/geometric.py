@@ -1,0 +1,131 @@
+"""What all augmentations share that move pixels: each example gets an affine map from places to places."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import tensorflow as tf
+
+from recipes.augment.options import check_border, check_fill, image_inputs
+from trainer.input.augment import Augment
+from trainer.objective import Batch
+
+MAP, BOX = "map", "box"
+TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
+
+
+class Geometric(Augment):
+    """Move the pixels of each image by an affine map of its own.
+
+    Where the data gives a "map" [batch, height, width], it moves likewise, with 0 for what comes from outside; so does
+    a "box" [batch, 4] of top, left, height and width in pixels: it becomes the smallest box around what was in it, as
+    far as that is still in the image (height or width 0 where nothing is).
+    """
+
+    moves = True
+    follows = (MAP, BOX)
+    interpolation = "NEAREST"
+
+    def __init__(self, *, border: str, fill: float) -> None:
+        """Take what all of them have.
+
+        Args:
+            border: what stands beyond the border: "constant" (`fill`), "reflect" (the image mirrored, d c b a | a b c d
+                | d c b a) or "nearest" (the outermost pixel).
+            fill: value of pixels from outside where the border is constant.
+
+        Raises:
+            UserError: an option out of range.
+        """
+        self.border, self.fill = check_border(border), check_fill(fill)
+
+    @abstractmethod
+    def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
+        """Return where each place of the result comes from: float32 [batch, 2, 3].
+
+        Row 0 gives x and row 1 gives y of the source, as factors of x, y and 1 of the result, in pixels from the
+        upper left pixel's middle.
+
+        Args:
+            seeds: int32 [batch, 2].
+            height: of the images.
+            width: of the images.
+        """
+
+    def check(self, batch: Batch) -> None:
+        image_inputs(batch)
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        images = image_inputs(batch)
+        height, width = images.shape[1:3]
+        maps = self.maps(seeds, height, width)
+        changed = {**batch, "inputs": warp(images, maps, self.interpolation, self.border, self.fill)}
+        if MAP in batch:
+            moved = warp(batch[MAP][..., None], maps, "NEAREST", self.border, 0.0)
+            changed[MAP] = moved[..., 0]
+        if BOX in batch:
+            changed[BOX] = move_boxes(batch[BOX], maps, height, width)
+        return changed
+
+
+def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fill: float) -> tf.Tensor:
+    """Return images whose every pixel comes from the place that its map says.
+
+    Args:
+        images: [batch, height, width, channels].
+        maps: float32 [batch, 2, 3], see `Geometric.maps`.
+        interpolation: "NEAREST" or "BILINEAR".
+        border: what stands beyond the border, see `Geometric`.
+        fill: value of pixels from outside where the border is constant.
+    """
+    rows = tf.reshape(maps, [-1, 6])
+    warped: Any = tf.raw_ops.ImageProjectiveTransformV3(
+        images=images,
+        transforms=tf.concat([rows, tf.zeros_like(rows[:, :2])], axis=1),
+        output_shape=tf.constant(images.shape[1:3].as_list(), tf.int32),
+        fill_value=fill,
+        interpolation=interpolation,
+        fill_mode=border.upper(),
+    )
+    return tf.ensure_shape(warped, images.shape)
+
+
+def move_boxes(boxes: tf.Tensor, maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Return the smallest boxes around what was in the given ones, cut at the border of the image.
+
+    Args:
+        boxes: integers [batch, 4]: top, left, height and width in pixels.
+        maps: float32 [batch, 2, 3], see `Geometric.maps`; each can be inverted.
+        height: of the images.
+        width: of the images.
+    """
+    top, left, tall, wide = tf.unstack(tf.cast(boxes, tf.float32), axis=1)
+    x = tf.stack([left, left + wide, left, left + wide], axis=1) - 0.5  # a pixel reaches half a pixel around its middle
+    y = tf.stack([top, top, top + tall, top + tall], axis=1) - 0.5
+    (a, b, p), (c, d, q) = (tf.unstack(row, axis=1) for row in tf.unstack(maps[..., None], axis=1))
+    determinant = a * d - b * c
+    moved_x = (d * (x - p) - b * (y - q)) / determinant
+    moved_y = (a * (y - q) - c * (x - p)) / determinant
+    first_y, end_y = _extent(moved_y, height)
+    first_x, end_x = _extent(moved_x, width)
+    return tf.cast(tf.stack([first_y, first_x, end_y - first_y, end_x - first_x], axis=1), boxes.dtype)
+
+
+def _extent(corners: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the first pixel and the one after the last that corners [batch, 4] enclose, within the image."""
+    first = tf.floor(tf.reduce_min(corners, axis=1) + 0.5 + TOLERANCE)
+    end = tf.math.ceil(tf.reduce_max(corners, axis=1) + 0.5 - TOLERANCE)
+    return tf.clip_by_value(first, 0.0, float(size)), tf.clip_by_value(end, 0.0, float(size))
+
+
+def moved_back(right: tf.Tensor, down: tf.Tensor) -> tf.Tensor:
+    """Return the maps of images that are moved: float32 [batch, 2, 3].
+
+    Args:
+        right: pixels to the right, [batch].
+        down: pixels downwards, [batch].
+    """
+    right, down = tf.cast(right, tf.float32), tf.cast(down, tf.float32)
+    one, zero = tf.ones_like(right), tf.zeros_like(right)
+    return tf.stack([tf.stack([one, zero, -right], axis=1), tf.stack([zero, one, -down], axis=1)], axis=1)

@@ -1,0 +1,95 @@
+"""Checks of what a config gives an augmentation, and of the images that it gets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.errors import UserError, unknown_name
+from trainer.objective import Batch
+
+BORDERS = ("constant", "reflect", "nearest")
+"""What may stand beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
+
+
+def check_number(name: str, value: Any, *, maximum: float = math.inf, above_zero: bool = False) -> float:
+    """Return a number from 0 on.
+
+    Args:
+        name: of the option.
+        value: that was given.
+        maximum: the largest allowed.
+        above_zero: whether 0 itself is out of range.
+
+    Raises:
+        UserError: anything else.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not 0 <= value <= maximum or (above_zero and value == 0):
+        least = "above 0" if above_zero else "of 0 or more"
+        interval = f"in {'(' if above_zero else '['}0, {maximum:g}]"
+        raise UserError(f"{name}={value} received. Expected a number {least if maximum == math.inf else interval}.")
+    return float(value)
+
+
+def check_flag(name: str, value: Any) -> bool:
+    """Return True or False.
+
+    Args:
+        name: of the option.
+        value: that was given.
+
+    Raises:
+        UserError: anything else.
+    """
+    if not isinstance(value, bool):
+        raise UserError(f"{name}={value} received. Expected true or false.")
+    return value
+
+
+def check_border(value: Any) -> str:
+    """Return what stands beyond the border of an image: one of `BORDERS`.
+
+    Args:
+        value: that was given.
+
+    Raises:
+        UserError: another name.
+    """
+    if value not in BORDERS:
+        raise unknown_name("border", str(value), BORDERS)
+    return value
+
+
+def check_fill(value: Any) -> float:
+    """Return the value of pixels that have none of their own.
+
+    Args:
+        value: that was given.
+
+    Raises:
+        UserError: no finite number.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise UserError(f"fill={value} received. Expected a number, such as -1 for black or 0 for grey.")
+    return float(value)
+
+
+def image_inputs(batch: Batch) -> tf.Tensor:
+    """Return the inputs, once it is certain that they are images: floating point [batch, height, width, channels].
+
+    Args:
+        batch: of training.
+
+    Raises:
+        UserError: they are not.
+    """
+    inputs = batch["inputs"]
+    if inputs.shape.rank != 4 or not inputs.dtype.is_floating:
+        raise UserError(
+            f"the inputs are {inputs.dtype.name} of shape {list(inputs.shape[1:])}. Expected images: floating point "
+            "[height, width, channels]."
+        )
+    return inputs

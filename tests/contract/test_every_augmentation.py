@@ -1,0 +1,109 @@
+"""What every augmentation must do. A new one is covered by being there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from omegaconf import OmegaConf
+
+from hooks.monitors.randomness_guard import find_faults
+from tests.support.batches import assert_same_bits, eager_batches, traced_batches
+from trainer.config.listing import purpose
+from trainer.input.augment import Augment, Augmentation
+from trainer.input.batches import TrainingBatches
+from trainer.input.data import Split
+from trainer.input.source import ArraySource
+from trainer.objective import TARGET_SHARES
+from trainer.run.augments import build_augments
+
+DIRECTORY = Path(__file__).parents[2] / "configs" / "augment"
+FILES = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(DIRECTORY.glob("*.yaml"))}
+SINGLE = {name: content[name] for name, content in FILES.items() if "defaults" not in content}
+IN_COLOR = {"color": {"saturation": 0.2, "hue": 0.1}}
+SIZE, BATCH, CLASSES = 50, 16, 7
+
+
+def build(*names: str) -> list[Augment]:
+    return build_augments({name: {**SINGLE[name], **IN_COLOR.get(name, {})} for name in names}, [])
+
+
+def batches(*names: str, seed: int = 0, placement: str = "device") -> TrainingBatches:
+    generator = np.random.default_rng(0)
+    arrays = {
+        "inputs": generator.integers(0, 256, (SIZE, 12, 10, 3), np.uint8),
+        "targets": generator.integers(0, CLASSES, SIZE),
+    }
+
+    def scaled(batch):
+        return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / 255.0) - 1.0}
+
+    split = Split("train", ArraySource(arrays, scaled), np.arange(SIZE, dtype=np.int64))
+    augmentation = Augmentation(build(*names), classes=CLASSES)
+    return TrainingBatches(split, batch_size=BATCH, seed=seed, augmentation=augmentation, placement=placement)
+
+
+ALL = [*[(name,) for name in SINGLE], tuple(SINGLE)]
+
+
+@pytest.mark.parametrize("names", ALL, ids="+".join)
+def test_eager_tf_data_and_traced_loop_give_the_same_bits(names):
+    training = batches(*names)
+    eager = eager_batches(training, 1, 9)  # crosses two epoch borders
+    assert_same_bits(eager, traced_batches(training, 1, 9))
+    parallel = tf.data.Dataset.range(1, 9).map(training.batch, num_parallel_calls=8, deterministic=True)
+    found = list(parallel.as_numpy_iterator())
+    assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
+    iterator = batches(*names, placement="host").iterator(1)  # a run that is resumed there
+    found = [{key: value.numpy() for key, value in next(iterator).items()} for _ in range(8)]
+    assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_two_runs_of_a_seed_agree_and_runs_of_two_seeds_differ(name):
+    first, again, other = (eager_batches(batches(name, seed=seed), 3, 5) for seed in (1, 1, 2))
+    assert_same_bits(first, again)
+    assert not np.array_equal(first["inputs"], other["inputs"])
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_an_example_is_changed_anew_in_every_epoch(name):
+    training = batches(name)
+    rows = tf.constant([4, 9, 33, 12], tf.int64)
+    drawn = np.stack([training.drawn(rows, tf.constant(step, tf.int64))["inputs"] for step in range(30)])
+    assert all(len({image.tobytes() for image in drawn[:, place]}) > 1 for place in range(4))
+    plain = training.read(rows)["inputs"].numpy()
+    assert not np.array_equal(drawn, np.broadcast_to(plain, drawn.shape))
+
+
+@pytest.mark.parametrize("names", ALL, ids="+".join)
+def test_the_randomness_guard_finds_nothing(names):
+    assert find_faults(batches(*names), 0) == []
+
+
+@pytest.mark.parametrize("names", ALL, ids="+".join)
+def test_no_op_is_stateful(names):
+    traced = tf.function(batches(*names).batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+    assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
+    shapes = {name: tuple(tensor.shape) for name, tensor in traced.structured_outputs.items()}
+    assert shapes["inputs"] == (BATCH, 12, 10, 3)
+    assert shapes.get(TARGET_SHARES, (BATCH, CLASSES)) == (BATCH, CLASSES)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_each_has_a_file_of_its_name_a_place_in_the_order_and_a_purpose(name):
+    (augment,) = build(name)
+    assert type(augment).__module__ == f"recipes.augment.{name}"
+    assert 0 <= augment.priority <= 100
+    assert len(purpose(DIRECTORY / f"{name}.yaml")) > 10
+    places = [each.priority for each in build(*SINGLE)]
+    assert len(set(places)) == len(places), "the order is told by priorities alone"
+
+
+def test_bundles_hold_augmentations_that_exist():
+    for name in FILES.keys() - SINGLE.keys():
+        named = set(FILES[name].pop("defaults")) - {"_self_"}
+        assert named <= SINGLE.keys()
+        assert FILES[name].keys() <= named

@@ -1,0 +1,232 @@
+"""What moves pixels: where each comes from, that values stay, how far, how often; maps and boxes move along."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recipes.augment.crop import Crop
+from recipes.augment.flip import Flip
+from recipes.augment.geometric import move_boxes, moved_back, warp
+from recipes.augment.rotate import Rotate, rotations
+from recipes.augment.shift import Shift
+from trainer.errors import UserError
+
+SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9), st.integers(1, 3))
+PROPERTY = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FILL = -7.0
+
+
+def offsets(moved: np.ndarray, original: np.ndarray) -> np.ndarray:
+    """Return how far right and down one pixel of each image has moved, from values that occur once: [n, 2]."""
+    found = []
+    for image in moved[..., 0]:
+        (y, x), *_ = np.argwhere(image != FILL)
+        (from_y, from_x), *_ = np.argwhere(original[..., 0] == image[y, x])
+        found.append((x - from_x, y - from_y))
+    return np.array(found)
+
+
+def shifted(image: np.ndarray, right: int, down: int) -> np.ndarray:
+    height, width = image.shape[:2]
+    result = np.full_like(image, FILL)
+    rows = slice(max(0, down), height + min(0, down))
+    columns = slice(max(0, right), width + min(0, right))
+    from_rows = slice(max(0, -down), height + min(0, -down))
+    from_columns = slice(max(0, -right), width + min(0, -right))
+    result[rows, columns] = image[from_rows, from_columns]
+    return result
+
+
+@PROPERTY
+@given(size=SIZES, data=st.data())
+def test_a_shift_keeps_values_and_fills_the_rest(size, data, change, numbered):
+    images = numbered(16, *size)
+    share = data.draw(st.floats(0.5 / min(size[:2]) + 0.01, 0.6))
+    moved = change(Shift(share=share, fill=FILL), inputs=images)["inputs"]
+    for image, (right, down) in zip(moved, offsets(moved, images[0]), strict=True):
+        assert abs(right) <= round(share * size[1])
+        assert abs(down) <= round(share * size[0])
+        np.testing.assert_array_equal(image, shifted(images[0], right, down))
+
+
+def test_every_shift_is_equally_likely(change, numbered):
+    images = numbered(6_000, 10, 20)
+    moved = offsets(change(Shift(share=0.1, fill=FILL), inputs=images)["inputs"], images[0])
+    places, counts = np.unique(moved, axis=0, return_counts=True)
+    assert {*map(tuple, places)} == {(right, down) for right in range(-2, 3) for down in range(-1, 2)}
+    assert np.abs(counts - 400).max() < 5 * np.sqrt(400)
+
+
+@PROPERTY
+@given(size=SIZES, padding=st.integers(1, 2))
+def test_a_crop_is_a_part_of_the_padded_image(size, padding, change, numbered):
+    images = numbered(16, *size)
+    for border, mode in (("reflect", "symmetric"), ("nearest", "edge"), ("constant", "constant")):
+        more = {"constant_values": FILL} if border == "constant" else {}
+        padded = np.pad(images[0], [(padding, padding), (padding, padding), (0, 0)], mode, **more)
+        height, width = size[:2]
+        parts = [
+            padded[y : y + height, x : x + width].tobytes()
+            for y in range(2 * padding + 1)
+            for x in range(2 * padding + 1)
+        ]
+        moved = change(Crop(padding=padding, border=border, fill=FILL), inputs=images)["inputs"]
+        assert all(image.tobytes() in parts for image in moved), border
+        assert len({image.tobytes() for image in moved}) > 2
+
+
+@PROPERTY
+@given(size=SIZES, horizontal=st.booleans(), vertical=st.booleans())
+def test_flipping_twice_gives_the_image_back_and_once_the_mirrored(size, horizontal, vertical, change, numbered):
+    if not (horizontal or vertical):
+        return
+    images = numbered(3, *size)
+    flip = Flip(horizontal=horizontal, vertical=vertical, probability=1.0 - 1e-9)
+    once = change(flip, inputs=images)["inputs"]
+    axes = [axis for axis, wanted in ((2, horizontal), (1, vertical)) if wanted]
+    np.testing.assert_array_equal(once, np.flip(images, axes))
+    np.testing.assert_array_equal(change(flip, inputs=once, step=1)["inputs"], images)
+
+
+@pytest.mark.parametrize("probability", [0.2, 0.5])
+def test_both_flips_come_by_chances_of_their_own(probability, change, numbered):
+    images = numbered(6_000, 3, 4)
+    moved = change(Flip(vertical=True, probability=probability), inputs=images)["inputs"]
+    right, down = moved[:, 1, 0, 0] > moved[:, 1, 3, 0], moved[:, 0, 1, 0] > moved[:, 2, 1, 0]
+    deviation = 4 * math.sqrt(0.25 / 6_000)
+    assert right.mean() == pytest.approx(probability, abs=deviation)
+    assert down.mean() == pytest.approx(probability, abs=deviation)
+    assert np.mean(right & down) == pytest.approx(probability**2, abs=deviation)
+
+
+@PROPERTY
+@given(size=SIZES, quarters=st.integers(-2, 2))
+def test_turning_by_quarters_is_exact(size, quarters, numbered):
+    side = size[0]
+    images = numbered(2, side, side, size[2])
+    maps = rotations(tf.fill([2], quarters * math.pi / 2), side, side)
+    turned = warp(tf.constant(images), maps, "BILINEAR", "nearest", 0.0)
+    np.testing.assert_allclose(turned, np.rot90(images, quarters, axes=(1, 2)), rtol=1e-4)
+    if quarters == 0:
+        np.testing.assert_array_equal(turned, images)
+
+
+def test_turning_there_and_back_moves_nothing_in_the_middle():
+    y, x = np.meshgrid(np.arange(31.0), np.arange(31.0), indexing="ij")
+    smooth = np.exp(-((x - 15) ** 2 + (y - 11) ** 2) / 30).astype(np.float32)[None, ..., None]
+    angle = tf.constant([0.3])
+    there = warp(tf.constant(smooth), rotations(angle, 31, 31), "BILINEAR", "constant", 0.0)
+    back = warp(there, rotations(-angle, 31, 31), "BILINEAR", "constant", 0.0)
+    assert np.abs(there - smooth).max() > 0.15
+    np.testing.assert_allclose(back, smooth, atol=0.05)
+
+
+def test_angles_are_uniform_up_to_the_largest(change):
+    y, x = np.meshgrid(np.arange(41.0), np.arange(41.0), indexing="ij")
+    spot = np.exp(-((x - 36) ** 2 + (y - 20) ** 2) / 2).astype(np.float32)[..., None]
+    moved = change(Rotate(degrees=60.0, fill=0.0), inputs=np.repeat(spot[None], 2_000, axis=0))["inputs"][..., 0]
+    weight = moved.sum((1, 2))
+    angles = np.degrees(np.arctan2(20 - (moved * y).sum((1, 2)) / weight, (moved * x).sum((1, 2)) / weight - 20))
+    assert -60.5 < angles.min() < -58.0
+    assert 58.0 < angles.max() < 60.5
+    counts = np.histogram(angles, 10, (-60, 60))[0]
+    assert np.abs(counts - 200).max() < 5 * np.sqrt(200)
+
+
+def painted(box: np.ndarray, height: int, width: int) -> np.ndarray:
+    marked = np.zeros([height, width], np.float32)
+    top, left, tall, wide = box
+    marked[top : top + tall, left : left + wide] = 1.0
+    return marked
+
+
+def bounds(marked: np.ndarray) -> tuple[int, ...]:
+    rows, columns = np.flatnonzero(marked.any(1)), np.flatnonzero(marked.any(0))
+    if not len(rows):
+        return (-1, -1, 0, 0)
+    return (rows[0], columns[0], rows[-1] - rows[0] + 1, columns[-1] - columns[0] + 1)
+
+
+@PROPERTY
+@given(size=SIZES, data=st.data())
+@pytest.mark.parametrize(
+    "augment",
+    [Shift(share=0.4), Crop(padding=2, border="constant"), Flip(vertical=True)],
+    ids=["shift", "crop", "flip"],
+)
+def test_maps_and_boxes_move_with_their_image(augment, size, data, change, numbered):
+    height, width, _ = size
+    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
+    box = np.array([top, left, data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))])
+    images, marked = numbered(12, *size), painted(box, height, width)
+    inside = np.unique(images[0][marked > 0])
+    moved = change(augment, inputs=images, map=np.repeat(marked[None], 12, axis=0), box=np.repeat(box[None], 12, 0))
+    assert moved["box"].dtype == box.dtype
+    for image, where, found in zip(moved["inputs"], moved["map"], moved["box"], strict=True):
+        np.testing.assert_array_equal(np.isin(image[..., 0], inside), where > 0)
+        expected = bounds(where)
+        assert tuple(found) == expected or (expected[2] == 0 and found[2] * found[3] == 0)
+
+
+@PROPERTY
+@given(angle=st.floats(-3.1, 3.1), top=st.integers(4, 12), left=st.integers(4, 12), tall=st.integers(2, 9))
+def test_a_turned_box_holds_what_was_in_it_and_little_more(angle, top, left, tall):
+    side = 25
+    box = np.array([[top, left, tall, 5]])
+    maps = rotations(tf.constant([angle], tf.float32), side, side)
+    marked = warp(tf.constant(painted(box[0], side, side)[None, ..., None]), maps, "NEAREST", "constant", 0.0)
+    first, start, high, wide = bounds(marked.numpy()[0, ..., 0])
+    y, x, found_high, found_wide = move_boxes(tf.constant(box), maps, side, side).numpy()[0]
+    assert y <= first <= y + 2
+    assert x <= start <= x + 2
+    assert first + high <= y + found_high <= first + high + 2
+    assert start + wide <= x + found_wide <= start + wide + 2
+
+
+def test_a_box_that_leaves_the_image_has_no_area():
+    maps = moved_back(tf.constant([20, -20]), tf.constant([0, 1]))
+    found = move_boxes(tf.constant([[2, 3, 4, 4], [2, 3, 4, 4]]), maps, 10, 10).numpy()
+    np.testing.assert_array_equal(found, [[2, 10, 4, 0], [3, 0, 4, 0]])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Crop(padding=0), "padding=0 received. Expected a whole number of pixels, at least 1."),
+        (lambda: Crop(padding=1.5), "padding=1.5 received. Expected a whole number"),
+        (lambda: Crop(border="reflekt"), "Unknown border 'reflekt'. Did you mean 'reflect'"),
+        (lambda: Shift(share=0.0), "share=0.0 received. Expected a number in (0, 1]"),
+        (lambda: Shift(share=1.1), "share=1.1 received"),
+        (lambda: Shift(fill=float("nan")), "fill=nan received. Expected a number, such as -1"),
+        (lambda: Rotate(degrees=181), "degrees=181 received. Expected a number in (0, 180]"),
+        (lambda: Rotate(degrees=True), "degrees=True received"),
+        (lambda: Flip(horizontal=False), "horizontal=false and vertical=false received"),
+        (lambda: Flip(horizontal=1), "horizontal=1 received. Expected true or false."),
+        (lambda: Flip(probability=1), "probability=1 received: all training images would be mirrored"),
+        (lambda: Flip(probability=0), "probability=0 received. Expected a number in (0, 1]"),
+    ],
+)
+def test_options_out_of_range_are_one_line(make, message):
+    with pytest.raises(UserError) as caught:
+        make()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("augment", "inputs", "message"),
+    [
+        (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8 received for images of 8 pixels"),
+        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "less than half a pixel of 8.*Expected at least 0.12"),
+        (Flip(), np.zeros([2, 5], np.float32), r"inputs are float32 of shape \[5\]. Expected images"),
+        (Flip(), np.zeros([2, 5, 5, 1], np.uint8), "inputs are uint8"),
+    ],
+)
+def test_data_that_does_not_suit_is_one_line(augment, inputs, message, change):
+    with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
+        change(augment, inputs=inputs)

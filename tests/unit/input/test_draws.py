@@ -1,0 +1,141 @@
+"""Draws of single examples: the right distributions, one seed one value, nothing shared between seeds and salts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.input import draws
+from trainer.input.draws import chance, example_seeds, normal, salted, uniform, whole_numbers
+
+COUNT = 40_000
+
+
+def seeds_of(count=COUNT, seed=0, step=0):
+    return example_seeds(seed, tf.constant(step, tf.int64), tf.range(count, dtype=tf.int64))
+
+
+def correlation(first, second):
+    return abs(np.corrcoef(np.ravel(first), np.ravel(second))[0, 1])
+
+
+def test_words_are_those_of_splitmix64():
+    state = tf.constant([[0, 0]], tf.int32)
+    salt_word = int.from_bytes(__import__("hashlib").blake2b(b"x", digest_size=8).digest(), "little")
+    start = tf.bitcast(tf.constant([salt_word], tf.uint64), tf.int32)
+    words = draws._words(tf.bitwise.bitwise_xor(state, start), "x", 3).numpy()[0]
+    assert [hex(word) for word in words] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
+
+
+def test_a_seed_belongs_to_one_run_step_and_position():
+    everything = [seeds_of(50, seed, step) for seed in (0, 1, -1, 2**40) for step in (0, 1, 2**33)]
+    rows = np.concatenate(everything)
+    assert rows.shape == (600, 2)
+    assert rows.dtype == np.int32
+    assert len(np.unique(rows, axis=0)) == 600
+    later = example_seeds(0, tf.constant(1, tf.int64), tf.range(20, 30, dtype=tf.int64))
+    np.testing.assert_array_equal(later, seeds_of(50, 0, 1)[20:30])
+
+
+def test_uniform_numbers_fill_their_range_evenly():
+    found = uniform(seeds_of(), "a", low=-2.0, high=3.0).numpy()
+    assert found.dtype == np.float32
+    assert found.min() >= -2.0
+    assert found.max() < 3.0
+    counts = np.histogram(found, 50, (-2.0, 3.0))[0]
+    assert ((counts - COUNT / 50) ** 2 / (COUNT / 50)).sum() < 90  # chi-squared of 49: 99.97 %
+
+
+def test_every_number_of_an_example_is_a_draw_of_its_own():
+    found = uniform(seeds_of(2_000), "a", [3, 4]).numpy()
+    assert found.shape == (2_000, 3, 4)
+    assert len(np.unique(found)) > 0.99 * found.size
+    flat = found.reshape(2_000, 12)
+    assert np.abs(np.corrcoef(flat.T) - np.eye(12)).max() < 0.1
+
+
+def test_salts_steps_seeds_and_positions_have_nothing_to_do_with_one_another():
+    base = uniform(seeds_of(), "a").numpy()
+    others = {
+        "salt": uniform(seeds_of(), "b"),
+        "salted": uniform(salted(seeds_of(), "a"), "a"),
+        "step": uniform(seeds_of(step=1), "a"),
+        "seed": uniform(seeds_of(seed=1), "a"),
+        "position": np.roll(base, 1),
+    }
+    for name, other in others.items():
+        assert correlation(base, other) < 0.025, name
+        assert np.mean(np.asarray(other) == base) < 1e-3, name
+
+
+def test_one_seed_one_value_wherever_it_stands():
+    whole, part = uniform(seeds_of(100), "a", [5]).numpy(), uniform(seeds_of(100)[40:60], "a", [5]).numpy()
+    np.testing.assert_array_equal(whole[40:60], part)
+
+
+@settings(deadline=None, max_examples=30)
+@given(low=st.integers(-1000, 1000), span=st.integers(0, 60))
+def test_whole_numbers_reach_both_ends_and_no_further(low, span):
+    found = whole_numbers(seeds_of(4_000), f"{low}/{span}", low, low + span).numpy()
+    assert found.dtype == np.int32
+    counts = np.bincount(found - low, minlength=span + 1)
+    assert len(counts) == span + 1
+    expected = 4_000 / (span + 1)
+    assert np.abs(counts - expected).max() < 6 * np.sqrt(expected) + 1
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 1.0])
+def test_chances_come_as_often_as_they_should(probability):
+    found = chance(seeds_of(), "a", probability).numpy()
+    assert found.dtype == bool
+    assert abs(found.mean() - probability) <= 4 * np.sqrt(probability * (1 - probability) / COUNT)
+
+
+def test_normal_numbers_have_the_moments_and_the_tails_of_the_distribution():
+    found = normal(seeds_of(20_000), "a", [5, 2]).numpy()
+    assert found.shape == (20_000, 5, 2)
+    assert found.dtype == np.float32
+    assert abs(found.mean()) < 0.01
+    assert found.std() == pytest.approx(1.0, abs=0.01)
+    assert np.mean(found**3) == pytest.approx(0.0, abs=0.03)
+    assert np.mean(found**4) == pytest.approx(3.0, abs=0.06)
+    assert np.mean(np.abs(found) > 1.959964) == pytest.approx(0.05, abs=0.002)
+    assert 3.9 < np.abs(found).max() < 4.33
+    assert correlation(found[:, 0, 0], found[:, 0, 1]) < 0.03
+
+
+@pytest.mark.parametrize("shape", [[1], [4], [5], [3, 3, 1]])
+def test_normal_numbers_take_any_shape_and_differ(shape):
+    found = normal(seeds_of(64), "a", shape).numpy()
+    assert found.shape == (64, *shape)
+    assert len(np.unique(found)) > 0.9 * min(found.size, 60_000)
+
+
+def test_eager_and_traced_draws_have_the_same_bits():
+    def all_kinds(seeds):
+        return (
+            uniform(seeds, "a", [7], low=-0.3, high=0.7),
+            normal(seeds, "b", [3, 3, 3]),
+            whole_numbers(seeds, "c", -5, 5),
+            salted(seeds, "d"),
+        )
+
+    seeds = seeds_of(33)
+    for one, other in zip(all_kinds(seeds), tf.function(all_kinds, autograph=False)(seeds), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_xla_draws_the_same_bits():
+    seeds = seeds_of(33)
+    compiled = tf.function(lambda s: (uniform(s, "a", [7]), normal(s, "b", [5])), autograph=False, jit_compile=True)
+    for one, other in zip((uniform(seeds, "a", [7]), normal(seeds, "b", [5])), compiled(seeds), strict=True):
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_the_table_of_the_normal_distribution_is_no_constant_of_the_graph():
+    traced = tf.function(lambda s: normal(s, "a", [4]), autograph=False)
+    graph = traced.get_concrete_function(tf.TensorSpec([None, 2], tf.int32)).graph
+    assert graph.as_graph_def().ByteSize() < 20_000

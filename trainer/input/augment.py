@@ -1,0 +1,174 @@
+"""Augmentation: random changes of training examples, each a pure function of a batch and a seed for each example."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.input.draws import salted
+from trainer.objective import TARGET_SHARES, Batch
+
+OWN = ("inputs", "targets", TARGET_SHARES, "index", "weights")
+"""Entries of a batch that an augmentation may change, or that do not depend on the inputs."""
+
+
+class Augment(ABC):
+    """Change the examples of a training batch at random.
+
+    Augmentations run in the order of their priority, then of their name: what moves pixels (crop 10, flip 20, shift 30,
+    rotate 40), what changes their values (color 50, noise 60), what covers them (cutout 70), what mixes examples
+    (mixup 80, cutmix 90).
+
+    Attributes:
+        name: the key under `augment` in the config; set by the builder, unique in a run.
+        priority: 0 (first) to 100 (last).
+        probability: how likely it changes an example at all.
+        mixes: whether it mixes examples with one another. It then finds "target_shares", float32 [batch, classes], in
+            place of "targets", and mixes them likewise.
+        moves: whether a pixel of the result may come from another place.
+        follows: further entries that it moves along with the inputs, where they are there.
+    """
+
+    name: str = ""
+    priority: int = 50
+    probability: float = 1.0
+    mixes: bool = False
+    moves: bool = False
+    follows: tuple[str, ...] = ()
+
+    @abstractmethod
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        """Return the changed batch: the same names, shapes and dtypes.
+
+        Pure, and made of TensorFlow ops only: runs eagerly, in `tf.data` and in a traced loop. All that is random
+        follows from the seeds (see `trainer/input/draws.py`), example by example.
+
+        Args:
+            batch: "inputs" [batch, ...] and what else the source gives.
+            seeds: int32 [batch, 2]; those of another augmentation, step or position are others.
+        """
+
+    def check(self, batch: Batch) -> None:
+        """Refuse data that it cannot work on, with a `UserError`. Called once, when the data is open.
+
+        Args:
+            batch: some training examples, eager.
+        """
+
+
+class Augmentation:
+    """Apply augmentations in their order.
+
+    Images under other names than "inputs", of the same shape and dtype, are changed likewise by draws of their own, so
+    that no domain of images stays clean beside another.
+
+    Attributes:
+        augments: in order.
+        classes: number of classes of the data.
+    """
+
+    def __init__(self, augments: Sequence[Augment], *, classes: int) -> None:
+        """Order them.
+
+        Args:
+            augments: with unique names.
+            classes: number of classes of the data.
+        """
+        self.augments = sorted(augments, key=lambda each: (each.priority, each.name))
+        self.classes = classes
+
+    def check(self, batch: Batch) -> None:
+        """Refuse data that does not suit, in one line.
+
+        Args:
+            batch: some training examples, eager.
+
+        Raises:
+            UserError: from an augmentation, or an entry of the batch that would not fit the changed inputs any more.
+        """
+        for augment in self.augments:
+            with _named(augment):
+                augment.check(batch)
+                _check_entries(augment, batch)
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        """Return the batch that training gets.
+
+        Args:
+            batch: of the source, [batch, ...] by name.
+            seeds: int32 [batch, 2].
+
+        Returns:
+            The batch. Where examples are mixed, "target_shares", float32 [batch, classes], stands in place of
+            "targets": how much of each class is in each example.
+        """
+        for augment in self.augments:
+            if augment.mixes and TARGET_SHARES not in batch:
+                batch = {**batch, TARGET_SHARES: tf.one_hot(batch["targets"], self.classes)}
+                del batch["targets"]
+            batch = self._applied(augment, batch, salted(seeds, augment.name))
+        return batch
+
+    def _applied(self, augment: Augment, batch: Batch, seeds: tf.Tensor) -> Batch:
+        with _named(augment):
+            changed = augment(batch, seeds)
+            for name in () if augment.mixes else _further_images(batch):
+                changed = {**changed, name: augment({"inputs": batch[name]}, salted(seeds, name))["inputs"]}
+            _check_form(batch, changed)
+        return changed
+
+
+@contextmanager
+def _named(augment: Augment) -> Iterator[None]:
+    """Put the name of the augmentation before the message of a user's error, and as a note on any other."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"augment.{augment.name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"in augment.{augment.name}")
+        raise
+
+
+def _further_images(batch: Batch) -> list[str]:
+    inputs = batch["inputs"]
+    return [
+        name
+        for name, tensor in batch.items()
+        if name not in OWN and inputs.shape.rank == 4 and tensor.dtype == inputs.dtype and tensor.shape == inputs.shape
+    ]
+
+
+def _check_entries(augment: Augment, batch: Batch) -> None:
+    """Refuse entries that belong to the unchanged inputs alone."""
+    others = [name for name in batch if name not in OWN]
+    if augment.moves and not augment.mixes:
+        known = {*augment.follows, *_further_images(batch)}
+        others = [name for name in others if name not in known and batch[name].shape.rank > 1]
+    if others and (augment.moves or augment.mixes):
+        deed = "mixes examples" if augment.mixes else "moves pixels"
+        raise UserError(
+            f"it {deed}, and would leave {', '.join(others)} of the data behind. Expected data without, or "
+            f"augment.{augment.name}=null."
+        )
+
+
+def _check_form(before: Batch, after: Batch) -> None:
+    """Check that names, shapes and dtypes are as they were.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if before.keys() != after.keys():
+        raise ValueError(f"An augmentation must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
+    for name, tensor in before.items():
+        found = after[name]
+        if found.dtype != tensor.dtype or not found.shape.is_compatible_with(tensor.shape):
+            raise ValueError(
+                f"An augmentation must keep shapes and dtypes. Received {found.dtype.name} {found.shape} for "
+                f"'{name}', which was {tensor.dtype.name} {tensor.shape}."
+            )
