@@ -156,7 +156,7 @@ def run(tmp_path_factory):
 def test_a_run_leaves_a_picture_an_animation_and_an_embedding(run) -> None:
     directory, summary = run
     assert sorted(path.name for path in (directory / "pictures").iterdir()) == [
-        *("center_features.gif", "center_features.png")
+        *("center_features.gif", "center_features.png", "input_training_examples.png")
     ]
     with Image.open(directory / "pictures" / "center_features.gif") as animation:
         assert animation.n_frames == 4
