@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from omegaconf import OmegaConf
@@ -14,39 +15,52 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe_leaves_a_whole_run_directory_and_repeats_exactly(recipe: str, tmp_path) -> None:
-    first = run_small(recipe, run_dir=tmp_path / "first")
-    directory = tmp_path / "first"
+class FirstRun(NamedTuple):
+    """Hold a recipe's run with the seed 0, its data on the device; the other runs are compared with it."""
+
+    recipe: str
+    directory: Path
+    summary: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
+    directory = tmp_path_factory.mktemp(request.param) / "first"
+    return FirstRun(request.param, directory, run_small(request.param, "trainer.placement=device", run_dir=directory))
+
+
+def losses(summary: dict[str, Any]) -> dict[str, float]:
+    totals = {name: value for name, value in summary["final"].items() if name.endswith("loss/total")}
+    assert totals  # one for each objective
+    return totals
+
+
+def test_recipe_leaves_a_whole_run_directory(first: FirstRun) -> None:
+    directory, summary = first.directory, first.summary
     for name in ("config.yaml", "overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
         assert (directory / name).stat().st_size > 0, name
     assert (directory / "checkpoints" / "index.json").exists()
     assert {path.name for path in (directory / "tensorboard").iterdir()} >= {"train", "validation"}
-    assert json.loads((directory / "summary.json").read_text()) == json.loads(json.dumps(first))
+    assert json.loads((directory / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert OmegaConf.load(directory / "config.yaml").seed == 0
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert {line["split"] for line in lines} == {"train", "validation", "test"}
-    assert first["recipe"] == recipe
-    assert first["steps"] == lines[-1]["step"] > 0
-    second = run_small(recipe, run_dir=tmp_path / "second")
-    assert second["test"] == first["test"]
-    assert run_small(recipe, "seed=1", run_dir=tmp_path / "third")["final"] != first["final"]
+    assert summary["recipe"] == first.recipe
+    assert summary["steps"] == lines[-1]["step"] > 0
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_host_placement_gives_the_same_run(recipe: str, tmp_path) -> None:
-    device = run_small(recipe, "trainer.placement=device", run_dir=tmp_path / "device")
-    host = run_small(recipe, "trainer.placement=host", run_dir=tmp_path / "host")
-    totals = [name for name in device["final"] if name.endswith("loss/total")]  # one for each objective
-    assert totals
-    assert {name: host["final"][name] for name in totals} == {name: device["final"][name] for name in totals}
-    assert host["test"] == device["test"]
+def test_recipe_repeats_exactly_also_from_the_host(first: FirstRun, tmp_path: Path) -> None:
+    again = run_small(first.recipe, "trainer.placement=host", run_dir=tmp_path / "host")
+    assert losses(again) == losses(first.summary)
+    assert again["test"] == first.summary["test"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_new_run_starts_from_the_weights_of_another(recipe: str, tmp_path) -> None:
-    first = run_small(recipe, run_dir=tmp_path / "first")
+def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None:
+    assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
+
+
+def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: Path) -> None:
     again = run_small(
-        recipe, f"init_from={tmp_path / 'first'}", "optimizer.learning_rate=1e-9", run_dir=tmp_path / "again"
+        first.recipe, f"init_from={first.directory}", "optimizer.learning_rate=1e-9", run_dir=tmp_path / "again"
     )
-    assert again["best"]["value"] == pytest.approx(first["best"]["value"], rel=0.05)
+    assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
