@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,3 +36,15 @@ def seed() -> int:
 
         keras.utils.set_random_seed(0)
     return 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def graphs_go_with_their_module() -> Iterator[None]:
+    """Let go of the graphs of a test module at its end; collecting garbage among thousands takes seconds."""
+    if "tensorflow" not in sys.modules:
+        yield
+        return
+    from trainer.run.release import released_graphs
+
+    with released_graphs():
+        yield

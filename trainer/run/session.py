@@ -21,6 +21,7 @@ from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
 from trainer.run.fit import Fit
+from trainer.run.release import released_graphs
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.state import run_variables
@@ -28,6 +29,7 @@ from trainer.run.summary import build_summary, write_summary
 from trainer.run.views import Views
 
 
+@released_graphs()
 def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Run a validated config and return what its summary.json holds.
 
