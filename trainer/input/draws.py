@@ -16,6 +16,7 @@ from trainer.input.source import HOST
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of SplitMix64 (Steele, Lea, Flood 2014)."""
+_HALF = 32  # bits of a key
 
 
 def example_seeds(seed: int, step: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
@@ -29,7 +30,9 @@ def example_seeds(seed: int, step: tf.Tensor, positions: tf.Tensor) -> tf.Tensor
     with tf.device(HOST):
         same = tf.zeros_like(positions)
         # Four words, so that no key is one of the orders' in `balanced.py`, which have three.
-        return tf.bitcast(hashed_key(same + signed_seed(seed), same + step, positions, same), tf.int32)
+        key = hashed_key(same + signed_seed(seed), same + step, positions, same)
+        # A bitcast here would be the second in a row: Grappler makes one of them, from uint8 [n, 8], which fails.
+        return tf.stack([tf.cast(key, tf.int32), tf.cast(tf.bitwise.right_shift(key, _HALF), tf.int32)], axis=1)
 
 
 def salted(seeds: tf.Tensor, salt: str) -> tf.Tensor:

@@ -40,6 +40,11 @@ def test_a_seed_belongs_to_one_run_step_and_position():
     np.testing.assert_array_equal(later, seeds_of(50, 0, 1)[20:30])
 
 
+def test_seeds_are_the_same_numbers_in_a_graph() -> None:
+    traced = tf.function(lambda step: example_seeds(5, step, tf.range(64, dtype=tf.int64)) + 0, autograph=False)
+    np.testing.assert_array_equal(traced(tf.constant(3, tf.int64)), seeds_of(64, 5, 3))
+
+
 def test_uniform_numbers_fill_their_range_evenly():
     found = uniform(seeds_of(), "a", low=-2.0, high=3.0).numpy()
     assert found.dtype == np.float32
