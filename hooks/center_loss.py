@@ -21,6 +21,7 @@ from trainer.objective import one_class_each
 from trainer.ops.center_update import center_change, center_sums
 from trainer.ops.class_distances import class_distances, mean_pair_distance
 from trainer.ops.known_labels import known_labels
+from trainer.ops.safe_gather import safe_gather
 from trainer.ops.thumbnails import thumbnails
 from trainer.step.context import BuildContext, StepContext
 from trainer.step.metrics import example_weights, weighted_mean
@@ -141,8 +142,8 @@ class CenterLoss(GraphHook):
     def add_losses(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
         centers = tf.stop_gradient(tf.convert_to_tensor(self._built))
-        known, rows = known_labels(labels, centers.shape[0])
-        squared = tf.reduce_sum(tf.square(features - tf.gather(centers, rows)), axis=-1)
+        known, _ = known_labels(labels, centers.shape[0])
+        squared = tf.reduce_sum(tf.square(features - safe_gather(centers, labels, mode="clip")), axis=-1)
         squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
         context.taps[self._squared] = squared
         return {self._prefix: 0.5 * self._weight_at(context.step) * squared}

@@ -20,8 +20,8 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class.
 
     Args:
-        validation_fraction: share held out for validation, in (0, 1).
-        test_fraction: share held out for the test, in (0, 1).
+        validation_fraction: share held out for validation, in (0, 1), or a whole number of examples.
+        test_fraction: likewise for the test.
         seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
 
     Returns:

@@ -49,8 +49,8 @@ def ring(
         radius: of the circle, above 0.
         deviation: standard deviation of each Gaussian, above 0.
         examples: at least 20 for each Gaussian; every one has the same number, to within one.
-        validation_fraction: share held out for validation, in (0, 1).
-        test_fraction: share held out for the test, in (0, 1).
+        validation_fraction: share held out for validation, in (0, 1), or a whole number of examples.
+        test_fraction: likewise for the test.
         seed: of the points and of the split, 0 or more. It is not the run's seed.
 
     Returns:
@@ -87,8 +87,8 @@ def grid(
         spacing: distance between neighbours, above 0.
         deviation: standard deviation of each Gaussian, above 0.
         examples: at least 20 for each Gaussian; every one has the same number, to within one.
-        validation_fraction: share held out for validation, in (0, 1).
-        test_fraction: share held out for the test, in (0, 1).
+        validation_fraction: share held out for validation, in (0, 1), or a whole number of examples.
+        test_fraction: likewise for the test.
         seed: of the points and of the split, 0 or more. It is not the run's seed.
 
     Returns:

@@ -21,8 +21,8 @@ def toy_points(
 
     Args:
         examples: at least 20.
-        validation_fraction: share held out for validation, in (0, 1).
-        test_fraction: share held out for the test, in (0, 1).
+        validation_fraction: share held out for validation, in (0, 1), or a whole number of examples.
+        test_fraction: likewise for the test.
         seed: of the points and of the split, 0 or more. It is not the run's seed.
 
     Returns:

@@ -97,13 +97,14 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
         )
 
 
-def check_labels(targets: np.ndarray, classes: int, where: str) -> None:
+def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray | None = None) -> None:
     """Check that labels are integers within [0, classes).
 
     Args:
         targets: labels [size].
         classes: number of classes.
         where: what the array is called in messages.
+        rows: what the rows are called in messages, integers [size]; None to count them from 0.
 
     Raises:
         UserError: another shape or dtype, or a label out of range; names how many, and the first row and its value.
@@ -115,10 +116,11 @@ def check_labels(targets: np.ndarray, classes: int, where: str) -> None:
         )
     bad = (targets < 0) | (targets >= classes)
     if bad.any():
-        row = int(np.argmax(bad))
+        first = int(np.argmax(bad))
+        row = first if rows is None else rows[first]
         raise UserError(
-            f"{where}: {int(bad.sum())} labels lie outside 0..{classes - 1}, the first is {targets[row]} in row {row}. "
-            "Mend the labels."
+            f"{where}: {int(bad.sum())} labels lie outside 0..{classes - 1}, the first is {targets[first]} in row "
+            f"{row}. Mend the labels, or the number of classes."
         )
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.input.checks import check_labels
 from trainer.input.source import Source
 
 
@@ -19,11 +21,14 @@ class Split:
         name: "train", "validation" or "test".
         source: where the examples lie.
         indices: int64 [size], rows of the source, each at most once.
+        row_name: returns what a row of the source is called, such as the path of its file; None where rows have
+            numbers alone.
     """
 
     name: str
     source: Source
     indices: np.ndarray
+    row_name: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         """Check the indices.
@@ -53,6 +58,15 @@ class Split:
         """Return the number of examples."""
         return int(self.indices.size)
 
+    def name_of(self, position: int) -> str:
+        """Return what an example is called, such as "row 17".
+
+        Args:
+            position: in the split.
+        """
+        row = int(self.indices[position])
+        return f"row {row}" if self.row_name is None else self.row_name(row)
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
@@ -77,10 +91,14 @@ class Data:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that no example serves two purposes, and the names of the classes.
+        """Check that no example serves two purposes, the names of the classes, and the label of every example.
+
+        Here every source passes: a label out of range is an error on a CPU, zeros on a GPU, another class under XLA,
+        and no class at all in `tf.one_hot`.
 
         Raises:
-            UserError: two splits of one source share rows, or there is not one name for each class.
+            UserError: two splits of one source share rows, there is not one name for each class, or a label is not in
+                [0, classes).
         """
         if self.class_names and (len(self.class_names) != self.classes or len(set(self.class_names)) != self.classes):
             raise UserError(
@@ -96,3 +114,14 @@ class Data:
                     f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
                     "expected none. Split the indices once, before any shuffling."
                 )
+        for split in (self.train, self.validation, self.test):
+            self._check_labels(split)
+
+    def _check_labels(self, split: Split) -> None:
+        labels, where = split.source.labels, f"Data '{self.name}', {split.name}"
+        if labels.shape != (split.source.size,):
+            raise UserError(
+                f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}], one for each row of "
+                "the source."
+            )
+        check_labels(labels[split.indices], self.classes, where, split.indices)

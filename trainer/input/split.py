@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,66 +10,179 @@ import numpy as np
 from trainer.errors import UserError
 from trainer.input.checks import is_whole_number
 
+TRAIN = "train"
+HASHES = 2**64
+
 
 def split_indices(
-    size: int, fractions: Mapping[str, float], seed: int, labels: np.ndarray | None = None
+    size: int,
+    held_out: Mapping[str, float | int],
+    seed: int,
+    labels: np.ndarray | None = None,
+    *,
+    groups: np.ndarray | None = None,
+    keys: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Split the rows 0 .. size - 1 into held-out parts and "train", which is the rest.
 
     A pure function of its arguments: the same on every machine and NumPy version, because it uses only the raw
-    stream of the bit generator, which NumPy keeps stable.
+    stream of the bit generator, which NumPy keeps stable, and BLAKE2b (RFC 7693).
 
     Args:
         size: number of examples.
-        fractions: share of each held-out part by name, in (0, 1), with a sum under 1. A part gets the rounded number
-            of examples.
+        held_out: how much each held-out part gets, by name: a share in (0, 1) as float, with a sum under 1, or a number
+            of examples as int, 1 or more. A share is rounded to whole examples.
         seed: non-negative; of the split, not of the run.
-        labels: integers [size]; when given, every part holds each class in its own proportion, to within 2 examples.
+        labels: [size]; when given, every part holds each class in its own proportion, to within 2 examples.
+        groups: [size], which examples belong together, such as the pictures of one person: a group is never in two
+            parts. Sizes of parts, and shares of classes, are then as near as whole groups allow.
+        keys: [size], what each example is called: texts, bytes or integers. A hash of seed and key alone decides where
+            it goes, so that none changes its part when more examples arrive. Equal keys go together. Held-out parts are
+            shares then, and their sizes vary as those of random draws do. Not with labels or groups.
 
     Returns:
         int64 indices by name, in ascending order; "train" first.
 
     Raises:
-        UserError: a fraction out of range, a negative seed, labels of another length, or a part left empty.
+        UserError: a share or number out of range, a negative seed, labels, groups or keys of another length or that do
+            not go together, or a part left empty.
     """
-    _check(size, fractions, seed, labels)
-    order = _permutation(size, seed)
-    if labels is not None:
-        order = order[np.argsort(_rank_within_class(labels[order]), kind="stable")]
-    parts: dict[str, np.ndarray] = {"train": order}
-    start = 0
-    for name, fraction in fractions.items():
-        stop = start + round(fraction * size)
-        parts[name] = np.sort(order[start:stop])
-        start = stop
-    parts["train"] = np.sort(order[start:])
+    _check(size, held_out, seed)
+    for name, values in {"labels": labels, "groups": groups, "keys": keys}.items():
+        if values is not None and values.shape != (size,):
+            raise UserError(f"Received {name} of shape {list(values.shape)} for {size} examples; expected [{size}].")
+    if keys is not None:
+        if labels is not None or groups is not None:
+            raise UserError(
+                "Received keys with labels or groups; expected keys alone, because their hash alone decides. Leave "
+                "them out; examples that belong together may have one key."
+            )
+        parts = _by_hash(keys, held_out, seed)
+    elif groups is not None:
+        parts = _by_group(groups, held_out, seed, np.zeros(size, np.int64) if labels is None else labels)
+    else:
+        parts = _by_order(size, held_out, seed, labels)
     for name, part in parts.items():
         if not part.size:
             raise UserError(
                 f"Split '{name}' of {size} examples is empty; expected at least one. Change the fractions "
-                f"({_listing(fractions)}) or give more data."
+                f"({_listing(held_out)}) or give more data{'' if groups is None else ', or more groups'}."
             )
     return parts
 
 
-def _check(size: int, fractions: Mapping[str, float], seed: int, labels: np.ndarray | None) -> None:
-    for name, fraction in fractions.items():
-        if not _is_fraction(fraction):
-            raise UserError(f"Received {name} fraction {fraction!r}; expected a number above 0 and below 1.")
-    if sum(fractions.values()) >= 1:
-        raise UserError(f"Received fractions {_listing(fractions)}; expected a sum below 1, to leave some to train on.")
+def _by_order(
+    size: int, held_out: Mapping[str, float | int], seed: int, labels: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return parts as stretches of one random order, which runs evenly through the classes if there are labels."""
+    order = _permutation(size, seed)
+    if labels is not None:
+        order = order[np.argsort(_rank_within_class(labels[order]), kind="stable")]
+    parts: dict[str, np.ndarray] = {TRAIN: order}
+    start = 0
+    for name, amount in held_out.items():
+        stop = start + _count(amount, size)
+        parts[name] = np.sort(order[start:stop])
+        start = stop
+    parts[TRAIN] = np.sort(order[start:])
+    return parts
+
+
+def _by_group(
+    groups: np.ndarray, held_out: Mapping[str, float | int], seed: int, labels: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return parts of whole groups.
+
+    The groups come in random order. Each goes to the part that still needs most of its classes, as a share of what it
+    wants of them in the end; to a held-out part only where that brings its size nearer to what it wants.
+    """
+    names, group_of = np.unique(groups, return_inverse=True)
+    _, class_of = np.unique(labels, return_inverse=True)
+    totals = np.bincount(class_of).astype(float)
+    by_group = np.split(class_of[np.argsort(group_of, kind="stable")], np.cumsum(np.bincount(group_of))[:-1])
+    counts = [_count(amount, len(groups)) for amount in held_out.values()]
+    wanted = np.array([len(groups) - sum(counts), *counts], float)
+    # Half an example at least: a share of little data may be rounded to none.
+    wanted_by_class = np.maximum(wanted, 0.5)[:, None] * totals / len(groups)
+    filled = np.zeros_like(wanted_by_class)
+    part_of = np.zeros(len(names), np.int64)
+    for group in _permutation(len(names), seed):
+        members = by_group[group]
+        need = (1.0 - filled / wanted_by_class)[:, members].sum(axis=1)
+        full = len(members) >= 2.0 * (wanted - filled.sum(axis=1))
+        need[1:][full[1:]] = -np.inf
+        part_of[group] = part = np.argmax(need)
+        filled[part] += np.bincount(members, minlength=len(totals))
+    _fill_empty(part_of, np.bincount(group_of), len(wanted))
+    return {name: np.flatnonzero(part_of[group_of] == part) for part, name in enumerate((TRAIN, *held_out))}
+
+
+def _fill_empty(part_of: np.ndarray, sizes: np.ndarray, parts: int) -> None:
+    """Give each part without a group the smallest of the part with most groups: all were too large for it."""
+    for part in range(parts):
+        owned = np.bincount(part_of, minlength=parts)
+        giver = int(np.argmax(owned))
+        if not owned[part] and owned[giver] > 1:
+            candidates = np.flatnonzero(part_of == giver)
+            part_of[candidates[np.argmin(sizes[candidates])]] = part
+
+
+def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -> dict[str, np.ndarray]:
+    """Return parts as intervals of a hash, in the order of their names in `held_out`; "train" has the last one."""
+    counts = [f"{name}: {amount}" for name, amount in held_out.items() if not isinstance(amount, float)]
+    if counts:
+        raise UserError(
+            f"Received a number of examples with keys ({', '.join(counts)}); expected shares such as 0.1, because an "
+            "example that arrives later must not move another. Give shares, or leave the keys out."
+        )
+    hashes = np.array([_hash(key, seed) for key in keys.tolist()], np.uint64)
+    parts: dict[str, np.ndarray] = {TRAIN: hashes}
+    taken, low = 0.0, 0
+    for name, share in held_out.items():
+        taken += share
+        high = int(taken * HASHES)
+        parts[name] = np.flatnonzero((hashes >= np.uint64(low)) & (hashes < np.uint64(high)))
+        low = high
+    parts[TRAIN] = np.flatnonzero(hashes >= np.uint64(low))
+    return parts
+
+
+def _hash(key: object, seed: int) -> int:
+    """Return 64 bits of seed and key; a number and its decimal digits, or text and its UTF-8 bytes, are one key."""
+    if not isinstance(key, str | bytes) and not is_whole_number(key):
+        raise UserError(f"Received key {key!r}; expected texts, bytes or integers. Give each example a name.")
+    content = key if isinstance(key, bytes) else str(key).encode(errors="surrogateescape")
+    return int.from_bytes(hashlib.blake2b(b"%d:%b" % (seed, content), digest_size=8).digest())
+
+
+def _check(size: int, held_out: Mapping[str, float | int], seed: int) -> None:
+    for name, amount in held_out.items():
+        if not _is_share(amount) and not (is_whole_number(amount) and amount >= 1):
+            raise UserError(
+                f"Received {name} fraction {amount!r}; expected a number above 0 and below 1, or a whole number of "
+                "examples of 1 or more."
+            )
+    shares = {name: amount for name, amount in held_out.items() if _is_share(amount)}
+    if sum(shares.values()) >= 1:
+        raise UserError(f"Received fractions {_listing(shares)}; expected a sum below 1, to leave some to train on.")
+    if len(shares) < len(held_out) and sum(_count(amount, size) for amount in held_out.values()) >= size:
+        raise UserError(
+            f"Received {_listing(held_out)} for {size} examples; expected fewer in all, to leave some to train on."
+        )
     if not is_whole_number(seed) or seed < 0:
         raise UserError(f"Received split seed {seed!r}; expected an integer of 0 or more.")
-    if labels is not None and labels.shape != (size,):
-        raise UserError(f"Received labels of shape {list(labels.shape)} for {size} examples; expected [{size}].")
 
 
-def _is_fraction(value: object) -> bool:
+def _is_share(value: object) -> bool:
     return isinstance(value, float) and 0 < value < 1
 
 
-def _listing(fractions: Mapping[str, float]) -> str:
-    return ", ".join(f"{name}: {fraction}" for name, fraction in fractions.items())
+def _count(amount: float | int, size: int) -> int:
+    return round(amount * size) if isinstance(amount, float) else amount
+
+
+def _listing(held_out: Mapping[str, float | int]) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in held_out.items())
 
 
 def _permutation(size: int, seed: int) -> np.ndarray:

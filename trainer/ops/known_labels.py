@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def known_labels(labels: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
+def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return which labels lie in [0, classes), and the labels with all others set to 0.
 
     For a row out of range `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest row under XLA. These rows

@@ -12,6 +12,7 @@ import numpy as np
 
 from trainer.embedding import Embedding
 from trainer.input.batches import TrainingBatches
+from trainer.input.data import Split
 from trainer.network import Network
 
 
@@ -126,6 +127,7 @@ class Run:
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
         training: the batches of the training split; None where a run has none, as in a test.
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
+        held_out: the splits that are not trained on, by name; empty where a run has none, as in a test.
     """
 
     directory: Path
@@ -147,6 +149,7 @@ class Run:
     embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
     training: TrainingBatches | None = None
     first_pictures: Callable[[], dict[str, np.ndarray]] = dict
+    held_out: Mapping[str, Split] = field(default_factory=dict)
 
     @property
     def epoch(self) -> float:

@@ -107,6 +107,7 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         embeddings=views.embeddings,
         training=parts.training,
         first_pictures=views.first_pictures,
+        held_out={name: each.split for name, each in parts.evaluated.items()},
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

@@ -1,0 +1,201 @@
+"""Split guard: the same image in two splits is found before the first step."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import time
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hooks.options import check_choice, check_number
+from hooks.splits.fingerprints import Fingerprints, Looks, fingerprints, join_looks
+from hooks.splits.near_copies import near_copies
+from trainer.errors import UserError
+from trainer.hook import HostHook
+from trainer.input.data import Split
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
+
+WARN, STOP = "warn", "stop"
+EXACT, NEAR = "exact", "near"
+FILE = "split_guard.csv"
+SHOWN = 3
+WORDS = {
+    EXACT: ("is the same as an example", "are the same as examples"),
+    NEAR: ("is a near copy of an example", "are near copies of examples"),
+}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Name an example that an earlier split holds, too.
+
+    Attributes:
+        split: where the copy is.
+        example: which one it is.
+        original_split: the earlier split.
+        original: what it is a copy of.
+        kind: "exact" for the same bits, "near" for the same looks.
+        correlation: of the two, 1 for the same bits.
+    """
+
+    split: str
+    example: str
+    original_split: str
+    original: str
+    kind: str
+    correlation: float
+
+
+class SplitGuard(HostHook):
+    """Read every example of every split once before training begins, and look for copies in other splits.
+
+    Exact copies have the same bits, as the network gets them without augmentation. Near copies are images that look
+    the same; see `near_copies` for how images that are alike by nature, such as digits, are told from them. Measured
+    with copies of CIFAR-10 (JPEG) and of photographs of clothing: of those saved again as JPEG of quality 30 or more,
+    darker, grey, noisy, or made smaller by a quarter, all are found; of those that are overexposed, 9 in 10; of those
+    that are moved by a pixel, cut, mirrored or turned, few or none. What is found is there to be looked at.
+
+    An example is compared with the splits before its own: validation with train, test with both. All that is found is
+    in "split_guard.csv" in the run's directory; `summary.json` has the numbers and what the search cost.
+
+    State saved: none.
+    """
+
+    def __init__(self, *, on_leak: str = WARN, near: float = 0.35) -> None:
+        """Set what counts and what happens.
+
+        Args:
+            on_leak: "warn" shows one line and goes on; "stop" ends the run with it.
+            near: in [0, 1): how much nearer than the 10th nearest image a copy must be; 0 for exact copies alone.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self._on_leak = check_choice("on_leak", on_leak, (WARN, STOP))
+        expected = "a number of at least 0, below 1, such as 0.35"
+        self._near = check_number("near", near, minimum=0.0, expected=expected)
+        if self._near >= 1.0:
+            raise UserError(f"Invalid near: {near!r}. Expected {expected}.")
+        self._summary: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state: the splits are compared anew when a run goes on."""
+        return {}
+
+    def on_fit_begin(self, run: Run) -> None:
+        """Compare the splits of the run.
+
+        Raises:
+            UserError: a copy was found, and copies end the run.
+        """
+        if run.training is None:
+            return
+        start = time.perf_counter()
+        splits = {"train": run.training.split, **run.held_out}
+        leaks = find_leaks(splits, nearer=self._near)
+        self._summary = {
+            **{kind: _counts(leaks, kind) for kind in (EXACT, NEAR)},
+            "examples": sum(split.size for split in splits.values()),
+            "seconds": round(time.perf_counter() - start, 2),
+        }
+        if not leaks:
+            return
+        write_leaks(run.directory / FILE, leaks)
+        message = f"{describe(leaks)} All of them: {run.directory / FILE}."
+        if self._on_leak == STOP:
+            raise UserError(f"{message} Take them out of one split, or set hooks.{self.name}.on_leak=warn.")
+        warnings.warn(message, stacklevel=2)
+
+    def summary(self) -> dict[str, Any]:
+        return self._summary
+
+
+def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
+    """Return the examples that an earlier split holds, too, in order.
+
+    Args:
+        splits: by name; the first ones are those that others should share nothing with.
+        nearer: see `near_copies`; 0 to look for exact copies alone.
+    """
+    names = list(splits)
+    read = [fingerprints(split, with_looks=nearer > 0.0) for split in splits.values()]
+    starts = np.cumsum([0, *(split.size for split in splits.values())])
+    found = _exact(read, starts)
+    if (looks := _joined(read)) is not None:
+        for start, stop in itertools.pairwise(starts[1:].tolist()):
+            copies = near_copies(looks, start, stop, nearer=nearer)
+            near = [(int(c), (int(o), NEAR, float(r))) for c, o, r in zip(*copies, strict=True)]
+            found = {**dict(near), **found}
+
+    def place(position: int) -> tuple[str, str]:
+        number = int(np.searchsorted(starts, position, side="right")) - 1
+        return names[number], splits[names[number]].name_of(position - int(starts[number]))
+
+    return [
+        Leak(*place(copy), *place(original), kind, correlation)
+        for copy, (original, kind, correlation) in sorted(found.items())
+    ]
+
+
+def _exact(read: list[Fingerprints], starts: np.ndarray) -> dict[int, tuple[int, str, float]]:
+    """Return the position of each exact copy with the first one of an earlier split."""
+    seen: dict[bytes, int] = {}
+    found: dict[int, tuple[int, str, float]] = {}
+    for start, each in zip(starts.tolist(), read, strict=False):
+        here = list(enumerate(each.digests, start))
+        found |= {position: (seen[digest], EXACT, 1.0) for position, digest in here if digest in seen}
+        for position, digest in here:
+            seen.setdefault(digest, position)
+    return found
+
+
+def _joined(read: list[Fingerprints]) -> Looks | None:
+    """Return the looks of all splits together; None where they are no images of one form."""
+    looks = [each.looks for each in read if each.looks is not None]
+    if len(looks) < len(read) or len({each.waves.shape[1] for each in looks}) > 1:
+        return None
+    return join_looks(looks)
+
+
+def _counts(leaks: list[Leak], kind: str) -> dict[str, int]:
+    """Return how many copies there are, such as {"test in train": 3}."""
+    return dict(Counter(f"{leak.split} in {leak.original_split}" for leak in leaks if leak.kind == kind))
+
+
+def describe(leaks: list[Leak]) -> str:
+    """Return one line on what was found.
+
+    Args:
+        leaks: at least one.
+    """
+    parts = []
+    for kind, (one, several) in WORDS.items():
+        for places, count in _counts(leaks, kind).items():
+            split, original_split = places.split(" in ")
+            parts.append(f"{count} of {split} {one if count == 1 else several} of {original_split}")
+    pairs = [f"{leak.split} {leak.example} and {leak.original_split} {leak.original}" for leak in leaks[:SHOWN]]
+    return f"Splits share examples: {', '.join(parts)}; such as {', '.join(pairs)}."
+
+
+def write_leaks(path: Path, leaks: list[Leak]) -> None:
+    """Write a table of leaks.
+
+    Args:
+        path: of the file.
+        leaks: a row each.
+    """
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["split", "example", "original_split", "original", "kind", "correlation"])
+        for leak in leaks:
+            values = (leak.split, leak.example, leak.original_split, leak.original, leak.kind)
+            writer.writerow([*values, f"{leak.correlation:.4f}"])

@@ -1,0 +1,1 @@
+"""Parts of the split guard: what tells images apart, and the search for copies."""
