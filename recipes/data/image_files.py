@@ -51,6 +51,11 @@ class ImageFiles:
         return 0
 
     @property
+    def host_only(self) -> bool:
+        """Return True: files are read by the host."""
+        return True
+
+    @property
     def labels(self) -> np.ndarray:
         """Return the class of every file, int64 [size]."""
         return np.array(self._targets.numpy(), np.int64)

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from recipes.data import digits as small
-from recipes.data import mnist as large
+from recipes.data import keras_dataset as large
 from trainer.errors import UserError, unknown_name
 from trainer.input.data import Data, Split
 
@@ -28,7 +28,7 @@ def open_originals(name: str, path: str | None, *, key: str) -> Data:
     if name not in PEAKS:
         raise unknown_name(key, name, PEAKS)
     if name == "mnist":
-        return large.mnist(path=path)
+        return large.keras_dataset(name=name, path=path)
     if path is not None:
         raise UserError(
             f"Received data.path={path} for {key}={name}, which is embedded; expected no path. "

@@ -21,7 +21,7 @@ FILES = {
     "augment/crop": "crop:\n  _target_: recipes.augment.crop.Crop\n  padding: 4\n  border: reflect\n",
     "augment/both": "# Two\ndefaults: [crop, flip, _self_]\ncrop: {padding: 2}\n",
     "data/digits": "_target_: recipes.data.digits.digits\ntest_fraction: 0.2\n",
-    "data/mnist": "_target_: recipes.data.mnist.mnist\npath: null\n",
+    "data/mnist": "_target_: recipes.data.keras_dataset.keras_dataset\nname: mnist\npath: null\n",
     "model/mlp": "_target_: recipes.models.mlp.mlp\nunits: [256, 256]\nactivation: tanh\n",
     "model/cnn": "_target_: recipes.models.cnn.cnn\nfilters: 32\n",
     "recipe/baseline": "# @package _global_\n# The float twin\ntrainer: {epochs: 60}\n",

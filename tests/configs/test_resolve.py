@@ -40,7 +40,7 @@ ALIASES = [
     "trainer.network.dataclass",
     "hooks.__builtins__.eval",
     "hooks.__init__.__builtins__",
-    "recipes.data.mnist.np.load",
+    "recipes.data.npz.np.load",
 ]
 LOADERS = [
     "keras.utils.get_file",

@@ -219,14 +219,21 @@ def resolve_placement(placement: str, source: Source) -> str:
     """Return where a source's examples lie, "device" or "host".
 
     Args:
-        placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
+        placement: "device", "host", or "auto", which is "device" for sets under 1 GiB that can be held there.
         source: of the examples.
 
     Raises:
-        UserError: another placement.
+        UserError: another placement, or "device" for a source that runs Python or reads files.
     """
     if placement not in ("auto", "device", "host"):
         raise unknown_name("placement", placement, ("auto", "device", "host"))
+    if source.host_only:
+        if placement == "device":
+            raise UserError(
+                "Received placement 'device' for data that Python or files give batch by batch; expected 'host' or "
+                "'auto'. Set trainer.placement=auto, or hold the data in memory, where its options allow that."
+            )
+        return "host"
     if placement == "auto":
         return "device" if source.bytes < DEVICE_BYTES else "host"
     return placement

@@ -33,10 +33,16 @@ class Source(Protocol):
         """Return the class of every example, int64 [size], in row order and without making any input."""
         ...
 
+    @property
+    def host_only(self) -> bool:
+        """Return whether `gather` runs Python or reads files, so that batches can be made on the host only."""
+        ...
+
     def gather(self, indices: tf.Tensor) -> Batch:
         """Return examples as a batch.
 
-        Pure, and made of TensorFlow ops only: works eagerly, in `tf.data` and in a traced loop.
+        Pure: the same rows give the same bits, eagerly, in `tf.data` and in a traced loop. Made of TensorFlow ops,
+        which may call Python or read files where the source says `host_only`.
 
         Args:
             indices: int64 [n], rows in [0, size).
@@ -101,6 +107,11 @@ class ArraySource:
             found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
             raise UserError(f"Received targets: {found}; expected integers [{self.size}]. Give the class of each row.")
         return np.array(targets.numpy(), np.int64)
+
+    @property
+    def host_only(self) -> bool:
+        """Return False: tensors are gathered wherever they lie."""
+        return False
 
     def gather(self, indices: tf.Tensor) -> Batch:
         """Return the transformed rows.

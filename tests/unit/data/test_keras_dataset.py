@@ -1,7 +1,8 @@
-"""MNIST from a file or from Keras; every bad file ends in one clear line."""
+"""Sets of Keras from a file or from its cache; every bad file ends in one clear line."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 import re
@@ -14,11 +15,16 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from recipes.data.mnist import mnist
+from recipes.data import keras_cache
+from recipes.data.keras_dataset import SETS, keras_dataset
 from trainer.errors import UserError
 from trainer.input.batches import EvaluationBatches
 
-CONFIG = Path(__file__).parents[3] / "configs" / "data" / "mnist.yaml"
+CONFIGS = Path(__file__).parents[3] / "configs" / "data"
+
+
+def mnist(**settings):
+    return keras_dataset(name="mnist", **settings)
 
 
 def make_arrays(train=120, test=40):
@@ -105,21 +111,86 @@ def test_the_path_may_be_relative_or_start_at_home(tmp_path, monkeypatch):
     assert mnist(path="~/mnist.npz", validation_size=20).train.size == 100
 
 
-def test_without_a_path_keras_gives_the_arrays(monkeypatch):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Let Keras keep its files in an empty folder, and pin nothing but one small file for each set."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    monkeypatch.setattr(keras_cache, "_folders", lambda: [folder])
+    pin = hashlib.sha256(b"archive").hexdigest()
+    monkeypatch.setattr(keras_cache, "PINS", {name: {f"{name}.archive": pin} for name in SETS})
+    return folder
+
+
+def loads(monkeypatch, name, arrays, file):
+    """Let `load_data` of a set leave a file and return arrays, as after a download; return its calls."""
+    calls = []
+
+    def load_data(**options):
+        calls.append(options)
+        file.write_bytes(b"archive")
+        return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+
+    monkeypatch.setattr(getattr(keras.datasets, name), "load_data", load_data)
+    return calls
+
+
+def colour_arrays(train=240, test=40, classes=10):
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, size in (("train", train), ("test", test)):
+        arrays[f"x_{part}"] = generator.integers(0, 256, (size, 32, 32, 3), np.uint8)
+        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)[:, None]  # as Keras gives CIFAR's
+    return arrays
+
+
+def test_without_a_path_keras_gives_the_arrays(monkeypatch, cache):
     arrays = make_arrays()
-    loaded = (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
-    monkeypatch.setattr(keras.datasets.mnist, "load_data", lambda: loaded)
+    loads(monkeypatch, "mnist", arrays, cache / "mnist.archive")
     data = mnist(validation_size=20)
     np.testing.assert_array_equal(first_batch(data.test)["targets"], arrays["y_test"])
     assert data.train.size == 100
 
 
-def test_a_failed_download_says_how_to_give_a_file(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "module", "options", "classes", "named"),
+    [
+        ("fashion_mnist", "fashion_mnist", {}, 10, "Ankle boot"),
+        ("cifar10", "cifar10", {}, 10, "truck"),
+        ("cifar100", "cifar100", {"label_mode": "fine"}, 100, None),
+        ("cifar100_coarse", "cifar100", {"label_mode": "coarse"}, 20, None),
+    ],
+)
+def test_every_set_has_its_shape_and_its_classes(monkeypatch, cache, name, module, options, classes, named):
+    arrays = make_arrays() if name == "fashion_mnist" else colour_arrays(classes=classes)
+    calls = loads(monkeypatch, module, arrays, cache / f"{module}.archive")
+    data = keras_dataset(name=name, validation_size=20)
+    assert calls == [options]
+    assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
+    assert (data.class_names[-1] if data.class_names else None) == named
+    np.testing.assert_array_equal(first_batch(data.test)["targets"], arrays["y_test"].reshape(-1))
+    expected = arrays["x_test"].reshape(-1, *SETS[name].shape) / 127.5 - 1
+    np.testing.assert_allclose(first_batch(data.test)["inputs"], expected, atol=1e-6)
+
+
+def test_another_set_than_mnist_may_come_from_a_file_too(tmp_path):
+    np.savez(tmp_path / "cifar.npz", **colour_arrays())
+    data = keras_dataset(name="cifar10", path=str(tmp_path / "cifar.npz"), validation_size=20)
+    assert (data.train.size, data.input_shape) == (220, (32, 32, 3))
+
+
+def test_an_unknown_set_is_refused():
+    with pytest.raises(UserError, match="Unknown data.name 'cifar'. Did you mean 'cifar10'"):
+        keras_dataset(name="cifar")
+
+
+def test_a_failed_download_says_how_to_give_a_file(monkeypatch, cache):
     def fail():
         raise Exception("URL fetch failure on mnist.npz:\n no route")  # what Keras raises
 
     monkeypatch.setattr(keras.datasets.mnist, "load_data", fail)
-    assert re.search(r"could not be downloaded .*no route.*data\.path=", message_of())
+    assert re.search(r"could not be loaded .*no route.*check the connection.*data\.path=<mnist.npz>", message_of())
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -198,11 +269,16 @@ def test_a_validation_size_out_of_range_is_refused(tmp_path, size):
     assert "expected an integer in 1..119" in message_of(path=write(tmp_path), validation_size=size)
 
 
-def test_the_config_lists_every_argument_with_its_default():
-    config = yaml.safe_load(CONFIG.read_text())
-    assert config.pop("_target_") == "recipes.data.mnist.mnist"
-    assert config == {name: p.default for name, p in inspect.signature(mnist).parameters.items()}
-    assert CONFIG.read_text().startswith("# ")
+@pytest.mark.parametrize(("file", "name"), [("mnist", "mnist"), ("keras_dataset", "???")])
+def test_the_configs_list_arguments_with_their_defaults(file, name):
+    text = (CONFIGS / f"{file}.yaml").read_text()
+    config = yaml.safe_load(text)
+    assert config.pop("_target_") == "recipes.data.keras_dataset.keras_dataset"
+    assert config.pop("name") == name
+    defaults = {key: each.default for key, each in inspect.signature(keras_dataset).parameters.items()}
+    del defaults["name"]
+    assert config == defaults
+    assert text.startswith("# ")
 
 
 @pytest.mark.skipif("HOOKLINE_MNIST" not in os.environ, reason="set HOOKLINE_MNIST to the path of MNIST as an npz")

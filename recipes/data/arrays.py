@@ -1,0 +1,197 @@
+"""Anybody's own arrays: an npz file or npy files, also larger than memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from recipes.data.array_files import INPUTS, TARGETS, ArrayFiles, find_arrays
+from recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
+from recipes.data.host_rows import HostRows
+from recipes.data.input_form import InputForm, input_form
+from recipes.data.machine_memory import is_held
+from recipes.data.npy_rows import NpyRows, open_npy
+from trainer.errors import UserError
+from trainer.input.checks import check_lengths, check_shape
+from trainer.input.data import Data
+from trainer.input.source import ArraySource, Source
+
+MEND = "set data.{name} to the array that holds them."
+NEEDED_BY = {"groups": "group", "keys": "hash"}
+"""The way to split that looks at a column."""
+ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What the two arrays of a part are called."""
+
+    inputs: str
+    targets: str
+
+
+def arrays(
+    *,
+    path: str,
+    targets: str | None = None,
+    scale: str = "auto",
+    channels: str = "auto",
+    classes: int | None = None,
+    class_names: list[str] | None = None,
+    cache: str = "auto",
+    validation: float | int = 0.1,
+    test: float | int = 0.2,
+    split: str = "stratified",
+    groups: str | None = None,
+    keys: str | None = None,
+    seed: int = 0,
+) -> Data:
+    """Return the examples of an npz file, of npy files in a folder, or of a pair of npy files.
+
+    The arrays (in a folder: the files) are called x_train and y_train, and x_validation, y_validation, x_test, y_test
+    where there are such (x_val and x_valid are taken, too); or inputs and targets. What has no arrays of its own is
+    taken from the training examples.
+
+    Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
+    In memory, all are checked to be finite; those that stay in their file are checked when they are read.
+
+    Args:
+        path: an npz file; a folder of npy files; or an npy file of inputs.
+        targets: npy file of the labels beside an npy file of inputs.
+        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
+        channels: "auto", "last", "first" or "none"; see `input_form`.
+        classes: number of classes; null: the largest label and one.
+        class_names: what each class is called, by label; null for none.
+        cache: "memory"; "none" reads the rows of each batch from the npy file; "auto" is "memory" up to 1 GiB.
+        validation: share (0.1) or number (5000) of training examples held out where there is no x_validation.
+        test: likewise where there is no x_test.
+        split: how: "stratified", "random", "group" or "hash"; see `hold_out`.
+        groups: for "group", the array with the group of each training example; beside a pair of npy files its path.
+        keys: for "hash", likewise the array of what they are called.
+        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
+
+    Returns:
+        Data with "inputs" float32 [n, ...] and "targets" int64 [n].
+
+    Raises:
+        UserError: no such array, one that cannot be read or held, bad inputs or labels, or a setting out of range.
+    """
+    _check_options(split, groups=groups, keys=keys)
+    files = find_arrays(path, targets)
+    names = _names(files)
+    labels = {part: _labels(files, each.targets) for part, each in names.items()}
+    count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
+    sources, form = _sources(files, names, labels, cache=cache, scale=scale, channels=channels)
+    amounts = {"validation": validation, "test": test}
+    lacking = {part: amount for part, amount in amounts.items() if part not in names}
+    columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
+    rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
+    shape, called = form.shape, tuple(class_names or ())
+    return data_of_parts(files.path.stem, sources, rows, input_shape=shape, classes=count, class_names=called)
+
+
+def _check_options(split: str, **columns: str | None) -> None:
+    check_split(split)
+    for name, value in columns.items():
+        if value is not None and split != NEEDED_BY[name]:
+            raise UserError(
+                f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
+                f"data.split={NEEDED_BY[name]}. Set that, or data.{name}=null."
+            )
+
+
+def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:
+    return lambda: None if name is None else files.named(name, f"data.{option}")
+
+
+def _names(files: ArrayFiles) -> dict[str, _Names]:
+    """Return the names of the arrays of every part that there is; "train" first."""
+    if INPUTS in files.sizes or TARGETS in files.sizes:
+        _require(files, INPUTS, TARGETS)
+        return {"train": _Names(INPUTS, TARGETS)}
+    names: dict[str, _Names] = {}
+    for part, aliases in ALIASES.items():
+        for alias in aliases:
+            pair = _Names(f"x_{alias}", f"y_{alias}")
+            if part != "train" and pair.inputs not in files.sizes and pair.targets not in files.sizes:
+                continue
+            _require(files, pair.inputs, pair.targets)
+            if part in names:
+                raise UserError(
+                    f"'{files.path}' holds {names[part].inputs} and {pair.inputs}; expected one of them. Remove one."
+                )
+            names[part] = pair
+    return names
+
+
+def _require(files: ArrayFiles, *names: str) -> None:
+    missing = [name for name in names if name not in files.sizes]
+    if missing:
+        raise UserError(
+            f"'{files.path}' holds {', '.join(files.sizes) or 'no array'}; expected x_train and y_train (and x_test, "
+            f"y_test, x_validation, y_validation where there are such), or inputs and targets. Add {missing[0]}."
+        )
+
+
+def _labels(files: ArrayFiles, name: str) -> np.ndarray:
+    labels = files.load(name)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    check_lengths(labels, labels, files.label(name))
+    return labels
+
+
+def _are_held(files: ArrayFiles, names: Mapping[str, _Names], cache: str) -> bool:
+    held = is_held(cache, sum(files.sizes[part.inputs] for part in names.values()))
+    if files.is_npz and cache == "none":
+        raise UserError(
+            f"data.cache=none received for '{files.path}', an npz, of which no single rows can be read; expected npy "
+            "files. Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
+        )
+    return held or files.is_npz
+
+
+def _sources(
+    files: ArrayFiles,
+    names: Mapping[str, _Names],
+    labels: Mapping[str, np.ndarray],
+    *,
+    cache: str,
+    scale: str,
+    channels: str,
+) -> tuple[dict[str, Source], InputForm]:
+    """Return the source of every part, and the one form that all inputs have."""
+    held = _are_held(files, names, cache)
+    sources: dict[str, Source] = {}
+    first: InputForm | None = None
+    for name, part in names.items():
+        where = files.label(part.inputs)
+        inputs = files.load(part.inputs) if held else open_npy(files.files[part.inputs])
+        check_lengths(inputs, labels[name], where)
+        form = input_form(inputs.shape[1:], inputs.dtype, scale=scale, channels=channels, where=where)
+        first = first or form
+        check_shape(inputs, first.stored, where)
+        if form.pixels != first.pixels:
+            raise UserError(
+                f"{where}: inputs of dtype {form.dtype} beside {first.dtype} to train on, of which one would be scaled "
+                "and the other not; expected one dtype. Convert them, or set data.scale."
+            )
+        if held:
+            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name].astype(np.int64)}
+            sources[name] = ArraySource(columns, form.transform)
+        else:
+            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, labels[name])
+    assert first is not None  # there is always a training part
+    return sources, first
+
+
+def _rows_of(stored: NpyRows, form: InputForm, labels: np.ndarray) -> HostRows:
+    def read(rows: np.ndarray) -> dict[str, np.ndarray]:
+        inputs = stored.read(rows)
+        form.check_rows(inputs, rows, f"'{stored.path}'")
+        return {"inputs": inputs}
+
+    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype)}, labels, form.transform)

@@ -1,0 +1,184 @@
+"""Sets of TensorFlow Datasets, read at random; the package is optional."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from recipes.data.custom import PARTS, Plan, read_data
+from recipes.data.example_reader import ExampleReader
+from recipes.data.hold_out import check_split
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+from trainer.input.data import Data
+
+PACKAGE = "tensorflow_datasets"
+INSTALL = "pip install tensorflow-datasets array-record"
+FORMAT = "array_record"
+RESIZE = "Set data.image_size to bring all to one size."
+SPLITS = ("stratified", "random")
+
+
+def tfds(
+    *,
+    name: str,
+    data_dir: str | None = None,
+    inputs: str = "image",
+    targets: str = "label",
+    parts: list[str] | None = None,
+    image_size: int | list[int] | None = None,
+    scale: str = "auto",
+    channels: str = "auto",
+    cache: str = "auto",
+    threads: int = 8,
+    validation: float | int = 0.1,
+    test: float | int = 0.2,
+    split: str = "stratified",
+    seed: int = 0,
+) -> Data:
+    """Return a set of TensorFlow Datasets, which downloads and prepares it once.
+
+    Its splits "train", "validation" and "test" are used where it has them; what it has not is taken from the training
+    examples. It is prepared as ArrayRecord files, of which single rows can be read.
+
+    Args:
+        name: of the set, such as "cifar10" or "tf_flowers:3.0.1".
+        data_dir: where it is kept; null for its default.
+        inputs: feature that is the network's input.
+        targets: feature that is the class.
+        parts: which of its splits to use, such as [train, validation] where its test has no labels; null for all.
+        image_size: pixels a side, or [height, width]: images are resized to cover it, and their middle is cut out.
+        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
+        channels: "last", "first", "none" or "auto"; see `input_form`.
+        cache: "memory" decodes all once, before training; "none" each batch; "auto" is "memory" up to 1 GiB.
+        threads: that read examples.
+        validation: share (0.1) or number (5000) of training examples held out where there is no such split.
+        test: likewise.
+        split: how: "stratified" or "random".
+        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
+
+    Returns:
+        Data with "inputs" float32 [n, ...] and "targets" int64 [n], and the names of the classes where there are such.
+
+    Raises:
+        UserError: the package is missing, it refuses the name, the features or splits are not the set's, examples
+            differ from the first, or a setting out of range.
+    """
+    _check_split(split)
+    size = _size(image_size)
+    given = _open(name, data_dir)
+    chosen = _chosen(name, given, parts)
+    features = given["train"].dataset_info.features
+    _check_features(features, inputs, targets)
+    # Labels are read without decoding the images beside them.
+    bare = _open(name, data_dir, decoders={inputs: _package().decode.SkipDecoding()})
+    readers = {}
+    for part in chosen:
+        examples = _Examples(given[part], bare[part], inputs, targets, size)
+        readers[part] = ExampleReader(examples, threads=threads, name=f"{name}, {part}", alike=RESIZE)
+    classes, names = _classes(features[targets])
+    plan = Plan({"validation": validation, "test": test}, split, seed, classes, names, cache, scale, channels)
+    return read_data(name, readers, plan)
+
+
+class _Examples:
+    """Examples of one split, as `ExampleReader` takes them."""
+
+    def __init__(self, source: Any, bare: Any, inputs: str, targets: str, size: tuple[int, int] | None) -> None:
+        self._source, self._bare = source, bare
+        self._inputs, self._targets, self._size = inputs, targets, size
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, Any]:
+        example = self._source[row]
+        values = np.asarray(example[self._inputs])
+        return (values if self._size is None else _resized(values, self._size)), example[self._targets]
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.array([int(self._bare[row][self._targets]) for row in range(len(self._bare))], np.int64)
+
+
+def _check_split(split: str) -> None:
+    check_split(split)
+    if split not in SPLITS:
+        raise UserError(f"data.split={split} received with data=tfds; expected {' or '.join(SPLITS)}. Choose one.")
+
+
+def _check_features(features: Mapping[str, Any], inputs: str, targets: str) -> None:
+    for option, feature in (("data.inputs", inputs), ("data.targets", targets)):
+        if feature not in features:
+            raise unknown_name(option, feature, features)
+
+
+def _classes(label: Any) -> tuple[int | None, tuple[str, ...]]:
+    """Return the number of classes and their names, as far as a feature knows them."""
+    return getattr(label, "num_classes", None), tuple(getattr(label, "names", None) or ())
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module(PACKAGE)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"data=tfds needs TensorFlow Datasets, and {error.name} is missing. Install: {INSTALL}."
+        ) from error
+
+
+def _open(name: str, data_dir: str | None, **options: Any) -> dict[str, Any]:
+    """Return the sources of all splits by name."""
+    package = _package()
+    try:
+        found = package.data_source(name, data_dir=data_dir, builder_kwargs={"file_format": FORMAT}, **options)
+    except ModuleNotFoundError as error:
+        raise UserError(f"TensorFlow Datasets needs {error.name or error} for '{name}'. Install: {INSTALL}.") from error
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise UserError(
+            f"TensorFlow Datasets cannot open '{name}' ({type(error).__name__}: {reason}). Check data.name and "
+            "data.data_dir; a set is downloaded once, which takes a connection."
+        ) from error
+    return {str(part): source for part, source in found.items()}
+
+
+def _chosen(name: str, given: dict[str, Any], parts: list[str] | None) -> list[str]:
+    there = [part for part in PARTS if part in given]
+    for part in parts or ():
+        if part not in there:
+            raise unknown_name("split in data.parts", part, there)
+    chosen = there if parts is None else [part for part in there if part in parts]
+    if "train" not in chosen:
+        raise UserError(
+            f"The TensorFlow Dataset '{name}' is used with {', '.join(chosen) or 'none'} of its splits "
+            f"{', '.join(given)}; expected train among them. Choose another set, or mend data.parts."
+        )
+    return chosen
+
+
+def _size(image_size: Any) -> tuple[int, int] | None:
+    if image_size is None:
+        return None
+    sides = image_size if isinstance(image_size, list) else [image_size] * 2
+    if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
+        raise UserError(
+            f"Received data.image_size={image_size!r}; expected a number of pixels, [height, width] or null."
+        )
+    return sides[0], sides[1]
+
+
+def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return an image uint8 [height, width, channels] resized to cover a size, with its middle cut out."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+        raise UserError(
+            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size; expected uint8 images "
+            "[height, width, 1 or 3]. Set data.image_size=null"
+        )
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    fitted = np.asarray(ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BILINEAR))
+    return fitted[..., None] if pixels.shape[2] == 1 else fitted
