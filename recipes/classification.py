@@ -16,6 +16,7 @@ class Classification(Objective):
 
     name = "classification"
     changes = ("model",)
+    class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, label_smoothing: float = 0.0) -> None:
         """Set the loss.

@@ -34,6 +34,7 @@ class DomainAdaptation(Objective):
 
     name = "domain_adaptation"
     changes = ("model",)
+    class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, domain_weight: float = 1.0) -> None:
         """Set the loss.

@@ -94,12 +94,15 @@ class Objective(ABC):
         name: unique among the objectives of a run.
         changes: names of the networks whose variables this objective may change. Others it runs with all that they
             have, and leaves alone: weights, moving statistics, seed state and optimizer.
+        class_losses: names of its losses that are one for each example, [batch], of the class in "targets" or of the
+            classes in "target_shares"; `trainer.class_weights` weighs them.
         updates: how many times a step runs this objective, one run after the other, each on its own equal part of the
             batch (n_critic of a GAN). Metrics are averages over the runs.
     """
 
     name: str = "objective"
     changes: tuple[str, ...] = ("model",)
+    class_losses: tuple[str, ...] = ()
     updates: int = 1
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from hooks.monitors.console import open_console
 from hooks.options import check_flag
 from trainer.hook import HostHook
-from trainer.run.results import format_bytes, format_seconds, format_value, metric_rows
+from trainer.run.results import format_bytes, format_seconds, format_share, format_value, metric_rows
 
 if TYPE_CHECKING:
     from trainer.run.control import Run
@@ -92,6 +92,10 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "seconds" in summary:
         speed = f", {summary['images_per_second']:,.0f} images/s" if summary.get("images_per_second") else ""
         lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
+    verdict = summary.get("input") or {}
+    if verdict.get("waiting_share") is not None:
+        waited = f"{format_share(verdict['waiting_share'])} of the training time spent waiting for batches"
+        lines.append(("input", " ".join([f"{waited}.", verdict["advice"]] if verdict.get("advice") else [waited])))
     return lines
 
 

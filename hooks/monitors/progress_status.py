@@ -47,8 +47,14 @@ class ProgressStatus:
         return f"step {run.step}/{run.total_steps}, epoch {run.epoch:.1f}/{epochs:.1f}"
 
     def speed(self) -> str:
-        """Return speed and time left, such as "12,345 images/s, 0:31 left"; empty while they are unknown."""
+        """Return speed, fill of the queue and time left, such as "12,345 images/s, queue 8/8, 0:31 left".
+
+        What is unknown is left out, and the queue where there is none: it shows how many batches lay ready when the
+        latest chunk ended, of how many that fit. A queue that stays empty holds the training up.
+        """
         parts = [f"{self.run.images_per_second:,.0f} images/s"] if self.run.images_per_second else []
+        if self.run.queue is not None:
+            parts.append("queue {}/{}".format(*self.run.queue))
         left = self.seconds_left()
         if left is not None and self.run.step < self.run.total_steps:
             parts.append(f"{format_seconds(left)} left")

@@ -18,7 +18,8 @@ ROOT_KEYS = (
     "augment, data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
 )
 TRAINER_KEYS = (
-    "trainer.accumulation_steps, trainer.batch_size, trainer.classes_per_batch, trainer.compile, trainer.epochs, "
+    "trainer.accumulation_steps, trainer.batch_size, trainer.class_sampling, trainer.class_weights, "
+    "trainer.classes_per_batch, trainer.compile, trainer.epochs, "
     "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, "
     "trainer.placement, trainer.report_every_steps, trainer.steps, trainer.threads"
 )
@@ -179,6 +180,21 @@ RANGES = {
     "trainer.compile=of": "trainer.compile=of received. Did you mean 'off'? Expected one of: auto, on, off.",
     "trainer.monitor_mode=maximum": "trainer.monitor_mode=maximum received. Did you mean 'max'? "
     "Expected one of: max, min.",
+    "trainer.class_weights=balancd": "trainer.class_weights=balancd received. Did you mean 'balanced'? Expected null, "
+    "balanced, or for each class a weight of at least 0, such as {0:2.0}.",
+    "trainer.class_weights={3:-1}": "trainer.class_weights={3:-1} received. Expected a weight of at least 0, such as "
+    "{0:2.0}.",
+    "trainer.class_weights=[1,2]": "trainer.class_weights=[1,2] received. Expected null, balanced, or for each class a "
+    "weight of at least 0, such as {0:2.0}.",
+    "trainer.class_sampling={3:1}": "trainer.class_sampling={3:1} received. Expected a share above 0 and below 1, such "
+    "as {0:0.5}.",
+    "trainer.class_sampling={3:0}": "trainer.class_sampling={3:0} received. Expected a share above 0 and below 1, such "
+    "as {0:0.5}.",
+    "trainer.class_sampling=balanced trainer.classes_per_batch=8": "trainer.class_sampling=balanced and "
+    "trainer.classes_per_batch=8 received: both say which classes a batch holds. Expected one, the other null.",
+    "trainer.class_weights=balanced trainer.classes_per_batch=8": "trainer.class_weights=balanced received with "
+    "trainer.classes_per_batch=8, which changes how often classes come: the weights would correct it a second time. "
+    "Expected one of them, or weights by class.",
     "trainer.classes_per_batch=1": "trainer.classes_per_batch=1 received. Expected at least 2.",
     "trainer.batch_size=64 trainer.classes_per_batch=10": "trainer.batch_size=64 is no multiple of "
     "trainer.classes_per_batch=10. Expected equally many examples of each class: use trainer.batch_size=60 or "

@@ -27,6 +27,8 @@ def section(help_text: str, **limits: Any) -> Any:
     return field(default_factory=dict, metadata={"help": help_text, **limits})
 
 
+BALANCED = "balanced"
+"""In place of a number for each class: as makes up for their sizes."""
 NAMED = {"hooks": "hook", "augment": "augmentation"}
 """Sections that hold parts by name (+hooks=<name> adds, hooks.<name>=null removes), and what a part of each is."""
 
@@ -40,6 +42,12 @@ class TrainerConfig:
     batch_size: int = setting(64, "training examples a step", minimum=1)
     classes_per_batch: int | None = setting(
         None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
+    )
+    class_sampling: Any = setting(
+        None, "balanced, or the share of each class among the examples drawn, such as {0: 0.5}; null: as they come"
+    )
+    class_weights: Any = setting(
+        None, "balanced, or how much the loss of each class weighs, such as {0: 2.0}; null: all alike"
     )
     accumulation_steps: int = setting(
         1, "micro batches of a step, one after the other; a divisor of batch_size", minimum=1

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.config.resolve import check_path
-from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
+from trainer.config.schema import BALANCED, NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import fits, show
 from trainer.errors import UserError, did_you_mean
 
@@ -27,6 +27,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_fields(TrainerConfig, config["trainer"], "trainer.")
     _check_duration(config["trainer"])
     _check_classes_per_batch(config["trainer"])
+    _check_class_numbers(config["trainer"])
     _check_accumulation(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
@@ -86,6 +87,36 @@ def _check_classes_per_batch(trainer: Mapping[str, Any]) -> None:
             f"trainer.batch_size={size} is no multiple of trainer.classes_per_batch={classes}. "
             f"Expected equally many examples of each class: use {multiples}, or another number of classes."
         )
+
+
+def _check_class_numbers(trainer: Mapping[str, Any]) -> None:
+    _check_numbers("class_weights", trainer["class_weights"], "a weight of at least 0, such as {0:2.0}", math.inf)
+    _check_numbers("class_sampling", trainer["class_sampling"], "a share above 0 and below 1, such as {0:0.5}", 1.0)
+    orders = {key: trainer[key] for key in ("class_sampling", "classes_per_batch") if trainer[key] is not None}
+    if len(orders) > 1:
+        received = " and ".join(f"trainer.{key}={show(value)}" for key, value in orders.items())
+        raise UserError(f"{received} received: both say which classes a batch holds. Expected one, the other null.")
+    if orders and trainer["class_weights"] == BALANCED:
+        (key, value), *_ = orders.items()
+        raise UserError(
+            f"trainer.class_weights=balanced received with trainer.{key}={show(value)}, which changes how often "
+            "classes come: the weights would correct it a second time. Expected one of them, or weights by class."
+        )
+
+
+def _check_numbers(name: str, setting: Any, expected: str, limit: float) -> None:
+    """Check a setting that is null, "balanced" or a mapping from classes to numbers."""
+    if setting is None or setting == BALANCED:
+        return
+    if not isinstance(setting, Mapping) or not setting:
+        hint = did_you_mean(setting, (BALANCED,)) if isinstance(setting, str) else ""
+        raise UserError(
+            f"trainer.{name}={show(setting)} received.{hint} Expected null, {BALANCED}, or for each class {expected}."
+        )
+    for label, value in setting.items():
+        within = fits(value, float) and 0 <= value < limit and (value > 0 or limit == math.inf)
+        if not within:
+            raise UserError(f"trainer.{name}={{{label}:{show(value)}}} received. Expected {expected}.")
 
 
 def _check_accumulation(trainer: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.errors import UserError, unknown_name
@@ -13,11 +14,14 @@ from trainer.input.checks import is_whole_number
 from trainer.input.data import Split
 from trainer.input.draws import example_seeds
 from trainer.input.order import epoch_permutation
+from trainer.input.sampled import SampledOrder
 from trainer.input.source import HOST, Source
 from trainer.objective import Batch
 
 DEVICE_BYTES = 2**30
 """Placement "auto" holds sets smaller than this many bytes on the device."""
+QUEUE = 8
+"""Batches that placement "host" keeps ready, beside those that are being made."""
 
 
 class TrainingBatches:
@@ -27,7 +31,10 @@ class TrainingBatches:
     also where the batch does not divide the split. Such a batch holds the end of one epoch and the start of the next.
 
     With `classes_per_batch` a batch holds so many classes with equally many examples each, as `BalancedOrder` chooses
-    them. An epoch is then a number of steps only: as many as it takes to draw as many examples as the split has.
+    them. An epoch is then a number of steps only: as many as it takes to draw as many examples as the split has. So it
+    is with `class_shares`, where classes come in these shares, as `SampledOrder` draws them.
+
+    Replicas share a batch: each takes its own slice of the one order, which is the same for any number of them.
 
     Attributes:
         split: what is drawn from.
@@ -45,6 +52,7 @@ class TrainingBatches:
         seed: int,
         placement: str = "auto",
         classes_per_batch: int | None = None,
+        class_shares: np.ndarray | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
         """Take a split.
@@ -55,6 +63,8 @@ class TrainingBatches:
             seed: of the order; the run's seed.
             placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
             classes_per_batch: how many classes a batch holds, a divisor of the batch size; None for as they come.
+            class_shares: share of each class among the examples drawn, [classes]; None for as they come. Not beside
+                `classes_per_batch`.
             augmentation: changes the examples of every batch at random; None to leave them as they are.
 
         Raises:
@@ -71,10 +81,8 @@ class TrainingBatches:
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
-        self._order: Callable[[tf.Tensor], tf.Tensor] = self._shuffled
-        if classes_per_batch is not None:
-            labels = split.source.labels[split.indices]
-            self._order = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch_size, seed=seed)
+        self._order = self._ordered(classes_per_batch, class_shares)
+        self._made: tf.Variable | None = None
         self.augmentation = augmentation
         if augmentation is not None:
             augmentation.check(self.read(tf.constant(split.indices[:batch_size])))
@@ -92,21 +100,53 @@ class TrainingBatches:
         """
         return -(-epoch * self.split.size // self.batch_size)
 
-    def indices(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the rows of the source that make up the batch of a step: int64 [batch].
+    def indices(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> tf.Tensor:
+        """Return the rows of the source that make up a replica's slice of the batch of a step.
+
+        The slices of all replicas, one after the other, are the batch that one replica alone would get.
 
         Args:
             step: int64 scalar, batches drawn before this one.
+            replica: which one, 0 .. replicas - 1.
+            replicas: how many share the batch; a divisor of the batch size.
+
+        Returns:
+            int64 [batch / replicas].
+
+        Raises:
+            UserError: the batch cannot be shared by so many.
         """
+        places = self._places(replica, replicas)
         with tf.device(HOST):
-            return tf.gather(self._rows, self._order(step))
+            return tf.gather(self._rows, self._order(step * self.batch_size + places))
 
-    def _shuffled(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the positions in the split that a step draws when classes do not count: int64 [batch]."""
-        position = step * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
-        return epoch_permutation(position, self.split.size, self.seed)
+    def _places(self, replica: tf.Tensor | int, replicas: int) -> tf.Tensor:
+        """Return which places of a batch a replica has: int64 [batch / replicas]."""
+        if not is_whole_number(replicas) or replicas < 1 or self.batch_size % replicas:
+            raise UserError(
+                f"Received {replicas} replicas for a batch of {self.batch_size} examples; expected a divisor of it, so "
+                "that each gets equally many."
+            )
+        each = self.batch_size // replicas
+        with tf.device(HOST):
+            return tf.cast(replica, tf.int64) * each + tf.range(each, dtype=tf.int64)
 
-    def batch(self, step: tf.Tensor) -> Batch:
+    def _ordered(self, classes_per_batch: int | None, shares: np.ndarray | None) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Return the order: a function from positions in an endless run of batches to positions in the split."""
+        size, seed = self.split.size, self.seed
+        if classes_per_batch is None and shares is None:
+            return lambda position: epoch_permutation(position, size, seed)
+        labels = self.split.source.labels[self.split.indices]
+        if classes_per_batch is None:
+            assert shares is not None
+            return SampledOrder(labels, shares=shares, seed=seed)
+        if shares is not None:
+            raise UserError("Received classes_per_batch and class_shares; expected one of them.")
+        batch = self.batch_size
+        balanced = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch, seed=seed)
+        return lambda position: tf.gather(balanced(position[0] // batch), position % batch)
+
+    def batch(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> Batch:
         """Return the batch of a step: a pure function of (seed, step).
 
         Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits. Inside a function
@@ -114,25 +154,31 @@ class TrainingBatches:
 
         Args:
             step: int64 scalar, batches drawn before this one.
+            replica: see `indices`.
+            replicas: see `indices`. Each replica gets the draws of its places in the whole batch. An augmentation that
+                mixes examples mixes those of a slice.
 
         Returns:
             What the source gives, each [batch, ...], and "index": int64 [batch], the rows in the source; then changed
             by the augmentation.
         """
-        return self.drawn(self.indices(step), step)
+        indices = self.indices(step, replica=replica, replicas=replicas)
+        return self.drawn(indices, step, self._places(replica, replicas))
 
-    def drawn(self, indices: tf.Tensor, step: tf.Tensor) -> Batch:
+    def drawn(self, indices: tf.Tensor, step: tf.Tensor, places: tf.Tensor | None = None) -> Batch:
         """Return rows as they would be if the batch of a step held them; the draws are those of the step.
 
         Args:
             indices: int64 [n], rows of the source.
             step: int64 scalar, batches drawn before this one.
+            places: int64 [n], where they stand in the batch; None for 0 .. n - 1.
         """
         batch = self.read(indices)
         if self.augmentation is None:
             return batch
-        positions = tf.range(tf.size(indices, tf.int64), dtype=tf.int64)
-        return self.augmentation(batch, example_seeds(self.seed, step, positions))
+        if places is None:
+            places = tf.range(tf.size(indices, tf.int64), dtype=tf.int64)
+        return self.augmentation(batch, example_seeds(self.seed, step, places))
 
     def read(self, indices: tf.Tensor) -> Batch:
         """Return rows as they are, with "index".
@@ -151,16 +197,36 @@ class TrainingBatches:
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
             pure = tf.autograph.experimental.do_not_convert(self.batch)
-            return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(tf.data.AUTOTUNE)
+            return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def iterator(self, start: int) -> Iterator[Batch]:
-        """Return a `tf.data` iterator over `dataset(start)`; a traced loop can take it as an argument.
+        """Return a `tf.data` iterator over `dataset(start)` with a queue; a traced loop can take it as an argument.
 
         Args:
             start: first step.
         """
+        with tf.init_scope(), tf.device(HOST):
+            made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
+
+        def counted(batch: Batch) -> Batch:
+            with tf.control_dependencies([made.assign_add(1)]):
+                return tf.nest.map_structure(tf.identity, batch)
+
         with tf.device(HOST):
-            return iter(self.dataset(start))
+            return iter(self.dataset(start).map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE))
+
+    def queue(self, step: int) -> tuple[int, int] | None:
+        """Return how many batches lie ready in the queue of the latest iterator, and how many there is room for.
+
+        Args:
+            step: first one whose batch has not been taken yet.
+
+        Returns:
+            None where there is no iterator.
+        """
+        if self._made is None:
+            return None
+        return min(max(int(self._made.numpy()) - step, 0), QUEUE), QUEUE
 
 
 class EvaluationBatches:

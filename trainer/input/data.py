@@ -49,7 +49,7 @@ class Split:
                 f"Split '{self.name}' names rows {indices.min()}..{indices.max()}; expected rows within "
                 f"0..{self.source.size - 1}. Make the indices from the source's size."
             )
-        repeated = indices.size - np.unique(indices).size
+        repeated = indices.size - np.count_nonzero(_named(self))
         if repeated:
             raise UserError(f"Split '{self.name}' repeats {repeated} rows; expected each once. Remove the repeats.")
 
@@ -108,7 +108,7 @@ class Data:
         for first, second in itertools.combinations((self.train, self.validation, self.test), 2):
             if first.source is not second.source:
                 continue
-            overlap = np.intersect1d(first.indices, second.indices).size
+            overlap = np.count_nonzero(_named(first)[second.indices])
             if overlap:
                 raise UserError(
                     f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
@@ -125,3 +125,10 @@ class Data:
                 "the source."
             )
         check_labels(labels[split.indices], self.classes, where, split.indices)
+
+
+def _named(split: Split) -> np.ndarray:
+    """Return which rows of its source a split names: bool [source.size]. A set of the rows would need to sort them."""
+    named = np.zeros(split.source.size, bool)
+    named[split.indices] = True
+    return named

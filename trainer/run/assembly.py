@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from trainer.config.build import bind, build
@@ -15,6 +16,7 @@ from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook, HostHook
 from trainer.input.augment import Augment, Augmentation
 from trainer.input.batches import EvaluationBatches, TrainingBatches
+from trainer.input.classes import Setting, class_shares, class_weights
 from trainer.input.data import Data, Split
 from trainer.network import Network
 from trainer.objective import Batch
@@ -120,7 +122,14 @@ def assemble(config: Config) -> Assembly:
     _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
     _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
     parts = settings["accumulation_steps"]
-    trainer = Trainer(recipe.networks, recipe.objectives, graph_hooks, seed=config["seed"], accumulation_steps=parts)
+    trainer = Trainer(
+        recipe.networks,
+        recipe.objectives,
+        graph_hooks,
+        seed=config["seed"],
+        accumulation_steps=parts,
+        class_weights=_class_weights(data, settings.get("class_weights")),
+    )
     loop = _trace_loop(trainer, training, settings["compile"])
     size, placement = settings["evaluation_batch_size"], settings["placement"]
     evaluated = {
@@ -139,8 +148,25 @@ def _training_batches(data: Data, settings: Config, seed: int, augments: list[Au
         seed=seed,
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
+        class_shares=_class_shares(data, settings.get("class_sampling")),
         augmentation=Augmentation(augments, classes=data.classes) if augments else None,
     )
+
+
+def _class_shares(data: Data, setting: Setting | None) -> np.ndarray | None:
+    if setting is None:
+        return None
+    return class_shares(setting, _training_labels(data), data.classes, data.class_names)
+
+
+def _class_weights(data: Data, setting: Setting | None) -> tf.Tensor | None:
+    if setting is None:
+        return None
+    return tf.constant(class_weights(setting, _training_labels(data), data.classes, data.class_names))
+
+
+def _training_labels(data: Data) -> np.ndarray:
+    return data.train.source.labels[data.train.indices]
 
 
 def _trace_loop(trainer: Trainer, training: TrainingBatches, mode: str) -> ChunkLoop:

@@ -121,7 +121,9 @@ class Run:
         step: steps made so far.
         train_seconds: wall time spent in training chunks, without the first step, evaluation and saving.
         timed_steps: steps made in that time.
+        waited_seconds: how much of that time the steps waited for their batches.
         first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
+        queue: batches that lay ready when the latest chunk ended, and how many there is room for; None without a queue.
         vetoes: names of the vetoes that held back the latest step; empty in good times.
         pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
@@ -143,7 +145,9 @@ class Run:
     step: int = 0
     train_seconds: float = 0.0
     timed_steps: int = 0
+    waited_seconds: float = 0.0
     first_step_seconds: float = 0.0
+    queue: tuple[int, int] | None = None
     vetoes: list[str] = field(default_factory=list)
     pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
     embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
@@ -160,3 +164,8 @@ class Run:
     def images_per_second(self) -> float:
         """Return training examples per second of training time."""
         return self.timed_steps * self.batch_size / self.train_seconds if self.train_seconds else 0.0
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Return the share of training time that was spent waiting for batches; None while no time was taken."""
+        return self.waited_seconds / self.train_seconds if self.train_seconds else None

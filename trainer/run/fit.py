@@ -24,6 +24,7 @@ from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
 
 SPEED = "time/images_per_second"
+WAITING = "time/waiting_share"
 
 
 def report_names(measures: Sequence[str], networks: Mapping[str, Network]) -> list[str]:
@@ -33,7 +34,7 @@ def report_names(measures: Sequence[str], networks: Mapping[str, Network]) -> li
         measures: names that the step measures.
         networks: of the run, by name.
     """
-    return [*measures, *_rate_names(networks).values(), SPEED]
+    return [*measures, *_rate_names(networks).values(), SPEED, WAITING]
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
@@ -69,6 +70,7 @@ class Fit:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     final: dict[str, float] = field(default_factory=dict)
     _step_seconds: float | None = None
+    _reported: tuple[float, float] = (0.0, 0.0)
     _warned: set[str] = field(default_factory=set)
 
     @property
@@ -140,7 +142,9 @@ class Fit:
         else:
             run.train_seconds += elapsed
             run.timed_steps += steps
+            run.waited_seconds += self.loop.waited
             self._step_seconds = elapsed / max(1, steps)
+        run.queue = None if run.training is None else run.training.queue(run.step)
 
     def _report(self) -> Report:
         values = self.loop.accumulators.read()
@@ -148,9 +152,20 @@ class Fit:
         for network, name in _rate_names(self.run.networks).items():
             values[name] = float(self.run.networks[network].optimizer.learning_rate)
         values[SPEED] = self.run.images_per_second
+        values |= self._waiting()
         self.final = values
         self._warn(values)
         return Report(self.run.step, "train", values)
+
+    def _waiting(self) -> dict[str, float]:
+        """Return the share of training time since the latest report that was spent waiting for batches, by name.
+
+        Without the first step, which set everything up; a report on it alone has no such value.
+        """
+        now = (self.run.waited_seconds, self.run.train_seconds)
+        waited, seconds = (new - old for new, old in zip(now, self._reported, strict=True))
+        self._reported = now
+        return {WAITING: waited / seconds} if seconds else {}
 
     def _warn(self, values: dict[str, float]) -> None:
         for hook in self.hooks:

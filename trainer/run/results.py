@@ -39,6 +39,15 @@ def format_seconds(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def format_share(share: float) -> str:
+    """Return a share as text, such as "12 %"; what is not nothing is never called 0 %.
+
+    Args:
+        share: in [0, 1].
+    """
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
+
+
 def short_name(name: str) -> str:
     """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "loss/total" reads "loss".
 

@@ -21,6 +21,7 @@ from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, make_directory
 from trainer.run.fit import Fit
+from trainer.run.input_verdict import judge_input
 from trainer.run.release import released_graphs
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
@@ -140,6 +141,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),
+        verdict=judge_input(fit.run, measure=failure is None),
     )
     write_summary(fit.run.directory, summary)
     closing_failures = fit.call_all("on_fit_end", fit.run, summary)

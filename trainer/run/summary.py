@@ -24,6 +24,7 @@ def build_summary(
     final: Mapping[str, float],
     test: Mapping[str, Any],
     hooks: Mapping[str, Mapping[str, Any]],
+    verdict: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return what summary.json holds. Its keys are stable and documented in the README.
 
@@ -37,6 +38,7 @@ def build_summary(
         final: the last training report's values.
         test: the test split's values with "weights"; empty when the run did not get there.
         hooks: what each hook adds, by name.
+        verdict: of the input, as `judge_input` returns it.
     """
     best = run.best
     return {
@@ -47,6 +49,7 @@ def build_summary(
         "epochs": round(run.epoch, 4),
         "seconds": round(seconds, 3),
         "images_per_second": round(run.images_per_second, 1),
+        "input": dict(verdict),
         "final": dict(final),
         "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
         "test": dict(test),

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.input.source import HOST
 from trainer.objective import Batch
 from trainer.step.audit import audit
 from trainer.step.metrics import Accumulators
 from trainer.step.python_errors import python_errors
 from trainer.step.trainer import Trainer
+from trainer.step.writes import READING_OPS
 
 BatchFunction = Callable[[tf.Tensor], Batch]
 
@@ -18,12 +20,17 @@ BatchFunction = Callable[[tf.Tensor], Batch]
 class ChunkLoop:
     """Trace and run chunks of steps. Building it traces and audits the step; nothing is trained yet.
 
+    The loop keeps the time that it waits for batches: from when a step has written all that it writes, until every
+    tensor of the next batch is there. Batches that were made ahead are there at once. An accelerator works behind the
+    host's back: there it is the time of the host, from when it has handed the step over.
+
     Attributes:
         trainer: builds the step.
         accumulators: the sums of the training metrics.
         veto_names: of the vetoes, in the order of the flags.
         xla: whether XLA compiles the step.
         graph: in which the step itself was traced.
+        waited: seconds that the latest chunk waited for batches.
     """
 
     def __init__(self, trainer: Trainer, batch: BatchFunction, *, xla: bool) -> None:
@@ -42,6 +49,7 @@ class ChunkLoop:
         self.accumulators = Accumulators()
         self.veto_names: list[str] = []
         self.xla = xla
+        self.waited = 0.0
         self._batch = batch
         self._step = tf.function(self._traced_step, autograph=False, jit_compile=True) if xla else self._traced_step
         scalar = tf.TensorSpec([], tf.int64)
@@ -66,7 +74,8 @@ class ChunkLoop:
             Steps made since the start of the run, and the names of the vetoes that held back the next one.
         """
         with python_errors():
-            step, flags = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
+            step, flags, waited = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
+        self.waited = float(waited)
         raised = [name for name, flag in zip(self.veto_names, flags.numpy(), strict=True) if flag]
         return int(step) - bool(raised), raised
 
@@ -80,17 +89,41 @@ class ChunkLoop:
         flags = tf.stack(list(result.vetoes.values())) if result.vetoes else tf.zeros([0], tf.bool)
         return sums, flags
 
-    def _run(self, start: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _run(self, start: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         end = start + steps
 
-        def go_on(step: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
+        def go_on(step: tf.Tensor, flags: tf.Tensor, waited: tf.Tensor) -> tf.Tensor:
+            del waited
             return tf.logical_and(step < end, tf.logical_not(tf.reduce_any(flags)))
 
-        def body(step: tf.Tensor, flags: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def body(step: tf.Tensor, flags: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             del flags
-            sums, flags = self._step(step, self._batch(step))
+            # Each op takes its turn among those that are ready, so these dependencies keep the clock before the work.
+            asked = _time_after([waited])
+            with tf.control_dependencies([asked]):
+                batch = self._batch(tf.identity(step))
+            ready = _time_after(tf.nest.flatten(batch))
+            with tf.control_dependencies([ready]):
+                batch = tf.nest.map_structure(tf.identity, batch)
+            before = len(tf.compat.v1.get_default_graph().get_operations())
+            sums, flags = self._step(step, batch)
             self.accumulators.add(sums)
-            return step + 1, flags
+            with tf.device(HOST), tf.control_dependencies([*_writes_since(before), sums]):
+                waited += ready - asked
+            return step + 1, flags, waited
 
-        shapes = [tf.TensorShape([]), tf.TensorShape([None])]  # how many vetoes there are shows when the body is traced
-        return tf.while_loop(go_on, body, [start, tf.zeros([0], tf.bool)], shape_invariants=shapes)
+        shapes = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])]  # the trace shows how many vetoes
+        initial = [start, tf.zeros([0], tf.bool), tf.constant(0.0, tf.float64)]
+        return tf.while_loop(go_on, body, initial, shape_invariants=shapes)
+
+
+def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
+    """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
+    with tf.device(HOST), tf.control_dependencies(done):
+        return tf.timestamp()
+
+
+def _writes_since(count: int) -> list[tf.Operation]:
+    """Return what may write a variable among the ops of the graph being traced, without its first `count` ones."""
+    operations = tf.compat.v1.get_default_graph().get_operations()[count:]
+    return [each for each in operations if each.op_def.is_stateful and each.type not in READING_OPS]

@@ -15,6 +15,7 @@ from trainer.objective import Batch, Objective, ObjectiveOutput
 from trainer.order import first_instances, order_hooks
 from trainer.step.accumulate import accumulate
 from trainer.step.audit import BEGIN, FORWARD, Commit
+from trainer.step.class_weights import check_class_losses, weigh_losses
 from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
@@ -72,6 +73,7 @@ class Trainer:
         objectives: in the order in which a step runs them.
         hooks: in the order in which every stage calls them.
         accumulation_steps: micro batches in which a step computes its batch.
+        class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
         commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
@@ -83,6 +85,7 @@ class Trainer:
         *,
         seed: int,
         accumulation_steps: int = 1,
+        class_weights: tf.Tensor | None = None,
     ) -> None:
         """Order the hooks and check that networks, objectives and hooks fit together.
 
@@ -92,14 +95,18 @@ class Trainer:
             hooks: built.
             seed: the run's seed, for the hooks' draws.
             accumulation_steps: micro batches in which a step computes its batch, see `accumulate`; 1 for all at once.
+            class_weights: float32 [classes], see `weigh_losses`; None for all alike.
         """
         self.networks = {network.name: network for network in networks}
         self.objectives = list(objectives)
         self.hooks = order_hooks(hooks)
         self.seed = seed
         self.accumulation_steps = accumulation_steps
+        self.class_weights = class_weights
         self.commits: list[Commit] = []
         check_ownership(networks, self.objectives)
+        if class_weights is not None:
+            check_class_losses(self.objectives)
         self._check_hooks()
         for network in networks:
             _refuse_accumulation(network)
@@ -186,6 +193,8 @@ class Trainer:
             batch: the batch.
         """
         output = objective.compute(forward, batch)
+        if forward.training and self.class_weights is not None:
+            output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
         losses, metrics = average_output(output, batch)
         for name, current in forward.passes.items():
             # In an evaluation, one forward pass serves many batches and all objectives.

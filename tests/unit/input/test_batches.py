@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +14,7 @@ from tests.support.batches import assert_same_bits, eager_batches, step_of, trac
 from trainer.errors import UserError
 from trainer.input import batches as batches_module
 from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import EvaluationBatches, TrainingBatches
+from trainer.input.batches import QUEUE, EvaluationBatches, TrainingBatches
 from trainer.input.data import Split
 from trainer.input.draws import uniform
 from trainer.input.source import ArraySource
@@ -30,8 +32,15 @@ def make_split(size, spare=3, name="train"):
     return Split(name, source, 2 * np.arange(size, dtype=np.int64) + 1)
 
 
-def test_eager_tf_data_and_traced_loop_give_the_same_bits():
-    batches = TrainingBatches(make_split(1001), batch_size=64, seed=11)
+SHARES = np.array([0.0, 0.4, 0.0, 0.3, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1])  # the splits of this file hold odd classes
+ORDERS = [{}, {"class_shares": SHARES}, {"classes_per_batch": 4}]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("augmented", [False, True])
+def test_eager_tf_data_and_traced_loop_give_the_same_bits(order, augmented):
+    augmentation = Augmentation([AddDraw()], classes=10) if augmented else None
+    batches = TrainingBatches(make_split(1001), batch_size=64, seed=11, augmentation=augmentation, **order)
     eager = eager_batches(batches, 5, 40)  # crosses two epoch borders
     assert_same_bits(eager, traced_batches(batches, 5, 40))
     parallel = tf.data.Dataset.range(5, 40).map(batches.batch, num_parallel_calls=8, deterministic=True)
@@ -78,6 +87,79 @@ def test_each_example_comes_once_an_epoch_whatever_the_batch(size, share, seed):
     epochs = drawn.reshape(-1)[: 3 * size].reshape(3, size)
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), split.indices)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    size=st.integers(4, 120),
+    share=st.floats(0.05, 1),
+    replicas=st.sampled_from([1, 2, 4]),
+    seed=st.integers(0, 2**32),
+)
+def test_on_any_number_of_replicas_each_example_comes_once_an_epoch(size, share, replicas, seed):
+    batch_size = max(1, int(share * size) // replicas) * replicas
+    split = make_split(size)
+    batches = TrainingBatches(split, batch_size=batch_size, seed=seed)
+    slices = np.stack(
+        [
+            [batches.indices(step_of(step), replica=replica, replicas=replicas) for replica in range(replicas)]
+            for step in range(batches.epoch_end(3))
+        ]
+    )
+    assert slices.shape[1:] == (replicas, batch_size // replicas)
+    epochs = slices.reshape(-1)[: 3 * size].reshape(3, size)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(split.indices, (3, 1)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_slices_of_all_replicas_are_the_batch_of_one_with_its_draws(order):
+    augmentation = Augmentation([AddDraw()], classes=10)
+    batches = TrainingBatches(make_split(500), batch_size=48, seed=3, augmentation=augmentation, **order)
+    for step in (0, 11):
+        parts = [batches.batch(step_of(step), replica=replica, replicas=4) for replica in range(4)]
+        whole = batches.batch(step_of(step))
+        assert_same_bits(
+            {key: np.concatenate([part[key] for part in parts]) for key in whole},
+            {key: value.numpy() for key, value in whole.items()},
+        )
+
+
+def test_a_replica_may_be_known_only_inside_the_graph():
+    batches = TrainingBatches(make_split(100), batch_size=8, seed=3)
+    traced = tf.function(lambda step, replica: batches.indices(step, replica=replica, replicas=2), autograph=False)
+    found = [traced(step_of(7), tf.constant(replica)) for replica in range(2)]
+    np.testing.assert_array_equal(np.concatenate(found), batches.indices(step_of(7)))
+
+
+@pytest.mark.parametrize("replicas", [3, 0, -2, 2.0, True])
+def test_a_batch_that_cannot_be_shared_equally_is_refused(replicas):
+    batches = TrainingBatches(make_split(100), batch_size=8, seed=3)
+    with pytest.raises(UserError, match="replicas for a batch of 8 examples; expected a divisor"):
+        batches.indices(step_of(0), replicas=replicas)
+
+
+def test_classes_come_in_the_shares_that_are_asked_for():
+    split = make_split(1001)
+    batches = TrainingBatches(split, batch_size=77, seed=11, class_shares=SHARES)
+    found = eager_batches(batches, 0, 13)["targets"].reshape(-1)
+    assert (np.abs(np.bincount(found, minlength=10) - SHARES * 1001) < 1).all()
+    with pytest.raises(UserError, match="classes_per_batch and class_shares; expected one"):
+        TrainingBatches(split, batch_size=8, seed=0, class_shares=SHARES, classes_per_batch=2)
+
+
+def test_the_queue_tells_how_many_batches_lie_ready():
+    batches = TrainingBatches(make_split(101), batch_size=16, seed=1, placement="host")
+    assert batches.queue(0) is None
+    iterator = batches.iterator(5)
+    assert batches.queue(5) == (0, QUEUE)  # nothing is made before the first is asked for
+    next(iterator)
+    end = time.monotonic() + 10.0
+    while batches.queue(6) != (QUEUE, QUEUE) and time.monotonic() < end:
+        time.sleep(0.005)
+    assert batches.queue(6) == (QUEUE, QUEUE)
+    assert batches.queue(10**6) == (0, QUEUE)
+    expected = eager_batches(batches, 6, 6 + 2 * QUEUE)["index"]
+    np.testing.assert_array_equal(np.stack([next(iterator)["index"] for _ in range(2 * QUEUE)]), expected)
 
 
 def test_a_batch_may_straddle_two_epochs():

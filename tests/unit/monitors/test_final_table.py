@@ -37,6 +37,29 @@ def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys
     ]
 
 
+@pytest.mark.parametrize(
+    ("share", "advice", "text"),
+    [
+        (0.434, "Try trainer.placement=host.", "43 % of the training time spent waiting for batches. Try trainer."),
+        (0.004, None, "under 1 % of the training time spent waiting for batches"),
+        (0.0, None, "0 % of the training time spent waiting for batches"),
+    ],
+)
+def test_the_time_spent_waiting_is_told_with_its_remedy(summary, share, advice, text):
+    (line,) = [
+        line
+        for label, line in result_lines({**summary, "input": {"waiting_share": share, "advice": advice}})
+        if label == "input"
+    ]
+    assert line.startswith(text)
+    assert line.endswith(advice or "batches")
+
+
+def test_a_run_that_took_no_time_says_nothing_of_waiting(summary):
+    lines = result_lines({**summary, "input": {"waiting_share": None, "advice": None}})
+    assert "input" not in dict(lines)
+
+
 def test_a_pipe_gets_no_control_characters_and_no_wrapped_line(make_run, summary, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "30")

@@ -61,6 +61,17 @@ def test_plain_lines_say_position_speed_time_left_and_metrics(make_run, capsys):
     assert lines[1].endswith("best accuracy 0.9000 at step 20")
 
 
+def test_the_queue_is_shown_where_there_is_one(make_run, capsys):
+    hook, run = Progress(), make_run(queue=(3, 8))
+    hook.on_fit_begin(run)
+    advance(hook, run, 10)
+    run.queue = None
+    advance(hook, run, 20)
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert "images/s, queue 3/8, " in first
+    assert "queue" not in second
+
+
 def test_plain_lines_hold_no_control_characters_and_are_not_wrapped(make_run, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
+from trainer.errors import UserError
 from trainer.run.assembly import assemble
 from trainer.run.session import prepare
 
@@ -39,3 +42,27 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     for step in (1, 5, 9):
         assert rate("discriminator", 3 * step) == pytest.approx(5.0 * rate("generator", step), rel=1e-5)
     assert rate("discriminator", 29) > 0.0
+
+
+SMALL = ("recipe=baseline", "model.units=[4]", "trainer.compile=off", "trainer.epochs=1")
+
+
+def test_classes_weigh_and_come_as_the_config_says():
+    (job,) = preflight(parse_command((*SMALL, "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}")))
+    parts = assemble(job.config)
+    assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
+    batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
+    assert np.mean(np.concatenate(batches) == 3) == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("recipe=baseline", "trainer.class_weights={10:2}"), "class_weights names class 10, which the data has not"),
+        (("recipe=retrieval", "trainer.class_weights={1:2}"), "no loss of 'retrieval' is one for each example"),
+    ],
+)
+def test_weights_that_nothing_could_follow_are_refused(overrides, message):
+    (job,) = preflight(parse_command((*overrides, "model.units=[4]", "trainer.compile=off", "trainer.epochs=1")))
+    with pytest.raises(UserError, match=message):
+        assemble(job.config)

@@ -46,7 +46,9 @@ def test_nan_is_never_the_best() -> None:
 def test_epoch_and_rate_follow_from_steps() -> None:
     run = Run(Path(), "bnn", {}, {}, 10, 100, 12.5, "", Best("metric/accuracy", "max"))
     assert run.images_per_second == 0.0
-    run.step, run.timed_steps, run.train_seconds = 25, 25, 5.0
+    assert run.waiting_share is None
+    run.step, run.timed_steps, run.train_seconds, run.waited_seconds = 25, 25, 5.0, 1.0
+    assert run.waiting_share == 0.2
     assert run.epoch == 2.0
     assert run.images_per_second == 50.0
 

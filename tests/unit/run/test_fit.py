@@ -82,6 +82,38 @@ def test_reports_average_their_own_steps_only(tmp_path) -> None:
     assert values["time/images_per_second"] > 0
 
 
+def test_each_report_has_the_share_of_its_own_steps_that_was_spent_waiting(tmp_path) -> None:
+    diary = Diary()
+    fit = toy_fit(tmp_path, [diary], epochs=3)
+    chunks = iter([(9.0, 9.0), (0.5, 2.0), (0.5, 3.0), (6.0, 8.0), (0.0, 4.0)])  # waited and in all; the first set up
+    clock = [0.0]
+    ran = fit.loop.run
+
+    def run(start, steps):
+        result = ran(start, steps)
+        fit.loop.waited, seconds = next(chunks)
+        clock[0] += seconds
+        return result
+
+    fit.loop.run = run
+    ends = iter([1, 2, 4, 8, 12])
+    fit.cadence.next_edge = lambda *_: next(ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.run.fit.time.perf_counter", lambda: clock[0])
+        fit.train()
+    shares = [report.values["time/waiting_share"] for report in diary.reports if report.split == "train"]
+    assert shares == [1.0 / 5.0, 6.0 / 8.0, 0.0]
+    assert fit.run.waiting_share == 7.0 / 17.0
+
+
+def test_a_report_on_the_first_step_alone_tells_no_waiting_time(tmp_path) -> None:
+    diary = Diary()
+    toy_fit(tmp_path, [diary], epochs=1, report_every=1).train()
+    first, second, *_ = (report.values for report in diary.reports if report.split == "train")
+    assert "time/waiting_share" not in first
+    assert 0.0 <= second["time/waiting_share"] < 1.0
+
+
 def test_reports_may_come_more_often_than_evaluations(tmp_path) -> None:
     diary = Diary()
     toy_fit(tmp_path, [diary], report_every=3).train()

@@ -23,14 +23,16 @@ def summary() -> dict:
         final={"loss/total": float("nan")},
         test={"weights": "best", "metric/accuracy": 0.96},
         hooks={"bnn_rounding": {"bits": 1}},
+        verdict={"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None},
     )
 
 
 def test_keys_are_the_documented_ones() -> None:
     assert set(summary()) == {
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
-        *("test", "hooks", "params", "bytes", "networks", "run_dir"),
+        *("test", "hooks", "params", "bytes", "networks", "run_dir", "input"),
     }
+    assert summary()["input"] == {"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None}
     assert summary()["epochs"] == 4.08
     assert summary()["images_per_second"] == 100.0
     assert summary()["bytes"] == {"float32": 400, "deployed": 50}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.toy import StatelessHook, toy_batch, toy_loop, toy_network, values_of
+from trainer.step.audit import ancestors
 
 
 def fresh():
@@ -112,3 +115,78 @@ def test_batches_may_come_from_an_iterator() -> None:
     toy_loop(network=twin).run(0, 9)
     for ours, theirs in zip(network.model.get_weights(), twin.model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def pause(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
+    """Return a tensor, late."""
+
+    def late(value):
+        time.sleep(seconds)
+        return value
+
+    delayed = tf.numpy_function(late, [tensor], tensor.dtype)
+    delayed.set_shape(tensor.shape)
+    return delayed
+
+
+class SlowLoss(StatelessHook):
+    """Make every step last some time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("slow_loss")
+        self.seconds = seconds
+
+    def add_losses(self, context):
+        return {"late": 0.0 * pause(tf.reduce_mean(context.outputs), self.seconds)}
+
+
+def waiting_share(loop, steps: int) -> float:
+    loop.run(0, 1)
+    start = time.perf_counter()
+    loop.run(1, steps)
+    return loop.waited / (time.perf_counter() - start)
+
+
+def test_the_time_spent_waiting_for_batches_is_that_of_a_slow_source() -> None:
+    def slow_batch(step):
+        batch = toy_batch(step)
+        return {**batch, "inputs": pause(batch["inputs"], 0.03)}
+
+    assert 0.9 < waiting_share(toy_loop(batch=slow_batch), 10) <= 1.0
+    alike = waiting_share(toy_loop([SlowLoss(0.03)], batch=slow_batch), 10)
+    assert 0.4 < alike < 0.6
+
+
+def test_the_time_of_a_slow_step_is_not_taken_for_waiting() -> None:
+    batch = toy_batch(tf.constant(0, tf.int64))
+    loop = toy_loop([SlowLoss(0.02)], batch=lambda step: batch)
+    assert waiting_share(loop, 10) < 0.1
+    loop.run(11, 1)
+    assert 0.0 <= loop.waited < 0.01  # of the latest chunk alone
+
+
+def test_batches_that_were_made_ahead_are_not_waited_for() -> None:
+    slow = tf.data.Dataset.range(100).map(lambda step: {**toy_batch(step), "late": pause(step, 0.01)})
+    iterator = iter(slow.prefetch(4))
+    assert waiting_share(toy_loop([SlowLoss(0.03)], batch=lambda step: next(iterator)), 10) < 0.2
+
+
+def test_the_clock_stands_between_the_work() -> None:
+    """A clock that is merely asked for takes its turn behind what is ready, and then counts that as waiting."""
+    made = []
+
+    def batch(step):
+        found = toy_batch(step)
+        made.append([tensor.op for tensor in found.values()])
+        return found
+
+    loop = toy_loop(batch=batch)
+    commit = loop.trainer.commits[0]
+    asked, ready = (each for each in commit.graph.get_operations() if each.type == "Timestamp")
+    assert all(asked in ancestors(operation) for operation in made[-1])
+    assert set(made[-1]) <= ancestors(ready)
+    applied = {operation for operations in commit.apply_ops.values() for operation in operations}
+    assert applied
+    assert all(ready in ancestors(operation) for operation in applied)
+    (waited,) = [output for output in commit.graph.outputs if output.dtype == tf.float64]
+    assert applied <= ancestors(waited.op)

@@ -1,0 +1,1 @@
+"""What `scripts/benchmark.py` compares: each module that holds `CONTENDERS` gives some."""

@@ -1,0 +1,172 @@
+"""Batches from arrays in memory: ours against `tf.data.Dataset.from_tensor_slices`, with the same transform.
+
+All are used in their best way: from inside one traced loop that asks for batch after batch, with every tensor of every
+batch made. Cases: uint8 images scaled to [-1, 1]; the same, cropped and flipped at random. `tf.data` transforms whole
+batches in parallel, with the very function that ours use; "image by image" is what tutorials show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scripts.benchmarks.contender import Contender, Settings, Work
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+    from trainer.input.augment import Augmentation
+
+WHAT = "input"
+SCALE, AUGMENT = "scale to [-1, 1]", "scale, crop and flip"
+PADDING = 2
+
+
+def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
+    """Return work of our batches.
+
+    Args:
+        settings: of the command line.
+        placement: "device" or "host".
+        augmented: whether they are cropped and flipped.
+    """
+    import numpy as np
+
+    from recipes.data.pixels import centered_pixels
+    from trainer.input.batches import TrainingBatches
+    from trainer.input.data import Split
+    from trainer.input.source import ArraySource
+
+    images, labels, peak = _arrays(settings.data)
+    source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))
+    batches = TrainingBatches(
+        Split("train", source, np.arange(len(images), dtype=np.int64)),
+        batch_size=settings.batch_size,
+        seed=0,
+        placement=placement,
+        augmentation=_augmentation() if augmented else None,
+    )
+    if placement == "device":
+        return _loop(batches.batch)
+    iterator = batches.iterator(0)
+    return _loop(lambda step: next(iterator))
+
+
+def tf_data(settings: Settings, *, augmented: bool, by_image: bool) -> Work:
+    """Return work of batches that `tf.data` shuffles, with a buffer as large as the set.
+
+    Args:
+        settings: of the command line.
+        augmented: whether they are cropped and flipped.
+        by_image: whether images are transformed one by one, in place of batches.
+    """
+    import tensorflow as tf
+
+    images, labels, peak = _arrays(settings.data)
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat()
+    size, parallel = settings.batch_size, tf.data.AUTOTUNE
+    if by_image:
+        change = _image_transform(peak, augmented)
+        dataset = dataset.map(change, num_parallel_calls=parallel).batch(size, drop_remainder=True)
+    else:
+        numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(), dataset.batch(size, drop_remainder=True))
+        dataset = numbered.map(_batch_transform(peak, augmented, size), num_parallel_calls=parallel)
+    iterator = iter(dataset.prefetch(parallel))
+    return _loop(lambda step: next(iterator))
+
+
+def _batch_transform(peak: int, augmented: bool, size: int) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    from recipes.data.pixels import centered_pixels
+    from trainer.input.draws import example_seeds
+
+    augmentation, scaled = _augmentation() if augmented else None, centered_pixels(peak)
+
+    def change(number: tf.Tensor, rows: tuple[tf.Tensor, tf.Tensor]) -> Any:
+        batch = scaled({"inputs": rows[0], "targets": rows[1]})
+        if augmentation is None:
+            return batch
+        return augmentation(batch, example_seeds(0, number, tf.range(size, dtype=tf.int64)))
+
+    return change
+
+
+def _image_transform(peak: int, augmented: bool) -> Callable[..., Any]:
+    import tensorflow as tf
+
+    def change(image: tf.Tensor, label: tf.Tensor) -> Any:
+        shape = image.shape
+        image = tf.cast(image, tf.float32) * (2.0 / peak) - 1.0
+        if augmented:
+            image = tf.pad(image, [[PADDING, PADDING], [PADDING, PADDING], [0, 0]], "REFLECT")
+            image = tf.image.random_flip_left_right(tf.image.random_crop(image, shape))
+        return image, label
+
+    return change
+
+
+def _augmentation() -> Augmentation:
+    from recipes.augment.crop import Crop
+    from recipes.augment.flip import Flip
+    from trainer.input.augment import Augmentation
+
+    augments = {"crop": Crop(padding=PADDING), "flip": Flip()}
+    for name, augment in augments.items():
+        augment.name = name
+    return Augmentation(list(augments.values()), classes=10)
+
+
+def _arrays(path: str) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return images [n, height, width, 1] uint8, labels [n] int64, and the brightest value: MNIST, or digits."""
+    import numpy as np
+
+    if path:
+        from recipes.data.npz import read_npz
+
+        arrays = read_npz(path, ("x_train", "y_train"))
+        images, labels, peak = arrays["x_train"], arrays["y_train"], 255
+    else:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        images, labels, peak = bunch.images, bunch.target, 16
+    images = images.reshape(*images.shape[:3], 1)
+    return images.astype(np.uint8), labels.astype(np.int64), peak
+
+
+def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
+    """Return work that makes batch after batch in a traced loop."""
+    import tensorflow as tf
+
+    made = 0
+
+    @tf.function(autograph=False)
+    def run(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        def body(step: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            # A value of each tensor is used: TensorFlow leaves out what nobody uses, whatever waits for it.
+            firsts = [tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in tf.nest.flatten(batch(step))]
+            return step + 1, used + tf.add_n(firsts)
+
+        return tf.while_loop(lambda step, _: step < stop, body, [start, tf.constant(0.0)])[1]
+
+    def work(count: int) -> None:
+        nonlocal made
+        run(tf.constant(made, tf.int64), tf.constant(made + count, tf.int64)).numpy()
+        made += count
+
+    return work
+
+
+CONTENDERS = tuple(
+    Contender(WHAT, case, name, partial(prepare, augmented=augmented), baseline)
+    for case, augmented in ((SCALE, False), (AUGMENT, True))
+    for name, prepare, baseline in (
+        ("hookline, placement=device", partial(ours, placement="device"), False),
+        ("hookline, placement=host", partial(ours, placement="host"), False),
+        ("tf.data, batch by batch", partial(tf_data, by_image=False), True),
+        ("tf.data, image by image", partial(tf_data, by_image=True), False),
+    )
+)

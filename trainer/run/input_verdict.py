@@ -1,0 +1,124 @@
+"""Whether a run was held up by its input, where the time went, and what would help."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.input.batches import TrainingBatches
+from trainer.run.control import Run
+from trainer.run.results import format_bytes, format_share
+
+BOUND = 0.1
+"""From this share of the training time on, waiting is worth a remedy."""
+REPEATS, ENOUGH_SECONDS = 5, 0.5
+"""How often a part of a batch is made again, and after how long once is enough."""
+ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
+
+
+def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
+    """Return what `summary.json` says of the input.
+
+    Args:
+        run: at its end.
+        measure: whether to make some batches again, where training waited, to see which part of them takes the time.
+
+    Returns:
+        "placement"; "waiting_share" of the training time, None where no time was taken; "parts", the share of each part
+        of making a batch, and "advice", one line: both None unless training waited and they were measured.
+    """
+    training, share = run.training, run.waiting_share
+    verdict = {"placement": training.placement if training else None, "waiting_share": share and round(share, 4)}
+    if training is None or share is None or share < BOUND or not measure:
+        return {**verdict, "parts": None, "advice": None}
+    parts = part_shares(training, run.step)
+    settings = run.config.get("trainer", {})
+    return {
+        **verdict,
+        "parts": {name: round(part, 4) for name, part in parts.items()},
+        "advice": advise(
+            training,
+            parts,
+            cores=usable_cores(),
+            threads=settings.get("threads"),
+            cache=run.config.get("data", {}).get("cache"),
+            accelerated=bool(tf.config.list_logical_devices("GPU")),
+        ),
+    }
+
+
+def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
+    """Return the share of each part of making a batch, measured: they add up to 1.
+
+    Args:
+        training: the batches of a run.
+        step: of the batch to make again.
+    """
+    now = tf.constant(step, tf.int64)
+    indices = training.indices(now)
+    seconds = {ORDER: _seconds(training.indices, now), READING: _seconds(training.read, indices)}
+    if training.augmentation is not None:
+        seconds[AUGMENTATION] = max(_seconds(training.drawn, indices, now) - seconds[READING], 0.0)
+    total = sum(seconds.values())
+    return {name: each / total for name, each in seconds.items()}
+
+
+def advise(
+    training: TrainingBatches,
+    parts: Mapping[str, float],
+    *,
+    cores: int,
+    threads: int | None,
+    cache: str | None,
+    accelerated: bool,
+) -> str:
+    """Return the remedy for a run that waits for its batches, in one line.
+
+    Args:
+        training: the batches of the run.
+        parts: share of each part of making a batch.
+        cores: that this process may use.
+        threads: the setting trainer.threads.
+        cache: the setting data.cache; None where there is none.
+        accelerated: whether there is an accelerator.
+    """
+    slowest = max(parts, key=lambda name: parts[name])
+    held_by = f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}"
+    if threads is not None and threads < cores:
+        return f"{held_by}; trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null."
+    source = training.split.source
+    if slowest == READING and source.host_only:
+        remedy = "data.cache keeps what is decoded" if cache == "none" else "give smaller or decoded files"
+        return f"{held_by}: {remedy}."
+    if slowest == READING and accelerated and training.placement == "host":
+        size = format_bytes(source.bytes)
+        return f"{held_by}: trainer.placement=device holds the data ({size}) in the accelerator's memory."
+    if training.placement == "device" and (accelerated or cores > 1):
+        return f"{held_by}: trainer.placement=host makes batches ahead, on other cores."
+    if slowest == AUGMENTATION and training.augmentation is not None:
+        names = ", ".join(f"augment.{each.name}" for each in training.augmentation.augments)
+        return f"{held_by}: leave out what costs most of {names}, or use more cores."
+    return f"{held_by}, with all of {cores} cores in use: more cores, or a larger network for the same batches."
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _seconds(function: Callable[..., Any], *arguments: tf.Tensor) -> float:
+    """Return how long a traced call takes: the median of a few, without the first."""
+    traced = tf.function(function, autograph=False).get_concrete_function(*arguments)
+    taken: list[float] = []
+    while len(taken) <= REPEATS and sum(taken) < ENOUGH_SECONDS:
+        start = time.perf_counter()
+        for tensor in tf.nest.flatten(traced(*arguments)):
+            tensor.numpy()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:] or taken)
