@@ -27,7 +27,7 @@ from trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
-  what        input: batches from arrays in memory, ours and tf.data's
+  what        input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's
   data        path of the data, such as mnist.npz; without it, what is embedded
   repeats     how often the contenders take turns
   seconds     how long a contender works in one turn

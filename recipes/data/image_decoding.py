@@ -1,115 +1,122 @@
-"""From an image file to pixels of one size."""
+"""From the bytes of an image file to pixels of one size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import io
 
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
-from recipes.data.image_formats import unreadable
-from trainer.errors import UserError
+from recipes.data.image_form import ImageForm
+from recipes.data.image_formats import KINDS, UnreadableImage, check_beginning
 from trainer.input.source import HOST
 
-FITS = ("crop", "stretch")
-BATCH = 64
-LUMA = (0.2989, 0.5870, 0.1140)
-"""Weights of red, green and blue in a grey value (ITU-R BT.601)."""
+DEPTH_BYTE = 24
+"""Where a PNG file notes how many bits a value has (PNG specification, 11.2.1)."""
+ORIENTATION = 0x0112
+"""The tag in which a camera notes how it was held (EXIF 2.3, 4.6.4)."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = (5, 6, 7, 8)
 
 
-@dataclass(frozen=True)
-class ImageForm:
-    """Describe the pixels that every image becomes.
+def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
+    """Return the pixels of an image file, uint8 of the form's shape.
 
-    Attributes:
-        height: in pixels.
-        width: in pixels.
-        channels: 3 (colour) or 1 (grey).
-        fit: "crop" keeps the proportions and cuts the middle out; "stretch" changes them and cuts nothing.
-    """
-
-    height: int
-    width: int
-    channels: int
-    fit: str
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Return height, width and channels."""
-        return (self.height, self.width, self.channels)
-
-
-def load_image(path: tf.Tensor, form: ImageForm) -> tf.Tensor:
-    """Return an image file's pixels, uint8 of the form's shape. Made of TensorFlow ops that run on the CPU.
-
-    The kind of file is told by its content, not by its name. Of an animation the first frame counts; transparency
-    is left out; the orientation that a camera notes beside the pixels (EXIF) is not applied. Where the image shrinks,
-    the filter widens, so that fine patterns do not alias.
+    The kind of file is told by its content, not by its name. Of an animation the first frame counts. Transparency is
+    left out, palettes and CMYK become red, green and blue, values of 16 bits are scaled to 8. A picture is turned as
+    its camera notes (EXIF orientation). Where it shrinks, the filter widens, so that fine patterns do not alias.
 
     Args:
-        path: string scalar.
+        data: of the file.
         form: of the result.
-    """
-    image = tf.io.decode_image(tf.io.read_file(path), expand_animations=False)
-    image = tf.ensure_shape(image, [None, None, None])
-    if form.fit == "crop":
-        image = _middle(image, form)
-    image = tf.image.resize(image, (form.height, form.width), antialias=True)
-    pixels = tf.cast(tf.round(tf.clip_by_value(_with_channels(image, form.channels), 0.0, 255.0)), tf.uint8)
-    return tf.ensure_shape(pixels, form.shape)
-
-
-def _middle(image: tf.Tensor, form: ImageForm) -> tf.Tensor:
-    """Return the largest middle part that has the form's proportions: what "crop" keeps of the resized image."""
-    extent = tf.cast(tf.shape(image)[:2], tf.float64)
-    wanted = tf.constant([form.height, form.width], tf.float64)
-    part = tf.round(wanted * tf.reduce_min(extent / wanted))
-    part = tf.cast(tf.clip_by_value(part, 1.0, extent), tf.int32)
-    top, left = tf.unstack((tf.shape(image)[:2] - part) // 2)
-    return image[top : top + part[0], left : left + part[1]]
-
-
-def _with_channels(image: tf.Tensor, channels: int) -> tf.Tensor:
-    """Return an image of 1 (grey), 2 (grey, opacity), 3 (colour) or 4 (colour, opacity) channels with 1 or 3."""
-    is_colour = tf.shape(image)[2] >= 3
-    colour = tf.gather(image, tf.where(is_colour, [0, 1, 2], [0, 0, 0]), axis=2)
-    if channels == 3:
-        return colour
-    grey = tf.reduce_sum(colour * (tf.constant(LUMA) / sum(LUMA)), axis=2, keepdims=True)
-    return tf.where(is_colour, grey, colour[..., :1])
-
-
-def decode_images(paths: Sequence[str], form: ImageForm) -> np.ndarray:
-    """Return the pixels of image files, uint8 [files, height, width, channels]; decoded in parallel.
-
-    Args:
-        paths: files.
-        form: of each.
 
     Raises:
-        UserError: a file that cannot be read or decoded; names the first.
+        UnreadableImage: not a whole JPEG, PNG, BMP or GIF.
     """
-    images = np.empty([len(paths), *form.shape], np.uint8)
-    load = tf.autograph.experimental.do_not_convert(lambda path: load_image(path, form))
-    done = 0
-    with tf.device(HOST):
-        files = tf.data.Dataset.from_tensor_slices(list(paths))
-        pixels = files.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).batch(BATCH).prefetch(2)
-        try:
-            for batch in pixels:
-                images[done : done + len(batch)] = batch.numpy()
-                done += len(batch)
-        except tf.errors.OpError as error:
-            raise _broken_file(paths[done : done + BATCH], form) or error from error
-    return images
+    check_beginning(data)
+    try:
+        with Image.open(io.BytesIO(data), formats=KINDS) as image:
+            deep = image.format == "PNG" and data[DEPTH_BYTE] == 16
+            return _fitted(_of_16_bits(data) if deep else image, form, _orientation(image))
+    except Exception as error:  # what Pillow raises for a damaged file may be anything
+        raise UnreadableImage(str(error) or type(error).__name__) from error
 
 
-def _broken_file(paths: Sequence[str], form: ImageForm) -> UserError | None:
-    """Return the error for the first file of a few that cannot be loaded; None where now all can."""
-    for path in paths:
-        try:
-            load_image(tf.constant(path), form)
-        except tf.errors.OpError as error:
-            return unreadable(path, error.message)
-    return None
+def fit_pixels(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
+    """Return pixels that are decoded already, in the form.
+
+    Args:
+        pixels: uint8 [height, width, channels], with 1 (grey), 2 (grey, opacity), 3 (colour) or 4 (colour, opacity).
+        form: of the result.
+    """
+    return _fitted(_image(pixels), form, 1)
+
+
+def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray:
+    on_its_side = orientation in ON_ITS_SIDE
+    size = (form.height, form.width) if on_its_side else (form.width, form.height)
+    _decode_smaller(image, size, form.fit)
+    image.load()
+    image.info.pop("transparency", None)
+    if image.mode == "P":
+        image = image.convert("RGB")
+    box = _kept(image.size, size, form.fit)
+    if box != (0, 0, *image.size):
+        image = image.crop(box)
+    mode = "RGB" if form.channels == 3 else "L"
+    if image.mode != mode:
+        image = image.convert(mode)
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    if orientation in TURNS:
+        image = image.transpose(TURNS[orientation])
+    return np.asarray(image).reshape(form.shape)
+
+
+def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None:
+    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, where what is kept of it stays as large as wanted."""
+    left, top, right, bottom = _kept(image.size, size, fit)
+    width, height = right - left, bottom - top
+    if width >= 2 * size[0] and height >= 2 * size[1]:
+        image.draft(None, (-(-image.width * size[0] // width), -(-image.height * size[1] // height)))
+
+
+def _kept(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> tuple[int, int, int, int]:
+    """Return what is kept of an image as left, top, right, bottom; "crop" takes the largest middle part."""
+    if fit == "stretch":
+        return (0, 0, *size)
+    share = min(size[0] / wanted[0], size[1] / wanted[1])
+    width, height = (min(max(round(each * share), 1), extent) for each, extent in zip(wanted, size, strict=True))
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return (left, top, left + width, top + height)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation that a camera noted, 1 where it noted none or no valid one."""
+    if "exif" not in image.info:
+        return 1
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # noqa: BLE001 - a damaged note does not damage the picture
+        return 1
+
+
+def _of_16_bits(data: bytes) -> Image.Image:
+    """Return a PNG of 16 bits a value with 8: the nearest value, where Pillow and TensorFlow cut the low bits off."""
+    with tf.init_scope(), tf.device(HOST):
+        values = tf.io.decode_png(data, dtype=tf.uint16).numpy()
+    return _image(((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
+
+
+def _image(pixels: np.ndarray) -> Image.Image:
+    colour = pixels.shape[2] >= 3
+    return Image.fromarray(np.ascontiguousarray(pixels[..., :3] if colour else pixels[..., 0]))

@@ -6,6 +6,8 @@ import re
 
 from trainer.errors import UserError
 
+KINDS = ("JPEG", "PNG", "BMP", "GIF")
+"""As Pillow names them; it opens no other."""
 FORMATS = "JPEG, PNG, BMP or GIF"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
@@ -13,25 +15,41 @@ SIGNATURE_BYTES = 8
 MAX_REASON = 160
 
 
-def begins_as_image(beginning: bytes) -> bool:
-    """Return whether a file with this beginning may be an image of these kinds, whatever its name says.
+class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
+    """Report that bytes are no whole image; the message says why."""
 
-    TensorFlow 2.21 decodes more kinds, but an animated WebP corrupts its memory, so no other content may reach it.
+
+def check_beginning(data: bytes) -> None:
+    """Check that a file may be an image of these kinds, whatever its name says.
 
     Args:
-        beginning: the first `SIGNATURE_BYTES` of it, or all where it has fewer.
+        data: the file, or its first `SIGNATURE_BYTES`.
+
+    Raises:
+        UnreadableImage: it is empty, or begins otherwise.
     """
-    return beginning.startswith(SIGNATURES)
+    if not data.startswith(SIGNATURES):
+        raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
 
 
-def unreadable(path: str, reason: str) -> UserError:
+def unreadable(name: str, reason: object) -> UserError:
     """Return the error for a file that gives no image.
 
     Args:
-        path: of the file.
-        reason: why it does not, in the words of the system or of TensorFlow.
+        name: of the file, or where else the image lies.
+        reason: why it does not, in the words of the system or of the decoder.
     """
-    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", " ".join(reason.split())).strip(" .")[:MAX_REASON]
     return UserError(
-        f"'{path}' cannot be read as an image ({plain}); expected a whole {FORMATS}. Replace or remove the file."
+        f"{described(name, reason)}; expected a whole {FORMATS}. Replace or remove it, or set data.corrupt=skip."
     )
+
+
+def described(name: str, reason: object) -> str:
+    """Return what is wrong with an image, in a clause.
+
+    Args:
+        name: of the file, or where else the image lies.
+        reason: why it gives no image.
+    """
+    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
+    return f"'{name}' cannot be read as an image ({plain})"

@@ -1,18 +1,47 @@
-"""Open many image files by a few threads."""
+"""Do many small things by a few threads, such as opening files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, TypeVar
 
-from recipes.data.image_formats import SIGNATURE_BYTES, begins_as_image, unreadable
+from recipes.data.image_formats import SIGNATURE_BYTES, UnreadableImage, check_beginning, unreadable
 
 THREADS = 8
+"""Of those that wait for a disk most of the time."""
 CHUNK = 256
 """Files a task: a task for each file would take longer to manage than to read."""
 
+Item = TypeVar("Item")
 Value = TypeVar("Value")
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_in_chunks(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item], chunk: int
+) -> list[Value]:
+    """Return what a function returns for each item, in the order of the items.
+
+    Args:
+        pool: of threads.
+        function: called once for each item.
+        items: to be worked on.
+        chunk: items a task.
+
+    Raises:
+        Exception: what the function raises for the first of the items for which it raises.
+    """
+    tasks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    done = pool.map(lambda task: [function(item) for item in task], tasks)
+    return [value for values in done for value in values]
 
 
 def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> list[Value]:
@@ -25,27 +54,8 @@ def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> list[
     Raises:
         UserError: a file that cannot be read; names the first.
     """
-
-    def read_chunk(start: int) -> list[Value]:
-        return [_read(path, read) for path in paths[start : start + CHUNK]]
-
     with ThreadPoolExecutor(THREADS) as pool:
-        chunks = pool.map(read_chunk, range(0, len(paths), CHUNK))
-        return [value for chunk in chunks for value in chunk]
-
-
-def check_contents(paths: Sequence[str]) -> None:
-    """Check that files begin as images do; that takes no more than opening them.
-
-    Args:
-        paths: files.
-
-    Raises:
-        UserError: a file that cannot be read, or is none of the kinds; names the first.
-    """
-    for path, beginning in zip(paths, read_files(paths, lambda file: file.read(SIGNATURE_BYTES)), strict=True):
-        if not begins_as_image(beginning):
-            raise unreadable(path, f"it begins with {beginning!r}" if beginning else "it is empty")
+        return map_in_chunks(pool, lambda path: _read(path, read), paths, CHUNK)
 
 
 def _read(path: str, read: Callable[[BinaryIO], Value]) -> Value:
@@ -53,4 +63,29 @@ def _read(path: str, read: Callable[[BinaryIO], Value]) -> Value:
         with open(path, "rb", buffering=0) as file:
             return read(file)
     except OSError as error:
-        raise unreadable(path, error.strerror or str(error)) from error
+        raise unreadable(path, error.strerror or error) from error
+
+
+def find_unreadable(paths: Sequence[str]) -> dict[int, str]:
+    """Return which files do not begin as images do, and why; that takes no more than opening them.
+
+    Args:
+        paths: files.
+
+    Returns:
+        The reason by position in `paths`.
+    """
+    with ThreadPoolExecutor(THREADS) as pool:
+        reasons = map_in_chunks(pool, _fault_at_beginning, paths, CHUNK)
+    return {row: reason for row, reason in enumerate(reasons) if reason is not None}
+
+
+def _fault_at_beginning(path: str) -> str | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            check_beginning(file.read(SIGNATURE_BYTES))
+    except OSError as error:
+        return error.strerror or str(error)
+    except UnreadableImage as error:
+        return str(error)
+    return None

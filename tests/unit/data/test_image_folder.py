@@ -78,6 +78,12 @@ def pixels_of(folder, pixels, **settings):
     return (whole(data.test)["inputs"][0] + 1) * 127.5
 
 
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory, monkeypatch):
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 def message_of(path, **settings):
     with pytest.raises(UserError) as caught:
         load(path, **settings)
@@ -97,6 +103,15 @@ def test_split_folders_are_the_splits_and_class_folders_the_classes(tmp_path):
         np.testing.assert_array_equal(split.source.labels[split.indices], batch["targets"])
         brightest = batch["inputs"].mean(axis=(1, 2)).argmax(axis=1)
         np.testing.assert_array_equal(brightest, 2 - batch["targets"], "blue is the last channel, red the first")
+
+
+def test_rows_are_called_by_their_files_also_behind_one_that_is_skipped(tmp_path):
+    write_splits(tmp_path)
+    (tmp_path / "train" / "blue" / "002.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"002\.png"):
+        data = load(str(tmp_path), corrupt="skip")
+    assert [data.train.name_of(place) for place in (1, 2)] == ["train/blue/001.png", "train/blue/003.png"]
+    assert data.test.name_of(data.test.size - 1) == "test/red/002.png"
 
 
 @pytest.mark.parametrize("name", ["val", "valid"])
@@ -149,18 +164,18 @@ def test_images_stay_one_byte_a_value_in_memory(tmp_path):
     assert data.train.source.bytes == 33 * (8 * 8 + 8)
 
 
-def test_without_a_cache_the_batches_are_the_same(tmp_path):
+@pytest.mark.parametrize("cache", ["none", "disk"])
+def test_every_cache_gives_the_same_batches(tmp_path, cache):
     path = write_splits(tmp_path)
-    held, read = load(path), load(path, cache="none")
-    assert read.train.source.size == 33
-    assert read.train.source.bytes == 33 * 8 * 8 * 3
+    held, read = load(path), load(path, cache=cache)
+    assert (held.train.source.host_only, read.train.source.host_only) == (False, True)
+    assert (read.train.source.size, read.train.source.bytes) == (33, 33 * (8 * 8 * 3 + 8))
     assert read.train.source.on_accelerator() is read.train.source
     np.testing.assert_array_equal(read.train.source.labels, held.train.source.labels)
-    for placement in ("host", "device"):
-        batches = [TrainingBatches(data.train, batch_size=4, seed=3, placement=placement) for data in (held, read)]
-        expected, found = (next(each.iterator(2)) for each in batches)
-        for name in expected:
-            np.testing.assert_array_equal(found[name], expected[name])
+    batches = [TrainingBatches(data.train, batch_size=4, seed=3) for data in (held, read)]
+    expected, found = (next(each.iterator(2)) for each in batches)
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
     rows = tf.constant([4, 30, 0], tf.int64)
     traced = tf.function(read.train.source.gather, autograph=False).get_concrete_function(
         tf.TensorSpec([None], tf.int64)
@@ -315,7 +330,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path, content, cache):
     found = message_of(path, cache=cache)
     assert found.startswith(f"'{bad}' cannot be read as an image (")
     assert "{{" not in found
-    assert "); expected a whole JPEG, PNG, BMP or GIF. Replace or remove the file." in found
+    assert "); expected a whole JPEG, PNG, BMP or GIF. Replace or remove it, or set data.corrupt=skip." in found
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
@@ -375,11 +390,57 @@ def test_copies_are_found_where_shares_split_a_class(tmp_path):
     assert not train & test
 
 
+def test_groups_stay_together(tmp_path):
+    path = write_flat(tmp_path, 12)
+    for image in tmp_path.rglob("*.png"):  # 3 pictures of each of 4 persons in every class
+        image.rename(image.with_name(f"{int(image.stem) // 3}_{image.name}"))
+    data = load(path, split="group", group_pattern="^(.*/[^_]+)_", validation_share=0.25, test_share=0.25)
+    assert [split.size for split in (data.train, data.validation, data.test)] == [18, 9, 9]
+    for split in (data.validation, data.test):
+        np.testing.assert_array_equal(split.indices.reshape(3, 3) // 3 * 3 + [0, 1, 2], split.indices.reshape(3, 3))
+        np.testing.assert_array_equal(np.bincount(whole(split)["targets"]), [3, 3, 3])
+
+
+def test_a_group_in_two_folders_is_refused(tmp_path):
+    path = write_splits(tmp_path, train=6, test=2)
+    found = message_of(path, split="group", group_pattern="/(...)")
+    assert "Group '000' is in train and in test; expected it in one part" in found
+
+
+def test_a_hash_split_never_moves_an_image_when_more_arrive(tmp_path):
+    few, more = tmp_path / "few", tmp_path / "more"
+    write_flat(few, 30)
+    write_flat(more, 40)
+    parts = []
+    for folder in (few, more):
+        data = load(str(folder), split="hash", validation_share=0.2, test_share=0.3)
+        names = sorted(f"{each.parent.name}/{each.name}" for each in folder.rglob("*.png"))
+        parts.append(
+            {names[row]: split.name for split in (data.train, data.validation, data.test) for row in split.indices}
+        )
+    assert parts[0] == {name: part for name, part in parts[1].items() if name in parts[0]}
+    assert len(parts[1]) == 120
+    assert set(parts[0].values()) == {"train", "validation", "test"}
+
+
+def test_a_random_split_does_not_look_at_the_classes(tmp_path):
+    path = write_flat(tmp_path, 20)
+    random, by_class = (load(path, split=split, test_share=0.5) for split in ("random", "stratified"))
+    assert np.bincount(whole(by_class.test)["targets"]).tolist() == [10, 10, 10]
+    assert np.bincount(whole(random.test)["targets"]).tolist() != [10, 10, 10]
+    assert random.test.size == 30
+
+
+def test_a_number_of_images_can_be_held_out(tmp_path):
+    data = load(write_flat(tmp_path), validation_share=3, test_share=6)
+    assert (data.train.size, data.validation.size, data.test.size) == (21, 3, 6)
+
+
 def test_more_images_than_memory_holds_are_refused_before_decoding(tmp_path, monkeypatch):
     path = write_splits(tmp_path)
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 33 * 64 * 3}[name])
     assert "33 images of 8 x 8 pixels take 0.0 GiB" in message_of(path)
-    assert "Set data.cache=none" in message_of(path)
+    assert "Set data.cache=disk or none" in message_of(path)
     assert load(path, cache="none").train.size == 18
 
 
@@ -393,7 +454,15 @@ def test_more_images_than_memory_holds_are_refused_before_decoding(tmp_path, mon
         ({"fit": "crp"}, "Unknown data.fit 'crp'. Did you mean 'crop'? Expected one of: crop, stretch."),
         ({"channels": 2}, "data.channels=2; expected 3 for colour or 1 for grey"),
         ({"channels": True}, "data.channels=True"),
-        ({"cache": "disk"}, "Unknown data.cache 'disk'. Expected one of: memory, none."),
+        ({"cache": "disc"}, "Unknown data.cache 'disc'. Did you mean 'disk'? Expected one of: disk, memory, none."),
+        ({"cache_dir": " "}, "data.cache_dir is empty"),
+        ({"corrupt": "skp"}, "Unknown data.corrupt 'skp'. Did you mean 'skip'? Expected one of: skip, stop."),
+        ({"split": "gruop"}, "Unknown data.split 'gruop'. Did you mean 'group'?"),
+        ({"split": "group"}, "Received data.split=group and data.group_pattern=null; expected both"),
+        ({"group_pattern": "(.)"}, "data.group_pattern with data.split=stratified, where it counts for nothing"),
+        ({"split": "group", "group_pattern": "("}, "expected a regular expression such as"),
+        ({"split": "group", "group_pattern": "."}, "with 0 pairs of round brackets; expected one"),
+        ({"split": "group", "group_pattern": "bl(u)e"}, "not found in 20 of 30 images, such as 'green/000.png'"),
         ({"duplicates": "keep"}, "Unknown data.duplicates 'keep'. Expected one of: drop, refuse."),
         ({"train_share": 0}, "data.train_share=0; expected a number above 0, at most 1"),
         ({"train_share": 1.5}, "data.train_share=1.5"),

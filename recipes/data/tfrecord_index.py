@@ -1,0 +1,214 @@
+"""Where each record of TFRecord files begins, and what it says about itself: found once, and kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import warnings
+import zipfile
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from recipes.data.cache_folder import cache_folder, file_stamp, fingerprint, written_whole
+from recipes.data.read_files import processors
+from recipes.data.tfrecord_features import Keys, parse_record, single_value
+from trainer.errors import UserError
+from trainer.input.source import HOST
+
+FORM = 1
+"""Raised when index files are written otherwise."""
+BEFORE, AFTER = 12, 4
+"""Bytes around the data of a record: its length with a checksum, and a checksum."""
+BATCH = 64
+DIGEST_BYTES = 8
+UNPACK = {
+    b"\x1f\x8b": ("GZIP", "gzip -dc <packed> > <plain>"),
+    b"\x78": (
+        "ZLIB",
+        'python -c "import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))" '
+        "< <packed> > <plain>",
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class RecordIndex:
+    """Say where records lie, row by row.
+
+    Attributes:
+        files: that hold them.
+        file_of: int64 [size], position in `files`.
+        offsets: int64 [size], where the data of a record begins in its file.
+        lengths: int64 [size], bytes of data.
+        digests: uint64 [size], hash of the data.
+        labels: [size], integers or texts.
+        groups: [size], integers or texts; None where they were not asked for.
+    """
+
+    files: tuple[str, ...]
+    file_of: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    digests: np.ndarray
+    labels: np.ndarray
+    groups: np.ndarray | None
+
+    def name(self, row: int) -> str:
+        """Return what messages call a record.
+
+        Args:
+            row: of the record.
+        """
+        first = int(np.searchsorted(self.file_of, self.file_of[row]))
+        return f"{self.files[self.file_of[row]]}, record {row - first}"
+
+    def read(self, row: int) -> bytes | None:
+        """Return the data of a record; None where it is not what it was when it was indexed.
+
+        Args:
+            row: of the record.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        with open(self.files[self.file_of[row]], "rb", buffering=0) as file:
+            file.seek(int(self.offsets[row]))
+            data = file.read(int(self.lengths[row]))
+        return data if _digest(data) == self.digests[row] else None
+
+
+def index_records(files: Sequence[str], keys: Keys, cache_dir: str | None) -> RecordIndex:
+    """Return the index of files, from an earlier run where none of them has changed since.
+
+    Making it reads every record once, checks both checksums of each, and that it holds the features.
+
+    Args:
+        files: TFRecord files, not compressed.
+        keys: names of the features.
+        cache_dir: folder of the index file; None for the user's cache folder. Where it cannot be written, a warning.
+
+    Raises:
+        UserError: a file that cannot be read, is compressed, cut off, damaged or no TFRecord file, holds no record, or
+            a record without a feature; names the first.
+    """
+    try:
+        stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys.as_list())
+    except OSError as error:
+        raise UserError(f"'{error.filename}' cannot be read ({error.strerror}); expected a TFRecord file.") from error
+    where = fingerprint([os.path.abspath(file) for file in files], keys.as_list())
+    kept = cache_folder(cache_dir) / f"{Path(files[0]).stem}-{where}.index"
+    arrays = _load(kept, stamp)
+    if arrays is None:
+        with ThreadPoolExecutor(processors()) as pool:
+            parts = list(pool.map(lambda file: _index_file(file, keys), files))
+        arrays = {name: _joined([part[name] for part in parts], keys, name) for name in parts[0]}
+        arrays["file_of"] = np.repeat(np.arange(len(files)), [len(part["offsets"]) for part in parts])
+        _keep(kept, arrays, stamp)
+    return RecordIndex(tuple(files), groups=arrays.pop("groups", None), **arrays)
+
+
+def _load(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
+    """Return the arrays of an index file; None where it does not exist, is stale or damaged."""
+    try:
+        with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive}
+        return arrays if arrays.pop("stamp") == stamp else None
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _keep(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
+    try:
+        with written_whole(kept) as stream:
+            np.savez(stream, allow_pickle=False, stamp=np.array(stamp), **arrays)
+    except OSError as error:
+        warnings.warn(
+            f"'{kept.parent}' cannot hold the index of the records ({error.strerror}), so that every run makes it "
+            "again. Give another data.cache_dir.",
+            stacklevel=4,
+        )
+
+
+def _index_file(file: str, keys: Keys) -> dict[str, np.ndarray]:
+    """Return the arrays of one file by name."""
+    offsets: list[int] = []
+    lengths: list[int] = []
+    digests: list[int] = []
+    values: dict[str, list[Any]] = {name: [] for name in keys.collected()}
+    start = 0
+    try:
+        with tf.init_scope(), tf.device(HOST):
+            for batch in tf.data.TFRecordDataset(file).batch(BATCH):
+                for data in batch.numpy():
+                    where = f"'{file}', record {len(offsets)}"
+                    features = parse_record(data, where)
+                    single_value(features, keys.image, "data.image_key", where, ("bytes",))
+                    for name, (key, option) in keys.collected().items():
+                        values[name].append(single_value(features, key, option, where, ("bytes", "int64")))
+                    offsets.append(start + BEFORE)
+                    lengths.append(len(data))
+                    digests.append(_digest(data))
+                    start += BEFORE + len(data) + AFTER
+    except tf.errors.OpError as error:
+        raise _broken(file, error) from error
+    if start != os.path.getsize(file):  # TensorFlow takes a few bytes at the end for its end
+        raise _cut_off(file, start)
+    if not offsets:
+        raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
+    found = {name: _uniform(each, f"'{file}'", keys.collected()[name][1]) for name, each in values.items()}
+    integers = {"offsets": np.array(offsets, np.int64), "lengths": np.array(lengths, np.int64)}
+    return {**integers, "digests": np.array(digests, np.uint64), **found}
+
+
+def _uniform(values: list[Any], where: str, option: str) -> np.ndarray:
+    """Return values as integers or as texts."""
+    if len({type(value) for value in values}) > 1:
+        raise UserError(f"{where}: {option} names numbers in some records and texts in others; expected one kind.")
+    return np.array(values, np.int64 if isinstance(values[0], int) else None)
+
+
+def _joined(parts: list[np.ndarray], keys: Keys, name: str) -> np.ndarray:
+    if len({part.dtype.kind for part in parts}) > 1:
+        raise UserError(
+            f"{keys.collected()[name][1]} names numbers in some files and texts in others; expected one kind."
+        )
+    return np.concatenate(parts)
+
+
+def _broken(file: str, error: tf.errors.OpError) -> UserError:
+    """Return the error for a file whose records cannot be read."""
+    place = re.search(r"(truncated|corrupted) record at (\d+)", error.message)
+    if place is None:
+        reason = error.message.split(";")[-1].strip()
+        return UserError(f"'{file}' cannot be read ({reason}); expected a TFRecord file.")
+    with open(file, "rb") as stream:
+        beginning = stream.read(2)
+    for signature, (kind, command) in UNPACK.items():
+        if place[2] == "0" and beginning.startswith(signature):
+            return UserError(
+                f"'{file}' is compressed ({kind}), and compressed files cannot be read at random. Unpack it: {command}"
+            )
+    if place[1] == "truncated":
+        return _cut_off(file, int(place[2]))
+    if place[2] == "0":
+        return UserError(f"'{file}' is no TFRecord file: its first checksum is wrong. Give others, or write it again.")
+    return UserError(f"'{file}' is damaged: what is at byte {place[2]} has a wrong checksum. Copy or write it again.")
+
+
+def _cut_off(file: str, place: int) -> UserError:
+    return UserError(
+        f"'{file}' is cut off: its last record is not whole, from byte {place} of {os.path.getsize(file)} on; expected "
+        "a whole TFRecord file. Copy or write it again."
+    )
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), "little")
