@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from recipes.augment.geometric import Geometric, moved_back
+from recipes.augment.geometric import moved_back
+from recipes.augment.translation import Translation
 from trainer.errors import UserError
 from trainer.input.checks import is_whole_number
 from trainer.input.draws import whole_numbers
 from trainer.objective import Batch
 
 
-class Crop(Geometric):
+class Crop(Translation):
     """Pad images on all sides, and cut parts of their own size out, each place equally likely.
 
     He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2: 4 pixels for CIFAR-10, filled.

@@ -43,3 +43,10 @@ class Flip(Geometric):
         to_right, to_bottom = (tf.where(x_sign < 0.0, width - 1.0, 0.0), tf.where(y_sign < 0.0, height - 1.0, 0.0))
         rows = [tf.stack([x_sign, zero, to_right], axis=1), tf.stack([zero, y_sign, to_bottom], axis=1)]
         return tf.stack(rows, axis=1)
+
+    def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
+        for wanted, sign, axis in ((self.horizontal, maps[:, 0, 0], 2), (self.vertical, maps[:, 1, 1], 1)):
+            if wanted:
+                # This op takes a whole example from one or the other; tf.where would ask for every pixel.
+                images = tf.raw_ops.Select(condition=sign < 0.0, x=tf.reverse(images, [axis]), y=images)
+        return images

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from recipes.augment.geometric import Geometric, moved_back
+from recipes.augment.geometric import moved_back
 from recipes.augment.options import check_number
+from recipes.augment.translation import Translation
 from trainer.errors import UserError
 from trainer.input.draws import whole_numbers
 from trainer.objective import Batch
 
 
-class Shift(Geometric):
+class Shift(Translation):
     """Move images by whole pixels, up to a share of their height and of their width, each place equally likely."""
 
     priority = 30

@@ -15,6 +15,7 @@ from recipes.augment.flip import Flip
 from recipes.augment.geometric import move_boxes, moved_back, warp
 from recipes.augment.rotate import Rotate, rotations
 from recipes.augment.shift import Shift
+from recipes.augment.translation import translate
 from trainer.errors import UserError
 
 SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9), st.integers(1, 3))
@@ -230,3 +231,20 @@ def test_options_out_of_range_are_one_line(make, message):
 def test_data_that_does_not_suit_is_one_line(augment, inputs, message, change):
     with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
         change(augment, inputs=inputs)
+
+
+@given(
+    size=st.tuples(st.integers(1, 9), st.integers(1, 9), st.sampled_from([1, 3])),
+    move=st.tuples(st.integers(-20, 20), st.integers(-20, 20)),
+    border=st.sampled_from(["reflect", "constant", "nearest"]),
+    dtype=st.sampled_from(["float32", "uint8", "int64"]),
+)
+def test_whole_pixels_are_copied_to_where_the_projective_transform_puts_them(size, move, border, dtype):
+    height, width, channels = size
+    count = 2 * height * width * channels
+    images = tf.constant(np.arange(count).reshape(2, *size) % 200, dtype)
+    right, down = tf.constant([move[0], -1]), tf.constant([move[1], 0])
+    expected = warp(tf.cast(images, tf.float32), moved_back(right, down), "NEAREST", border, 7.0)
+    found = translate(images, -right, -down, border, 7.0)
+    assert (found.dtype, found.shape) == (images.dtype, images.shape)
+    np.testing.assert_array_equal(tf.cast(found, tf.float32), expected)
