@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from trainer.config.preflight import Job
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+SIGNALLED = 128
+"""An exit code above it says which signal ended the process, as shells have it: 143 is SIGTERM."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +75,7 @@ def run_jobs(jobs: Sequence[Job]) -> int:
         code, summary = run_job(job)
         worst = max(worst, code)
         results.append(Result(job.recipe, job.overrides, summary))
-        if code == INTERRUPTED:
+        if code > SIGNALLED:
             break
     if len(results) > 1:
         from rich.console import Console
@@ -110,10 +112,20 @@ def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tupl
     except NonFiniteError as error:
         return report(error, FAILED, debug=job.config["debug"]), {}
     except KeyboardInterrupt as error:
-        return report(error, INTERRUPTED), {}
+        return report(error, interrupted_code(error)), {}
     except Exception:  # noqa: BLE001 - a fault of the program: its traceback is what is needed
         traceback.print_exc()
         return FAILED, {}
+
+
+def interrupted_code(error: KeyboardInterrupt) -> int:
+    """Return the exit code for an interruption: 128 and the signal's number; 0 where the run's own time was over.
+
+    Args:
+        error: what ended the run. One without a number is Ctrl-C.
+    """
+    number: int | None = getattr(error, "signal_number", INTERRUPTED - SIGNALLED)
+    return DONE if number is None else SIGNALLED + number
 
 
 def report(error: BaseException, code: int, *, debug: bool = False) -> int:
@@ -127,7 +139,7 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
     if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
         traceback.print_exception(error)
     elif isinstance(error, KeyboardInterrupt):
-        print("Interrupted.", file=sys.stderr)
+        print(str(error) or "Interrupted.", file=sys.stderr)
     else:
         print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
     return code

@@ -34,6 +34,7 @@ USAGE = """python scripts/sensitivity.py run=<run directory> [key=value ...]
   tolerance    how much worse than unpruned the metric may become with one layer pruned, such as 0.01
   target       a sparsity for all layers together; where it is given, sparsities that reach it are suggested, too
   network      name of the network
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 """
 FILE_NAME = "sensitivity.json"
 
@@ -50,6 +51,7 @@ class Options:
         tolerance: the loss of the metric that is tolerated, of at least 0.
         target: sparsity of all layers together, or None.
         network: name of the network.
+        plugins: packages that the run may use; its own file is not believed.
     """
 
     run: str = ""
@@ -59,10 +61,11 @@ class Options:
     tolerance: float = 0.01
     target: float | None = None
     network: str = "model"
+    plugins: list[str] = field(default_factory=list)
 
 
 def _command(options: Options) -> None:
-    config = read_config(options.run)
+    config = read_config(options.run, options.plugins)
     print_scan(options, measure(options, config))
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ USAGE = """python scripts/strip.py run=<run directory> [key=value ...]
   average      true takes moving averages where evaluations of the run did not: those of the hook ema
                (hooks.ema.evaluate=false), or the optimizer's (optimizer.use_ema=true)
   network      name of the network
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 """
 SUFFIX = ".keras"
 
@@ -51,6 +52,7 @@ class Options:
         overwrite: whether an existing file is replaced.
         average: whether moving averages stand in for the weights, also where the run evaluated without them.
         network: name of the network.
+        plugins: packages that the run may use; its own file is not believed.
     """
 
     run: str = ""
@@ -59,10 +61,11 @@ class Options:
     overwrite: bool = False
     average: bool = False
     network: str = "model"
+    plugins: list[str] = field(default_factory=list)
 
 
 def _command(options: Options) -> None:
-    config = read_config(options.run)
+    config = read_config(options.run, options.plugins)
     path = choose_output(options)
     if options.average:
         config = evaluate_averages(config, options.network, evaluate=True)

@@ -17,6 +17,10 @@ class UserError(ValueError):
         super().__init__(" ".join(message.split()))
 
 
+class WriteError(UserError):
+    """Report that something beside the checkpoints could not be written. Training goes on without it."""
+
+
 class NonFiniteError(ArithmeticError):
     """Report that a step produced NaN or infinity, and that its update was withheld."""
 

@@ -299,6 +299,12 @@ class HostHook(Hook):
     def on_resume(self, run: Run) -> None:
         """Go on after `load_state_dict`; called in place of nothing, before `on_fit_begin`."""
 
+    def on_veto(self, run: Run) -> None:
+        """See which vetoes (`run.vetoes`) held back the step after `run.step`; raise, or ask `run.control.skip_step()`.
+
+        Where no hook asks for that, the run ends.
+        """
+
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         """See the edge of a chunk; `report` holds the training metrics when a report is due, else None."""
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import tensorflow as tf
+
+from trainer.schedules import ScaledRate
 
 
 @dataclass
@@ -62,6 +65,23 @@ class Network:
         """
         variables = self.optimizer.variables
         return name_variables(variables, {id(v): v.path.partition("/")[2] or v.path for v in variables})
+
+    @property
+    def rate_factor(self) -> tf.Variable | None:
+        """Return the variable that scales the schedule of the learning rate; None where the rate is a number."""
+        rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
+        return rate.factor if isinstance(rate, ScaledRate) else None
+
+    def lower_rate(self, factor: float) -> None:
+        """Multiply the learning rate from now on.
+
+        Args:
+            factor: in (0, 1].
+        """
+        if (variable := self.rate_factor) is not None:
+            variable.assign(variable * factor)
+        else:
+            self.optimizer.learning_rate = float(self.optimizer.learning_rate) * factor
 
     def optimizer_slots(self, name: str) -> dict[str, keras.Variable]:
         """Return the optimizer's slots of a latent variable that have its shape, by the optimizer's attribute.

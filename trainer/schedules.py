@@ -195,3 +195,43 @@ class SeveralUpdates(keras.optimizers.schedules.LearningRateSchedule):
     def from_config(cls, config: dict[str, Any]) -> SeveralUpdates:
         """Return the schedule that `get_config` described."""
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["updates"])
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class ScaledRate(keras.optimizers.schedules.LearningRateSchedule):
+    """Follow a schedule at a share of its rate, which can be lowered while the run goes on.
+
+    Attributes:
+        factor: float32 scalar, 1 at first.
+    """
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float = 1.0) -> None:
+        """Wrap a schedule.
+
+        Args:
+            schedule: counts the updates of the optimizer.
+            factor: share of its rate, above 0.
+        """
+        super().__init__()
+        self.schedule = schedule
+        self.factor = tf.Variable(factor, trainable=False, dtype=tf.float32, name="learning_rate_factor")
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        """Return the rate of an update.
+
+        Args:
+            step: scalar, updates made before.
+
+        Returns:
+            float32 scalar.
+        """
+        return tf.cast(self.schedule(step), tf.float32) * self.factor
+
+    def get_config(self) -> dict[str, Any]:
+        """Return plain values that `from_config` makes this schedule of."""
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "factor": float(self.factor.numpy())}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> ScaledRate:
+        """Return the schedule that `get_config` described."""
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["factor"])

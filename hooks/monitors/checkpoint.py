@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from hooks.options import check_flag, check_number
+from hooks.options import check_flag, check_integer, check_number
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -18,23 +18,28 @@ class Checkpoint(HostHook):
 
     "last" is due at every multiple of `every_epochs`, when `every_seconds` have passed since the one before: short
     epochs are not slowed down by saving, and at most about that much time is lost. It is always due at the end of the
-    run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step.
+    run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step. The
+    `keep_last` newest ones that were "last" stay: a run goes on from an older one where the newest is damaged.
     """
 
     after = ("early_stopping",)  # a stop that another hook has just asked for makes "last" due
     priority = 90
 
-    def __init__(self, *, every_epochs: float = 1.0, every_seconds: float = 60.0, keep_best: bool = True) -> None:
+    def __init__(
+        self, *, every_epochs: float = 1.0, every_seconds: float = 60.0, keep_last: int = 2, keep_best: bool = True
+    ) -> None:
         """Set up the cadence.
 
         Args:
             every_epochs: distance between the steps at which "last" may be saved, in epochs; above 0. A fraction
                 such as 0.1 saves inside long epochs.
             every_seconds: wall time that must have passed since "last" was saved; 0 saves at each of those steps.
+            keep_last: how many checkpoints that were "last" stay, 1 or more.
             keep_best: whether to save "best".
         """
         self._every_epochs = check_number("every_epochs", every_epochs, minimum=0, above_minimum=True)
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0)
+        self._keep_last = check_integer("keep_last", keep_last)
         self._keep_best = check_flag("keep_best", keep_best)
         self._steps_per_epoch: float | None = None
         self._saved_at = 0.0
@@ -58,6 +63,7 @@ class Checkpoint(HostHook):
 
     def on_fit_begin(self, run: Run) -> None:
         self._steps_per_epoch = run.steps_per_epoch
+        run.control.keep_last = self._keep_last
         self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: another fit's
         self._saved_at = time.monotonic()
 

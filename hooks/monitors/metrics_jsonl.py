@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UserError
+from trainer.errors import WriteError
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -22,12 +23,14 @@ class MetricsJsonl(HostHook):
 
     A line is {"step": int, "split": str, name: value, ...}. A value that is NaN or infinite is written as null, as in
     `summary.json`: JSON has no other word for it. A line is handed to the operating system before training goes on.
-    A resumed run first drops the lines of the steps that it will make again.
+    A resumed run first drops the lines of the steps that it will make again. Lines that a full disk did not take are
+    kept, and written as soon as it does.
     """
 
     def __init__(self) -> None:
         """Set up; the file is opened when training begins."""
         self._path: Path | None = None
+        self._waiting: list[str] = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return no state: the file is the state."""
@@ -44,7 +47,7 @@ class MetricsJsonl(HostHook):
             with path.open("a", encoding="utf-8"):
                 self._path = path.resolve()
         except OSError as error:
-            raise UserError(
+            raise WriteError(
                 f"Cannot write {path}: {error.strerror}. Expected a directory that can be written to: set run_dir."
             ) from error
 
@@ -58,8 +61,15 @@ class MetricsJsonl(HostHook):
     def _append(self, report: Report) -> None:
         if self._path is None:
             raise RuntimeError("metrics_jsonl saw a report before on_fit_begin.")
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(encode_report(report) + "\n")
+        self._waiting.append(encode_report(report) + "\n")
+        try:
+            append_whole(self._path, "".join(self._waiting))
+        except OSError as error:
+            raise WriteError(
+                f"Cannot write {self._path}: {error.strerror}. Expected a directory with room. {len(self._waiting)} "
+                "lines wait for it."
+            ) from error
+        self._waiting = []
 
 
 def encode_report(report: Report) -> str:
@@ -70,6 +80,27 @@ def encode_report(report: Report) -> str:
     """
     values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
     return json.dumps({"step": int(report.step), "split": report.split, **values}, allow_nan=False)
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append a text to a file, all of it or nothing.
+
+    Args:
+        path: of the file.
+        text: to append.
+
+    Raises:
+        OSError: it cannot be written; the file is as it was.
+    """
+    with path.open("ab", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            content = text.encode()
+            if file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(size)
+            raise
 
 
 def keep_lines_until(path: Path, step: int) -> None:

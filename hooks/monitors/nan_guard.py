@@ -1,22 +1,25 @@
-"""NaN guard: withhold a step whose loss, gradients or new state are not finite, and stop the run."""
+"""NaN guard: withhold a step whose loss, gradients or new state are not finite; stop the run, or go on behind it."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
-from trainer.errors import NonFiniteError
+from hooks.options import check_integer, check_number
+from trainer.errors import NonFiniteError, UserError, unknown_name
 from trainer.hook import GraphHook, HostHook, Tensors
 from trainer.step.context import StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from trainer.run.control import Run
 
 SHOWN_NAMES = 5
+STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
 KINDS = {"loss": "losses", "gradient": "gradients of", "state": "new state of"}
 NOTHING = "No variable was changed by"
 VETO = re.compile(rf"(?P<place>(?:[^/]+/){{0,2}}?)(?P<kind>{'|'.join(KINDS)})/(?P<name>.+)")
@@ -24,7 +27,7 @@ VETO = re.compile(rf"(?P<place>(?:[^/]+/){{0,2}}?)(?P<kind>{'|'.join(KINDS)})/(?
 
 
 class NanGuard(GraphHook, HostHook):
-    """Stop before a value that is not finite reaches a variable.
+    """Stop before a value that is not finite reaches a variable, or leave that step out.
 
     The check is part of the step, so the step that fails is the one that is withheld, however long the chunk.
     Under a LossScaleOptimizer, gradients that overflow are ordinary: it withholds those steps and lowers its scale
@@ -35,21 +38,44 @@ class NanGuard(GraphHook, HostHook):
 
     priority = 0  # speaks before any other hook acts on the chunk
 
-    def __init__(self, *, network: str = "*") -> None:
+    def __init__(
+        self, *, policy: str = "stop", at_most: int = 10, rate_factor: float = 0.5, network: str = "*"
+    ) -> None:
         """Set up the guard.
 
         Args:
+            policy: "stop" ends the run at the first step that is held back; "skip" goes on with the next one. A step
+                that is left out changes no variable, no slot and no statistic, and counts in no average; the learning
+                rate follows the steps that were made. "rollback" goes back to the newest checkpoint, and on from there
+                at a lower rate.
+            at_most: with "skip", how many steps of a run may be left out before it ends after all; with "rollback",
+                how often it may go back; at least 1.
+            rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
             network: name of the network that is watched, or a pattern; "*" guards every network of a run.
         """
+        if policy not in POLICIES:
+            raise unknown_name("policy", policy, POLICIES)
         self.network = network
+        self._policy = policy
+        self._at_most = check_integer("at_most", at_most, minimum=1)
+        self._rate_factor = check_number("rate_factor", rate_factor, minimum=0, above_minimum=True)
+        if rate_factor > 1:
+            raise UserError(f"rate_factor={rate_factor} received. Expected a number in (0, 1].")
+        self._skipped: list[int] = []
 
     def state(self) -> dict[str, tf.Variable]:
-        """Return no variables: the guard remembers nothing."""
+        """Return no variables."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: the guard remembers nothing."""
-        return {}
+        """Return the steps that were left out."""
+        return {"skipped": list(self._skipped)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._skipped = [int(step) for step in state["skipped"]]
+
+    def summary(self) -> dict[str, Any]:
+        return {"skipped": list(self._skipped)}
 
     def veto(self, context: StepContext) -> Tensors:
         """Return for each loss, gradient and new state value whether it holds NaN or infinity."""
@@ -59,14 +85,18 @@ class NanGuard(GraphHook, HostHook):
         checked |= {f"state/{name}": value for name, value in context.new_state.items()}
         return {name: is_not_finite(value) for name, value in checked.items() if value.dtype.is_floating}
 
-    def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        """Raise when the latest step was withheld for a value that was not finite.
+    def on_veto(self, run: Run) -> None:
+        """Leave out the step that was withheld for a value that was not finite, or raise.
 
         Raises:
             NonFiniteError: names the step, the losses and the variables.
         """
+        if run.control.skip or run.control.rate_factor is not None:
+            return  # the guard of another network has answered
         found: dict[tuple[str, str], dict[str, list[str]]] = {}
+        understood: set[str] = set()
         for veto in filter(None, map(VETO.fullmatch, run.vetoes)):
+            understood.add(veto.string)
             kinds = found.setdefault(self._place(veto["place"]), {kind: [] for kind in KINDS})
             kinds[veto["kind"]].append(veto["name"])
         if not found:
@@ -74,10 +104,29 @@ class NanGuard(GraphHook, HostHook):
         first = next(objective for objective, _ in found)
         written = f"Nothing of objective '{first}' was written, nor of those after it in" if first else NOTHING
         details = "; ".join(f"{_in_words(*place)}{describe(kinds)}" for place, kinds in found.items())
-        raise NonFiniteError(
-            f"NaN or infinity at step {run.step}: {details}. {written} this step. "
-            "Lower the learning rate, clip the gradients, or check the data for NaN."
-        )
+        message = f"NaN or infinity at step {run.step}: {details}. {written} this step."
+        if understood < set(run.vetoes) or not self._goes_on(run, message):
+            after = f" {len(self._skipped)} steps were left out before it." if self._skipped else ""
+            raise NonFiniteError(
+                f"{message}{after} Lower the learning rate, clip the gradients, or check the data for NaN."
+            )
+
+    def _goes_on(self, run: Run, message: str) -> bool:
+        """Ask for what the policy says, as long as it may; return whether the run goes on."""
+        if self._policy == SKIP and len(self._skipped) < self._at_most:
+            self._skipped.append(run.step)
+            warnings.warn(f"{message} It is left out, as {len(self._skipped)} of {self._at_most}.", stacklevel=4)
+            run.control.skip_step()
+            return True
+        back = len(run.rolled_back)
+        if self._policy == ROLLBACK and back < self._at_most:
+            again = (
+                f"The run goes back to its newest checkpoint, {back + 1} of {self._at_most} times, and on from there"
+            )
+            warnings.warn(f"{message} {again} at {self._rate_factor} times the rate.", stacklevel=4)
+            run.control.roll_back(self._rate_factor)
+            return True
+        return False
 
     def _place(self, prefix: str) -> tuple[str, str]:
         """Return the objective, among several, and the network, among several, that stand before a veto's name."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hooks.monitors.animation import Frames, add_frames, encode_animations
 from hooks.options import check_flag, check_integer
-from trainer.errors import UserError
+from trainer.errors import WriteError
 from trainer.hook import HostHook
 from trainer.run.control import Report, Run
 
@@ -76,7 +76,7 @@ def write_pictures(pictures: dict[str, np.ndarray], folder: Path) -> None:
         folder: made when there is a picture to write.
 
     Raises:
-        UserError: the folder cannot be written to.
+        WriteError: the folder cannot be written to.
     """
     encoded = {f"{file_name(name)}.png": encode_picture(name, picture) for name, picture in pictures.items()}
     write_files(encoded, folder)
@@ -90,7 +90,7 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
         folder: made when there is a file to write.
 
     Raises:
-        UserError: the folder cannot be written to.
+        WriteError: the folder cannot be written to.
     """
     for name, content in files.items():
         path = folder / name
@@ -102,7 +102,7 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
         except OSError as error:
             with suppress(OSError):
                 unfinished.unlink()
-            raise UserError(
+            raise WriteError(
                 f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
                 "hooks.pictures=null hooks.projector=null."
             ) from error

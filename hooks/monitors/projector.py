@@ -65,7 +65,7 @@ def write_embeddings(embeddings: dict[str, Embedding], folder: Path) -> None:
         folder: made when there is an embedding to write.
 
     Raises:
-        UserError: the folder cannot be written to.
+        WriteError: the folder cannot be written to.
     """
     config = ProjectorConfig()
     files: dict[str, bytes] = {}

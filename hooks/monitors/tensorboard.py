@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tensorflow as tf
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -22,7 +24,7 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from hooks.monitors.pictures import encode_picture
 from hooks.options import check_integer
-from trainer.errors import UserError
+from trainer.errors import WriteError
 from trainer.hook import HostHook
 from trainer.run.results import format_value, metric_rows
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 DIRECTORY_NAME = "tensorboard"
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
 QUEUE_LENGTH = 100
+FAILURES = (OSError, tf.errors.OpError)
+"""How a file that cannot be written shows: TensorBoard writes by TensorFlow where that is installed."""
 
 
 class TensorBoard(HostHook):
@@ -99,23 +103,34 @@ class TensorBoard(HostHook):
         self._write("train", step, summary)
 
     def _write(self, split: str, step: int, summary: Summary) -> None:
-        self._writer(split).add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        with self._writing(split):
+            self._writer(split).add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+    @contextmanager
+    def _writing(self, split: str) -> Iterator[None]:
+        """Turn a failure into one line, and let go of the writer: the next event opens a further file."""
+        try:
+            yield
+        except FAILURES as error:
+            if (writer := self._writers.pop(split, None)) is not None:
+                with suppress(*FAILURES):
+                    writer.close()
+            reason = getattr(error, "strerror", None) or str(error)
+            raise WriteError(
+                f"Cannot write {self._directory}/{split}: {reason}. Expected a directory with room: set run_dir, or do "
+                "without: hooks.tensorboard=null."
+            ) from error
 
     def _writer(self, split: str) -> EventFileWriter:
-        """Return the writer of a split, opened on first use: after an error it opens a further file."""
+        """Return the writer of a split, opened on first use."""
         if self._directory is None:
             raise RuntimeError("tensorboard saw a report before on_fit_begin.")
         if split not in self._writers:
             path = self._directory / split
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                if not os.access(path, os.W_OK | os.X_OK):  # the writer's thread would fail later and less clearly
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-                self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
-            except OSError as error:
-                raise UserError(
-                    f"Cannot write {path}: {error.strerror}. Expected a directory that can be written to: set run_dir."
-                ) from error
+            path.mkdir(parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK | os.X_OK):  # the writer's thread would fail later and less clearly
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
             if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
                 start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
                 self._writers[split].add_event(start)
@@ -123,13 +138,14 @@ class TensorBoard(HostHook):
         return self._writers[split]
 
     def _flush(self) -> None:
-        for writer in self._writers.values():
-            writer.flush()
+        for split in list(self._writers):
+            with self._writing(split):
+                self._writers[split].flush()
 
     def _close(self) -> None:
-        while self._writers:
-            _, writer = self._writers.popitem()
-            writer.close()
+        for split in list(self._writers):
+            with self._writing(split):
+                self._writers.pop(split).close()
 
 
 def scalar_summary(report: Report) -> Summary:

@@ -15,12 +15,14 @@ from trainer.config.preflight import preflight
 from trainer.errors import UserError
 
 ROOT_KEYS = (
-    "augment, data, debug, hooks, init_from, model, optimizer, plugins, recipe, run_dir, schedule, seed, task, trainer"
+    "augment, data, debug, hooks, init_from, model, optimizer, plugins, recipe, resume, run_dir, schedule, seed, task, "
+    "trainer"
 )
 TRAINER_KEYS = (
     "trainer.accumulation_steps, trainer.batch_size, trainer.class_sampling, trainer.class_weights, "
     "trainer.classes_per_batch, trainer.compile, trainer.epochs, "
-    "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.monitor, trainer.monitor_mode, "
+    "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.max_seconds, trainer.monitor, "
+    "trainer.monitor_mode, "
     "trainer.placement, trainer.report_every_steps, trainer.steps, trainer.threads"
 )
 HOOKS = "bnn_rounding, center_loss, checkpoint, progress"

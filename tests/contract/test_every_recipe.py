@@ -10,6 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.support.command import run_small
+from tests.support.resumed import check_same, run_cut
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
@@ -64,3 +65,9 @@ def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: P
         first.recipe, f"init_from={first.directory}", "optimizer.learning_rate=1e-9", run_dir=tmp_path / "again"
     )
     assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
+
+
+def test_recipe_goes_on_from_where_it_was_left(first: FirstRun, tmp_path: Path) -> None:
+    directory, cut = tmp_path / "cut", first.summary["steps"] // 2 + 1
+    summary = run_cut(first.recipe, "trainer.placement=device", cuts=[cut], run_dir=directory)
+    check_same(directory, summary, first.directory, first.summary)

@@ -89,6 +89,16 @@ def test_several_updates_in_a_step_have_the_rate_of_that_step(updates: int) -> N
     assert rates(again, 8 * updates) == expected
 
 
+def test_a_scaled_rate_is_the_rate_itself_until_it_is_lowered_and_survives_its_config() -> None:
+    once = schedules.cosine(0.3, 8, warmup_steps=2)
+    scaled = schedules.ScaledRate(once)  # type: ignore[arg-type]
+    assert rates(scaled, 8) == rates(once, 8)  # to the bit
+    scaled.factor.assign(0.5)
+    assert rates(scaled, 8) == [0.5 * rate for rate in rates(once, 8)]
+    again = schedules.ScaledRate.from_config(scaled.get_config())
+    assert rates(again, 8) == rates(scaled, 8)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

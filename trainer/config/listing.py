@@ -24,6 +24,7 @@ Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]
   python train.py recipe=<name>
   python train.py recipe=<name> data=<name> optimizer.learning_rate=3e-3 trainer.epochs=20
   python train.py recipe=<name> +hooks=<name> hooks.<name>=null run_dir=runs/my_run
+  python train.py resume=runs/my_run
   python train.py -m recipe=<first>,<second> seed=1,2,3
 """
 FLAGS = """\
@@ -35,7 +36,7 @@ Flags
   --help                show this text
 
 debug=true or HYDRA_FULL_ERROR=1 shows the traceback of an error.
-Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 interrupted."""
+Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 and 143 ended by Ctrl-C and SIGTERM."""
 
 
 def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:

@@ -14,7 +14,9 @@ from trainer.config.choices import check_choice, is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
 from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed
 from trainer.config.keys import check_value, foreign_nodes
+from trainer.config.resume import resumed_config, resumed_run
 from trainer.config.schema import NAMED
+from trainer.config.stored import recipe_name
 from trainer.config.validate import validate
 from trainer.config.values import show
 from trainer.errors import UserError
@@ -89,8 +91,11 @@ def _check_repetition(overrides: Sequence[Override]) -> None:
 
 
 def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]) -> Job:
+    overrides = parse_overrides(texts, composer.loader)
+    if (run := resumed_run(overrides)) is not None:
+        return Job(*resumed_config(run, overrides, composer), texts)
     composed, choices = _compose(texts, composer, bases)
-    recipe = choices.get("recipe", "").strip("[]").replace(",", "+")
+    recipe = recipe_name(choices.get("recipe", ""))
     if not recipe:
         known = ", ".join(composer.options("recipe"))
         raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")

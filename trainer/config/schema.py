@@ -60,6 +60,9 @@ class TrainerConfig:
     placement: str = setting("auto", "where batches are made", choices=("auto", "device", "host"))
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
     threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
+    max_seconds: float | None = setting(
+        None, "wall time after which the run saves and ends, to be resumed; null: no limit", minimum=0
+    )
 
 
 @dataclass
@@ -69,6 +72,7 @@ class TrainConfig:
     seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
     run_dir: str | None = setting(None, "where the run is written; null: runs/<recipe>/<date_time>")
     init_from: str | None = setting(None, "a run directory whose weights the networks start from")
+    resume: str | None = setting(None, "a run directory to go on with, where it stands")
     plugins: list[str] = field(default_factory=list, metadata={"help": "packages that a _target_ may name"})
     debug: bool = setting(False, "whether errors show their traceback")
     task: dict[str, Any] = section("builds the networks and the objectives", target=True)

@@ -199,8 +199,8 @@ class TrainingBatches:
             pure = tf.autograph.experimental.do_not_convert(self.batch)
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def iterator(self, start: int) -> Iterator[Batch]:
-        """Return a `tf.data` iterator over `dataset(start)` with a queue; a traced loop can take it as an argument.
+    def queued(self, start: int) -> tf.data.Dataset:
+        """Return `dataset(start)` with a queue of batches that lie ready.
 
         Args:
             start: first step.
@@ -213,7 +213,16 @@ class TrainingBatches:
                 return tf.nest.map_structure(tf.identity, batch)
 
         with tf.device(HOST):
-            return iter(self.dataset(start).map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE))
+            return self.dataset(start).map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE)
+
+    def iterator(self, start: int) -> Iterator[Batch]:
+        """Return a `tf.data` iterator over `queued(start)`.
+
+        Args:
+            start: first step.
+        """
+        with tf.device(HOST):
+            return iter(self.queued(start))
 
     def queue(self, step: int) -> tuple[int, int] | None:
         """Return how many batches lie ready in the queue of the latest iterator, and how many there is room for.

@@ -24,7 +24,7 @@ STEP_STAGES = (
 PHASES = {
     "set-up": ("rebuild_model", "request_taps", "build", "on_resume", "on_fit_begin"),
     STEP: STEP_STAGES,
-    "chunk of steps": ("warning", "on_chunk_end"),
+    "chunk of steps": ("on_veto", "warning", "on_chunk_end"),
     "evaluation": ("held", "evaluate", "collect", "split_metrics", "on_evaluation_end"),
     "pictures": ("observe", "pictures", "embeddings"),
     "checkpoint": ("before_save",),

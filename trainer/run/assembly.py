@@ -15,11 +15,11 @@ from trainer.config.build import bind, build
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook, HostHook
 from trainer.input.augment import Augment, Augmentation
+from trainer.input.batch_queue import BatchQueue
 from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.classes import Setting, class_shares, class_weights
 from trainer.input.data import Data, Split
 from trainer.network import Network
-from trainer.objective import Batch
 from trainer.order import order_hooks
 from trainer.recipe import Parts, Recipe
 from trainer.run.augments import build_augments
@@ -28,7 +28,7 @@ from trainer.run.build_hook import build_hook
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.state import assign_variables
 from trainer.run.views import Evaluated
-from trainer.schedules import SeveralUpdates
+from trainer.schedules import ScaledRate, SeveralUpdates
 from trainer.step.compile import keep_xla_off, python_ops, use_xla
 from trainer.step.context import BuildContext
 from trainer.step.evaluate import Evaluator
@@ -172,10 +172,11 @@ def _training_labels(data: Data) -> np.ndarray:
 def _trace_loop(trainer: Trainer, training: TrainingBatches, mode: str) -> ChunkLoop:
     """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
     xla = use_xla(mode, trainer.networks.values(), trainer.hooks)
-    loop = ChunkLoop(trainer, _batch_function(training), xla=xla)
+    batch = training.batch if training.placement == "device" else BatchQueue(training)
+    loop = ChunkLoop(trainer, batch, xla=xla)
     if xla and (blocking := python_ops(loop.graph)):
         keep_xla_off(mode, blocking)
-        return ChunkLoop(trainer, _batch_function(training), xla=False)
+        return ChunkLoop(trainer, batch, xla=False)
     return loop
 
 
@@ -201,6 +202,8 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
         schedule = build(config["schedule"], plugins=plugins, learning_rate=rate, total_steps=total_steps)
         if updates > 1 and callable(schedule):
             schedule = SeveralUpdates(schedule, updates)
+        if callable(schedule):
+            schedule = ScaledRate(schedule)
         return build({**config["optimizer"], "learning_rate": schedule}, plugins=plugins)
 
     return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer))
@@ -262,15 +265,3 @@ def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.V
     states = {f"{hook.name}/{name}": variable for hook in built for name, variable in hook.state().items()}
     beside = [hook for hook in built if hook.network == reader.network]
     return states | {f"{hook.key}/{name}": variable for hook in beside for name, variable in hook.state().items()}
-
-
-def _batch_function(training: TrainingBatches) -> Any:
-    if training.placement == "device":
-        return training.batch
-    iterator = training.iterator(0)
-
-    def next_batch(step: tf.Tensor) -> Batch:
-        del step  # the iterator stands at it
-        return next(iterator)
-
-    return next_batch

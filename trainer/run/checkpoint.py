@@ -1,93 +1,84 @@
-"""Checkpoints: tensors keyed by variable path, and a manifest that is written last."""
+"""The checkpoints of a run: written in the background, whole or absent, found again past damaged ones."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.run.checkpoint_content import Checkpoint, read_checkpoint, write_checkpoint
+from trainer.run.checkpoint_directory import DAMAGED, checkpoint_names, remove_leftovers, set_aside, unused
+from trainer.run.checkpoint_disk import DamagedError, hide_directories, replace_synced, to_json
+from trainer.run.checkpoint_index import INDEX, Index, complete_index, read_index, read_manifests, write_index
+from trainer.run.checkpoint_manifest import read_manifest
+from trainer.run.checkpoint_writer import BackgroundWriter, Snapshot
 
-FORMAT = 1
-TENSORS = "tensors.npz"
-MANIFEST = "manifest.json"
-INDEX = "index.json"
-BFLOAT16 = tf.bfloat16.as_numpy_dtype
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Hold a loaded checkpoint.
-
-    Attributes:
-        step: steps made when it was written.
-        tensors: arrays by key, such as "network/model/dense/kernel".
-        host_state: what host hooks stored, by hook name.
-    """
-
-    step: int
-    tensors: dict[str, np.ndarray]
-    host_state: dict[str, Any]
+__all__ = ["Checkpoint", "CheckpointStore"]
 
 
 class CheckpointStore:
     """Write and read the checkpoints of one run directory.
 
-    A checkpoint is a directory `step_<n>`; `index.json` says which one each tag ("last", "best") means. The tensors
-    go to a temporary directory first and are fsynced; the manifest with their sha256 follows, then the rename, then
-    the index. So whatever the index names is whole.
+    A checkpoint is a directory `step_<n>`; `index.json` says which one each tag means. Everything is written under a
+    temporary name and synced: the files, the manifest with their sha256, the directory. Then it gets its name, the
+    index follows, and what is not kept any more goes. So at any moment the directory holds the old or the new, whole.
+    A write that fails is told by `problems` and never stops training; what was there before stays.
+
+    Attributes:
+        directory: <run>/checkpoints.
+        keep_last: how many checkpoints that were "last" stay, 1 or more.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, keep_last: int = 2, environment: Mapping[str, Any] | None = None) -> None:
         """Work in `directory`, which is made at the first save.
 
         Args:
             directory: <run>/checkpoints.
+            keep_last: see the attribute.
+            environment: JSON values for every manifest: what the bits of the run may depend on.
         """
-        self.directory = directory
+        self.directory, self.keep_last = directory, keep_last
+        self._environment = dict(environment or {})
+        self._writer = BackgroundWriter(self._write)
+        self._problems: list[str] = []
+        self._told: set[str] = set()
+        self._aside: set[str] = set()
 
-    def tags(self) -> dict[str, str]:
-        """Return the name of the checkpoint that each tag means.
-
-        Raises:
-            UserError: the index is damaged.
-        """
-        path = self.directory / INDEX
-        try:
-            return json.loads(path.read_text()) if path.exists() else {}
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}. Expected the checkpoints of a run.") from error
-
-    def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], host_state: Mapping[str, Any]) -> None:
-        """Write a checkpoint, let the tags mean it, and remove those that no tag means any more.
+    def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+        """Write a checkpoint in the background and let the tags mean it; see `BackgroundWriter` for when this waits.
 
         Args:
             tags: such as {"last", "best"}.
             step: steps made.
-            tensors: arrays by key.
-            host_state: JSON values by host hook.
+            tensors: arrays by key, which must not be changed afterwards.
+            state: JSON values, which may.
         """
-        name = f"step_{step:08d}"
-        if not (self.directory / name / MANIFEST).exists():
-            self._write(name, step, tensors, host_state)
-        index = self.tags() | dict.fromkeys(sorted(tags), name)
-        _write_synced(self.directory / (INDEX + ".tmp"), json.dumps(index, indent=2).encode())
-        os.replace(self.directory / (INDEX + ".tmp"), self.directory / INDEX)
-        _sync_directory(self.directory)
-        for path in self.directory.iterdir():
-            if path.is_dir() and path.name not in index.values():
-                shutil.rmtree(path, ignore_errors=True)
+        try:
+            text = to_json(dict(state), "The state of the run and its hooks")
+        except UserError as error:
+            self._tell(f"The checkpoint of step {step} could not be written: {error}")
+            return
+        self._writer.submit(Snapshot(frozenset(tags), step, dict(tensors), text))
+
+    def wait(self) -> None:
+        """Return when everything is on the disk, or is among the problems."""
+        self._writer.wait()
+
+    def problems(self) -> list[str]:
+        """Return what went wrong since the last call, one line each."""
+        return [self._problems.pop(0) for _ in range(len(self._problems))]
+
+    def tags(self) -> dict[str, str]:
+        """Return the name of the checkpoint that each tag means."""
+        self.wait()
+        return dict(self._index().tags)
 
     def load(self, tag: str) -> Checkpoint:
-        """Return the checkpoint that a tag means, once its hash is checked.
+        """Return the checkpoint that a tag means, once its hashes are checked.
 
         Args:
             tag: "last" or "best".
@@ -100,59 +91,109 @@ class CheckpointStore:
             raise UserError(
                 f"No checkpoint '{tag}' in {self.directory}. Expected one of: {', '.join(sorted(tags)) or 'none'}."
             )
-        path = self.directory / tags[tag]
+        return read_checkpoint(read_manifest(self.directory / tags[tag]))
+
+    def newest(self) -> Checkpoint | None:
+        """Return the checkpoint that was written last and is sound; None where none ever was. Set damaged ones aside.
+
+        Raises:
+            UserError: there were checkpoints, and all are damaged; or they are of another version of the format.
+        """
+        self.wait()
+        self._index()  # tells what is named and gone
+        checkpoint = self._first_sound()
+        if checkpoint is not None:
+            self._index(repair=True)
+        elif self._was_written():
+            raise UserError(
+                f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected one "
+                "at least: copy one back from elsewhere, or start a new run."
+            )
+        return checkpoint
+
+    def sweep(self) -> None:
+        """Remove what killed writers left behind. For the one who trains in this directory."""
+        self.wait()
         try:
-            manifest = json.loads((path / MANIFEST).read_text())
-            content = (path / TENSORS).read_bytes()
-        except (OSError, ValueError) as error:
-            raise UserError(f"The checkpoint {path} cannot be read: {error}.") from error
-        if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-            raise UserError(f"The checkpoint {path} is damaged: its sha256 is not the one in {MANIFEST}.")
-        return Checkpoint(manifest["step"], _read_tensors(path / TENSORS, manifest["dtypes"]), manifest["host_state"])
+            remove_leftovers(self.directory)
+        except OSError as error:
+            self._tell(f"Leftovers in {self.directory} could not be removed: {_reason(error)}.")
 
-    def _write(self, name: str, step: int, tensors: Mapping[str, np.ndarray], host_state: Mapping[str, Any]) -> None:
-        temporary = self.directory / f".{name}.tmp"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        with (temporary / TENSORS).open("wb") as file:
-            np.savez(file, allow_pickle=False, **{key: _storable(array) for key, array in tensors.items()})
-            file.flush()
-            os.fsync(file.fileno())
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "sha256": hashlib.sha256((temporary / TENSORS).read_bytes()).hexdigest(),
-            "dtypes": {key: str(array.dtype) for key, array in tensors.items()},
-            "host_state": dict(host_state),
-        }
-        _write_synced(temporary / MANIFEST, json.dumps(manifest, indent=2).encode())
-        _sync_directory(temporary)
-        shutil.rmtree(self.directory / name, ignore_errors=True)
-        os.replace(temporary, self.directory / name)
-        _sync_directory(self.directory)
+    def _write(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint and the index, and remove what is not kept; called in the background."""
+        name = f"The checkpoint of step {snapshot.step}"
+        try:
+            path, number = unused(self.directory, f"step_{snapshot.step:08d}"), self._index().number + 1
+            write_checkpoint(path, snapshot, number, self._environment)
+        except Exception as error:  # noqa: BLE001 - training goes on, whatever the disk does
+            self._tell(f"{name} could not be written: {_reason(error)}. Earlier ones stay.")
+            return
+        try:
+            index = self._index()
+            if index.number < number:  # it could not be read just now
+                index = index.with_checkpoint(read_manifest(path))
+            index = replace(index, kept=index.kept[-self.keep_last :])
+            write_index(self.directory, index)
+            hide_directories(self.directory / each for each in checkpoint_names(self.directory) - index.names)
+            remove_leftovers(self.directory)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._tell(f"{name} is written, but what it replaces could not go: {_reason(error)}.")
+
+    def _first_sound(self) -> Checkpoint | None:
+        """Return the newest checkpoint that is sound, and set aside those that are not on the way to it."""
+        for name in sorted(checkpoint_names(self.directory)):
+            try:
+                read_manifest(self.directory / name)
+            except DamagedError as error:
+                self._set_aside(name, error)
+        for manifest in reversed(read_manifests(self.directory)):
+            try:
+                return read_checkpoint(manifest)
+            except DamagedError as error:
+                self._set_aside(manifest.path.name, error)
+        return None
+
+    def _set_aside(self, name: str, error: DamagedError) -> None:
+        path = unused(self.directory, DAMAGED + name)
+        try:
+            replace_synced(self.directory / name, path)
+            self._aside.add(name)
+            self._tell(f"{error} It is set aside as {path.name}.")
+        except OSError as failure:
+            self._tell(f"{error} It could not be set aside: {_reason(failure)}.")
+
+    def _index(self, *, repair: bool = False) -> Index:
+        """Return what the tags mean; problems tell where index.json is damaged or names what is not there.
+
+        Args:
+            repair: whether to write index.json anew where it says something else.
+        """
+        names = checkpoint_names(self.directory)
+        try:
+            stored = read_index(self.directory)
+        except DamagedError as error:
+            stored = None
+            self._tell(f"{error} The manifests say which checkpoint is which.")
+        if stored is not None and (missing := sorted(stored.names - names - self._aside)):
+            self._tell(f"{self.directory / INDEX} names {', '.join(missing)}, which is not there.")
+        index = complete_index(stored, read_manifests(self.directory), names)
+        if repair and index != stored:
+            try:
+                write_index(self.directory, index)
+            except OSError as error:
+                self._tell(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
+        return index
+
+    def _was_written(self) -> bool:
+        """Return whether a checkpoint was ever written here whole."""
+        index = self.directory / INDEX
+        return index.exists() or bool(checkpoint_names(self.directory)) or bool(set_aside(self.directory))
+
+    def _tell(self, problem: str) -> None:
+        if problem not in self._told:
+            self._told.add(problem)
+            self._problems.append(problem)
 
 
-def _storable(array: np.ndarray) -> np.ndarray:
-    """Return an array of a dtype that npz keeps; bfloat16 travels as its bits."""
-    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
-
-
-def _read_tensors(path: Path, dtypes: Mapping[str, str]) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {key: file[key] for key in file.files}
-    return {key: array.view(BFLOAT16) if dtypes[key] == "bfloat16" else array for key, array in arrays.items()}
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _reason(error: Exception) -> str:
+    return str((error.strerror if isinstance(error, OSError) else None) or error).rstrip(".")

@@ -39,19 +39,37 @@ class Control:
         stop_reason: why to stop, such as "early stopping: ..."; None to go on.
         save_tags: tags of checkpoints to write, such as "last" or "best".
         evaluate: whether to evaluate on the validation split now.
+        skip: whether to go on without the step that was held back.
+        rate_factor: what to multiply the learning rates by after going back to the newest checkpoint; None to stay.
+        keep_last: how many checkpoints that were "last" stay, 1 or more.
     """
 
     stop_reason: str | None = None
     save_tags: set[str] = field(default_factory=set)
     evaluate: bool = False
+    skip: bool = False
+    rate_factor: float | None = None
+    keep_last: int = 2
 
     def stop(self, reason: str) -> None:
         """Ask for the run to end after this chunk, in good order."""
         self.stop_reason = self.stop_reason or reason
 
     def save(self, tag: str) -> None:
-        """Ask for a checkpoint under `tag`; it replaces the tag's earlier one."""
+        """Ask for a checkpoint under `tag`; it replaces the tag's earlier one, of "last" the oldest that was kept."""
         self.save_tags.add(tag)
+
+    def skip_step(self) -> None:
+        """Ask, in `on_veto`, to go on behind the step that was held back. Nothing of it is written."""
+        self.skip = True
+
+    def roll_back(self, rate_factor: float) -> None:
+        """Ask, in `on_veto`, to go back to the newest checkpoint and on from there at a lower rate.
+
+        Args:
+            rate_factor: in (0, 1]; multiplies the learning rate of every network.
+        """
+        self.rate_factor = rate_factor
 
     def request_evaluation(self) -> None:
         """Ask for an evaluation on the validation split at this edge."""
@@ -129,6 +147,8 @@ class Run:
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
         training: the batches of the training split; None where a run has none, as in a test.
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
+        resumed_at: the steps at which the run went on after an end before its time.
+        rolled_back: the steps from which it went back to a checkpoint.
         held_out: the splits that are not trained on, by name; empty where a run has none, as in a test.
     """
 
@@ -153,6 +173,8 @@ class Run:
     embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
     training: TrainingBatches | None = None
     first_pictures: Callable[[], dict[str, np.ndarray]] = dict
+    resumed_at: list[int] = field(default_factory=list)
+    rolled_back: list[int] = field(default_factory=list)
     held_out: Mapping[str, Split] = field(default_factory=dict)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 
 from trainer.errors import UserError
 
+ENVIRONMENT = "environment.json"
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")
 
 
@@ -54,7 +56,7 @@ def _unused(path: Path) -> Path:
 
 
 def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Make the run directory with config.yaml, overrides.txt and environment.json.
+    """Make the run directory with config.yaml, overrides.txt and environment.json: at once, or not at all.
 
     Args:
         path: as `choose_directory` returned it.
@@ -64,12 +66,15 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
     Raises:
         UserError: the directory cannot be made, or somebody made it in the meantime.
     """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.mkdir(parents=True, exist_ok=path.exists() and not any(path.iterdir()))
-        (path / "config.yaml").write_text(OmegaConf.to_yaml(dict(config)))
-        (path / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
-        (path / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n")
+        partial.mkdir(parents=True)
+        (partial / "config.yaml").write_text(OmegaConf.to_yaml(dict(config)))
+        (partial / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
+        (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
+        os.rename(partial, path)  # an empty directory gives way
     except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
         raise UserError(
             f"The run directory {path} cannot be made: {error.strerror}. Give another with run_dir=."
         ) from error

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import random
+import warnings
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.stored import check_plugins, read_stored
 from trainer.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from trainer.run.assembly import Assembly
 
-NEEDED = {"model", "trainer", "hooks"}
 BEST, LAST = "best", "last"
 
 
@@ -32,24 +34,18 @@ class FinishedRun:
     step: int
 
 
-def read_config(run: str) -> dict[str, Any]:
+def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the config of a run, ready to be assembled again.
 
     Args:
         run: its directory.
+        plugins: packages that the user has named; those that the run's own file names are not taken from there.
 
     Raises:
-        UserError: the directory is no run, or its config cannot be read.
+        UserError: the directory is no run, its config cannot be read, or it uses packages that the user has not named.
     """
-    import yaml
-
-    path = Path(run).expanduser() / "config.yaml"
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"run={run} has no config.yaml that can be read. Expected a run directory.") from error
-    if not isinstance(config, dict) or not config.keys() >= NEEDED:
-        raise UserError(f"{path} is not the config of a run. Expected the directory of a finished run.")
+    config = read_stored(run, "run")
+    check_plugins(config, plugins, "run")
     # The weights come from the checkpoint; where the run once started from does not matter any more.
     return {**config, "init_from": None}
 
@@ -100,9 +96,12 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Finis
     from trainer.run.state import assign_variables, run_variables
 
     store = CheckpointStore(Path(run).expanduser() / "checkpoints")
-    tags = store.tags()
+    tags, problems = store.tags(), store.problems()
     if not tags:
-        raise UserError(f"run={run} has no checkpoints. Expected a run with the hook 'checkpoint'.")
+        told = "".join(f" {problem}" for problem in problems)
+        raise UserError(f"run={run} has no checkpoints.{told} Expected a run with the hook 'checkpoint'.")
+    for problem in problems:
+        warnings.warn(problem, stacklevel=2)
     tag = checkpoint or (BEST if BEST in tags else LAST)
     if tag not in tags:
         raise unknown_name("checkpoint", tag, tags)

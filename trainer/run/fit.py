@@ -11,18 +11,22 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import NonFiniteError
+from trainer.errors import NonFiniteError, WriteError
 from trainer.hook import Hook, HostHook
 from trainer.network import Network
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
+from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.control import Report, Run
+from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.own_values import own_values
+from trainer.run.resume import roll_back, run_state
 from trainer.run.state import assign_variables, evaluation_keys, read_variables
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
 
+BEGINNING = ("on_resume", "on_fit_begin")
 SPEED = "time/images_per_second"
 WAITING = "time/waiting_share"
 
@@ -56,7 +60,12 @@ class Fit:
         cadence: when to come up.
         store: where checkpoints go.
         variables: all that a checkpoint holds, by key.
+        fingerprint: of the data.
+        interruption: what asks the run to end before its time.
         seconds: wall time spent in each host hook, by name.
+        final: values of the latest training report.
+        digest: of all variables after the last step; None before.
+        elapsed_before: wall time of this run in earlier processes, in seconds.
     """
 
     run: Run
@@ -67,32 +76,55 @@ class Fit:
     cadence: Cadence
     store: CheckpointStore
     variables: dict[str, tf.Variable]
+    fingerprint: str = ""
+    interruption: Interruption = field(default_factory=Interruption)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     final: dict[str, float] = field(default_factory=dict)
+    digest: str | None = None
+    elapsed_before: float = 0.0
+    _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _reported: tuple[float, float] = (0.0, 0.0)
     _warned: set[str] = field(default_factory=set)
+    _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def host_hooks(self) -> list[HostHook]:
         """Return the hooks that watch, in order."""
         return [hook for hook in self.hooks if isinstance(hook, HostHook)]
 
+    @property
+    def elapsed(self) -> float:
+        """Return the wall time of the run in seconds: training, evaluation and saving, in all its processes."""
+        return self.elapsed_before + time.monotonic() - self._began
+
     def train(self) -> None:
-        """Train until the last step, a stop that a hook asks for, or an error."""
+        """Train until the last step, a stop that a hook asks for, or an error.
+
+        Raises:
+            NonFiniteError: a step was held back, and no hook went on.
+            Interrupted: a signal or the wall-clock budget; a checkpoint to go on from is saved.
+        """
         run = self.run
+        self._reported = (run.waited_seconds, run.train_seconds)
+        if run.resumed_at:
+            self.call("on_resume", run)
         self.call("on_fit_begin", run)
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
             next_report, next_evaluation = self.cadence.next_report(run.step), self.cadence.next_evaluation(run.step)
             self._chunk(end)
-            report = self._report() if end == next_report or run.vetoes else None
-            self.call("on_chunk_end", run, report)
             if run.vetoes:
-                raise NonFiniteError(f"Step {run.step} was held back by {', '.join(run.vetoes)}, and no hook went on.")
+                self._answer_vetoes()
+            if run.step < end:
+                continue  # a step was left out; the others of the chunk are still to come
+            report = self._report() if end == next_report else None
+            self.call("on_chunk_end", run, report)
             if end == next_evaluation or run.control.evaluate or run.control.stop_reason is not None:
                 self._evaluate()
             self._save()
+            self._leave_if_asked()
+        self.digest = tensors_digest(read_variables(self.variables))
 
     def finish(self) -> dict[str, Any]:
         """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one.
@@ -100,6 +132,7 @@ class Fit:
         Returns:
             The test values by name, with "weights": "best" or "final".
         """
+        self.wait_for_checkpoints()
         weights, step = "final", self.run.step
         if "best" in self.store.tags():
             keys = evaluation_keys(self.variables)
@@ -111,14 +144,26 @@ class Fit:
         return {"weights": weights, **values}
 
     def call(self, stage: str, *arguments: Any) -> None:
-        """Call a stage of every host hook in order; time each by name."""
+        """Call a stage of every host hook in order; time each by name.
+
+        What a hook cannot write ends a run that begins. Later it is reported, once for each hook, and training goes on.
+        """
         for hook in self.host_hooks:
             start = time.perf_counter()
             try:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
+            except (OSError, WriteError) as error:
+                if stage in BEGINNING:
+                    raise
+                self._report_unwritten(hook, error)
             finally:
                 self.seconds[hook.name] += time.perf_counter() - start
+
+    def _report_unwritten(self, hook: HostHook, error: OSError | WriteError) -> None:
+        if hook.name not in self._unwritten:
+            warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {error} Training goes on.", stacklevel=3)
+        self._unwritten[hook.name] += 1
 
     def call_all(self, stage: str, *arguments: Any) -> list[Exception]:
         """Call a closing stage of every host hook, also after one of them failed; return the failures."""
@@ -185,9 +230,63 @@ class Fit:
         run.best.update(report)
         self.call("on_evaluation_end", run, report)
 
+    def _answer_vetoes(self) -> None:
+        """Leave out the step that was held back, or go back to a checkpoint, as a hook asks."""
+        run = self.run
+        try:
+            self.call("on_veto", run)
+            if run.control.rate_factor is not None:
+                self._roll_back(run.control.rate_factor)
+            elif run.control.skip:
+                run.step += 1
+            else:
+                raise self._held_back("no hook went on")
+        except NonFiniteError:
+            self._report()  # for the summary: how it went until here
+            raise
+        run.control.skip, run.control.rate_factor, run.vetoes = False, None, []
+
+    def _roll_back(self, rate_factor: float) -> None:
+        self.wait_for_checkpoints()
+        checkpoint = self.store.newest()
+        if checkpoint is None:
+            raise self._held_back("there is no checkpoint to go back to")
+        roll_back(self, checkpoint, rate_factor)
+        self.call("on_resume", self.run)
+        self.call("on_fit_begin", self.run)
+
+    def _held_back(self, why: str) -> NonFiniteError:
+        return NonFiniteError(f"Step {self.run.step} was held back by {', '.join(self.run.vetoes)}, and {why}.")
+
+    def _leave_if_asked(self) -> None:
+        """Save and raise where the run shall end before its time; no evaluation, which the whole run would not make."""
+        if (reason := self.interruption.reason) is not None:
+            self.run.control.save("last")
+            self._save()
+            self.wait_for_checkpoints()
+            run = self.run
+            raise Interrupted(
+                f"Ended by {reason} after step {run.step} of {run.total_steps}. "
+                f"Go on with: python train.py resume={run.directory}",
+                self.interruption.signal_number,
+            )
+
+    def wait_for_checkpoints(self) -> None:
+        """Return when all checkpoints are on disk, and say which could not be written."""
+        self.store.wait()
+        self.tell_problems()
+
+    def tell_problems(self) -> None:
+        """Warn of each checkpoint that could not be written, or that was found damaged, once."""
+        for problem in self.store.problems():
+            warnings.warn(problem, stacklevel=2)
+
     def _save(self) -> None:
         tags, self.run.control.save_tags = self.run.control.save_tags, set()
         if tags:
             self.call("before_save", self.run)
-            host_state = {hook.name: hook.state_dict() for hook in self.host_hooks}
-            self.store.save(tags, self.run.step, read_variables(self.variables), host_state)
+            hooks = {hook.name: hook.state_dict() for hook in self.host_hooks}
+            state = {"run": run_state(self), "hooks": hooks}
+            self.store.keep_last = self.run.control.keep_last
+            self.store.save(tags, self.run.step, read_variables(self.variables), state)
+        self.tell_problems()

@@ -1,8 +1,8 @@
-"""One run from its config to its summary: open the data, build, trace, audit, train, test."""
+"""One run from its config, or from where it was left, to its summary: open the data, build, trace, train, test."""
 
 from __future__ import annotations
 
-import time
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -19,10 +19,14 @@ from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
-from trainer.run.directory import choose_directory, make_directory
+from trainer.run.directory import choose_directory, environment, make_directory
+from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
 from trainer.run.input_verdict import judge_input
+from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
+from trainer.run.lock import locked
 from trainer.run.release import released_graphs
+from trainer.run.resume import changed_environment, completed_summary, existing_directory, restore_fit
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.state import run_variables
@@ -31,25 +35,56 @@ from trainer.run.views import Views
 
 
 @released_graphs()
+@termination_interrupts()
 def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> dict[str, Any]:
-    """Run a validated config and return what its summary.json holds.
+    """Run a validated config, or go on with a run, and return what its summary.json holds.
 
-    Nothing is written before the data is open, the networks are built, and the step is traced and audited.
+    Of a new run nothing is written before the data is open, the networks are built, and the step is traced and audited.
 
     Args:
-        config: the resolved config.
+        config: the resolved config; with `resume`, that of the run to go on with.
         recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
         overrides: the command line's.
 
     Raises:
         UserError: a mistake that the user can mend.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
+        Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
     """
+    if config["resume"] is not None:
+        return _resume(config, recipe)
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     parts = prepare(config)
     make_directory(directory, config, overrides)
-    fit = _fit(config, recipe, parts, directory)
-    return _train(fit, parts)
+    with locked(directory):
+        return _train(_fit(config, recipe, parts, directory, _store(directory)), parts)
+
+
+def _resume(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+    """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
+    directory = existing_directory(config["resume"])
+    with locked(directory):
+        if (summary := completed_summary(directory)) is not None:
+            warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
+            return summary
+        store = _store(directory)
+        checkpoint = store.newest()
+        for problem in store.problems():
+            warnings.warn(problem, stacklevel=2)
+        started = {} if checkpoint is None else {"init_from": None}
+        parts = prepare({**config, **started})
+        for difference in changed_environment(directory):
+            warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
+        fit = _fit(config, recipe, parts, directory, store)
+        if checkpoint is None:
+            fit.run.resumed_at = [0]
+        else:
+            restore_fit(fit, checkpoint)
+        return _train(fit, parts)
+
+
+def _store(directory: Path) -> CheckpointStore:
+    return CheckpointStore(directory / "checkpoints", environment=environment())
 
 
 def prepare(config: Mapping[str, Any]) -> Assembly:
@@ -87,7 +122,7 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
         )
 
 
-def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path) -> Fit:
+def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path, store: CheckpointStore) -> Fit:
     settings = config["trainer"]
     views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated, parts.training)
     run = Run(
@@ -114,48 +149,76 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
     )
     variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
-    store = CheckpointStore(directory / "checkpoints")
-    return Fit(run, parts.loop, parts.validation, parts.test, parts.hooks, cadence, store, variables)
+    return Fit(
+        run,
+        parts.loop,
+        parts.validation,
+        parts.test,
+        parts.hooks,
+        cadence,
+        store,
+        variables,
+        fingerprint=data_fingerprint([parts.training.split, *(each.split for each in parts.evaluated.values())]),
+        interruption=Interruption(settings["max_seconds"]),
+    )
 
 
 def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
     """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close."""
-    start = time.perf_counter()
     test: dict[str, Any] = {}
     failure: BaseException | None = None
     try:
-        fit.train()
+        fit.store.sweep()
+        fit.tell_problems()
+        with fit.interruption.listening():
+            fit.train()
         test = fit.finish()
     except BaseException as error:  # noqa: BLE001 - raised again, once the run directory says how it ended
         failure = error
         fit.call_all("on_exception", fit.run, error)
+        fit.wait_for_checkpoints()
     status, reason = _ending(failure, fit.run.control.stop_reason)
     networks, bits = parts.trainer.networks, stored_bits(parts.trainer, fit.run.step)
     summary = build_summary(
         fit.run,
         status=status,
         reason=reason,
-        seconds=time.perf_counter() - start,
+        seconds=fit.elapsed,
         size=measure_size(networks.values(), bits),
         sizes={name: measure_size([network], bits) for name, network in networks.items()},
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),
+        digest=fit.digest,
         verdict=judge_input(fit.run, measure=failure is None),
     )
-    write_summary(fit.run.directory, summary)
-    closing_failures = fit.call_all("on_fit_end", fit.run, summary)
+    failures = [*_summary_failures(fit.run.directory, summary), *fit.call_all("on_fit_end", fit.run, summary)]
     if failure is not None:
         raise failure
-    if closing_failures:
-        raise closing_failures[0]
+    if failures:
+        raise failures[0]
     return summary
+
+
+def _summary_failures(directory: Path, summary: dict[str, Any]) -> list[Exception]:
+    try:
+        write_summary(directory, summary)
+    except OSError as error:
+        return [
+            UserError(
+                f"Cannot write {directory}/summary.json: {error.strerror}. Make room; the result comes from python "
+                f"train.py resume={directory}."
+            )
+        ]
+    return []
 
 
 def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str, str | None]:
     """Return the status and the reason that summary.json gives."""
     if failure is None:
         return ("completed", None) if stop_reason is None else ("stopped", stop_reason)
+    if isinstance(failure, Interrupted) and failure.signal_number is None:
+        return "paused", str(failure)
     status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
     return status, str(failure) or type(failure).__name__
 

@@ -21,13 +21,13 @@ def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarr
         By network name, then by variable name.
     """
 
-    @tf.function(autograph=False)
     def read() -> dict[str, dict[str, tf.Tensor]]:
         passes = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False).passes
         values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
         return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
 
-    return {name: {key: value.numpy() for key, value in found.items()} for name, found in read().items()}
+    traced = tf.function(read, autograph=False).get_concrete_function()
+    return {name: {key: value.numpy() for key, value in found.items()} for name, found in traced().items()}
 
 
 def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:

@@ -29,6 +29,8 @@ def run_variables(
     for network in networks:
         variables |= {f"network/{network.name}/{name}": v.value for name, v in network.variables.items()}
         variables |= {f"optimizer/{network.name}/{name}": v.value for name, v in network.optimizer_variables.items()}
+        if network.rate_factor is not None:
+            variables[f"optimizer/{network.name}/learning_rate_factor"] = network.rate_factor
     for hook in hooks:
         variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.state().items()}
     return variables

@@ -24,13 +24,14 @@ def build_summary(
     final: Mapping[str, float],
     test: Mapping[str, Any],
     hooks: Mapping[str, Mapping[str, Any]],
+    digest: str | None,
     verdict: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return what summary.json holds. Its keys are stable and documented in the README.
 
     Args:
         run: at its end.
-        status: "completed", "stopped", "interrupted" or "failed".
+        status: "completed", "stopped" (by a hook), "paused" (out of time), "interrupted" or "failed".
         reason: why it stopped or failed; None when it completed.
         seconds: wall time of training, evaluation and saving.
         size: of all networks together.
@@ -38,6 +39,7 @@ def build_summary(
         final: the last training report's values.
         test: the test split's values with "weights"; empty when the run did not get there.
         hooks: what each hook adds, by name.
+        digest: sha256 of all variables after the last step; None when the run did not get there.
         verdict: of the input, as `judge_input` returns it.
     """
     best = run.best
@@ -55,6 +57,9 @@ def build_summary(
         "test": dict(test),
         "hooks": {name: dict(values) for name, values in hooks.items()},
         **_size(size),
+        "digest": digest,
+        "resumed_at": list(run.resumed_at),
+        "rolled_back": list(run.rolled_back),
         "networks": {name: _size(each) for name, each in sizes.items()},
         "run_dir": str(run.directory),
     }

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from trainer.input.batch_queue import BatchQueue
 from trainer.input.source import HOST
 from trainer.objective import Batch
 from trainer.step.audit import audit
@@ -38,7 +39,8 @@ class ChunkLoop:
 
         Args:
             trainer: builds the step.
-            batch: returns the batch of a step (int64 scalar); called inside the traced loop.
+            batch: returns the batch of a step (int64 scalar); called inside the traced loop. A `BatchQueue` is put to
+                the first step of each chunk.
             xla: whether to compile the step (not the loop around it) with XLA.
 
         Raises:
@@ -73,9 +75,14 @@ class ChunkLoop:
         Returns:
             Steps made since the start of the run, and the names of the vetoes that held back the next one.
         """
+        queue = self._batch if isinstance(self._batch, BatchQueue) else None
+        if queue is not None:
+            queue.seek(start)
         with python_errors():
             step, flags, waited = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
         self.waited = float(waited)
+        if queue is not None:
+            queue.position = int(step)
         raised = [name for name, flag in zip(self.veto_names, flags.numpy(), strict=True) if flag]
         return int(step) - bool(raised), raised
 

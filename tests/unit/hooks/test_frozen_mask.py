@@ -51,6 +51,7 @@ def save_masks(folder: Path, masks: dict[str, np.ndarray]) -> str:
 def save_run(folder: Path, tensors: dict[str, np.ndarray], *, tags=("last",), network: str = "model") -> str:
     store = CheckpointStore(folder / "run" / "checkpoints")
     store.save(set(tags), 3, {f"network/{network}/{name}": array for name, array in tensors.items()}, {})
+    store.wait()
     return str(folder / "run")
 
 
@@ -126,9 +127,9 @@ def test_the_zeros_of_a_run_give_masks_and_its_weights_are_not_taken_over(tags, 
     pruned = {name: np.where(mask, 0.7, [-0.0] * mask.shape[1]).astype(np.float32) for name, mask in masks.items()}
     if "best" in tags:
         save_run(tmp_path, {name: np.zeros_like(array) for name, array in pruned.items()})
-        CheckpointStore(tmp_path / "run" / "checkpoints").save(
-            {"best"}, 5, {f"network/model/{name}": array for name, array in pruned.items()}, {}
-        )
+        store = CheckpointStore(tmp_path / "run" / "checkpoints")
+        store.save({"best"}, 5, {f"network/model/{name}": array for name, array in pruned.items()}, {})
+        store.wait()
     else:
         save_run(tmp_path, pruned)
     network = network_of()

@@ -107,6 +107,14 @@ def test_best_can_be_left_out(make_run, clock):
     assert evaluate(hook, run, 0.5) == set()
 
 
+def test_the_run_is_told_how_many_stay(make_run):
+    run = make_run()
+    Checkpoint().on_fit_begin(run)
+    assert run.control.keep_last == 2
+    Checkpoint(keep_last=5).on_fit_begin(run)
+    assert run.control.keep_last == 5
+
+
 def test_the_test_split_saves_nothing(make_run):
     hook, run = Checkpoint(), make_run()
     hook.on_fit_begin(run)
@@ -183,7 +191,7 @@ def test_due_steps_rise_and_stay_within_a_step_of_the_multiples(distance, count)
         assert seen[-1] <= count * distance + 1
 
 
-@pytest.mark.parametrize("arguments", [{"every_epochs": 0}, {"every_seconds": -1}, {"keep_best": 1}])
+@pytest.mark.parametrize("arguments", [{"every_epochs": 0}, {"every_seconds": -1}, {"keep_best": 1}, {"keep_last": 0}])
 def test_bad_arguments_are_named(arguments):
     with pytest.raises(UserError, match=f"^Invalid {next(iter(arguments))}: "):
         Checkpoint(**arguments)

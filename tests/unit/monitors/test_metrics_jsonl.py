@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 
 import numpy as np
 import pytest
 
 from hooks.monitors.metrics_jsonl import MetricsJsonl
-from trainer.errors import UserError
+from trainer.errors import UserError, WriteError
 from trainer.run.control import Report
 
 
@@ -104,3 +105,21 @@ def test_a_change_of_the_working_directory_does_not_move_the_file(make_run, tmp_
 
 def test_the_state_is_the_file():
     assert MetricsJsonl().state_dict() == {}
+
+
+def test_lines_that_a_full_disk_did_not_take_come_whole_and_in_order_once_it_does(make_run):
+    run, hook = make_run(), MetricsJsonl()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0}))
+    size = (run.directory / "metrics.jsonl").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))  # room for the beginning of a line
+    try:
+        for step in (2, 3):
+            with pytest.raises(WriteError, match=f"metrics.jsonl: .* {step - 1} lines wait for it"):
+                hook.on_chunk_end(run, Report(step, "train", {"loss/total": float(step)}))
+            assert (run.directory / "metrics.jsonl").stat().st_size == size
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    hook.on_chunk_end(run, Report(4, "train", {"loss/total": 4.0}))
+    assert [line["step"] for line in read(run)] == [1, 2, 3, 4]

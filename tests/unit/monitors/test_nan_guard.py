@@ -87,7 +87,7 @@ def test_the_error_is_one_line_with_step_names_and_remedy(make_run):
     run = make_run(step=41)
     run.vetoes = ["loss/data", "loss/total", "gradient/dense/kernel", "state/norm/moving_mean"]
     with pytest.raises(NonFiniteError) as caught:
-        NanGuard().on_chunk_end(run, None)
+        NanGuard().on_veto(run)
     assert str(caught.value) == (
         "NaN or infinity at step 41: losses data, total; gradients of dense/kernel; new state of norm/moving_mean. "
         "No variable was changed by this step. Lower the learning rate, clip the gradients, or check the data for NaN."
@@ -100,7 +100,7 @@ def test_many_names_become_a_count(make_run):
     with pytest.raises(
         NonFiniteError, match=r"gradients of layer_0/kernel, .*, layer_4/kernel and 3 more\. No variable"
     ):
-        NanGuard().on_chunk_end(run, None)
+        NanGuard().on_veto(run)
 
 
 def test_up_to_five_names_are_all_shown():
@@ -110,18 +110,18 @@ def test_up_to_five_names_are_all_shown():
 
 def test_no_veto_and_vetoes_of_other_hooks_raise_nothing(make_run):
     run = make_run()
-    NanGuard().on_chunk_end(run, None)
+    NanGuard().on_veto(run)
     run.vetoes = ["mask/empty"]
-    NanGuard().on_chunk_end(run, None)
+    NanGuard().on_veto(run)
 
 
-def test_the_guard_is_both_kinds_of_hook_without_state_and_acts_first():
+def test_the_guard_is_both_kinds_of_hook_without_variables_and_acts_first():
     hook = NanGuard(network="generator")
     assert isinstance(hook, GraphHook)
     assert isinstance(hook, HostHook)
     assert hook.network == "generator"
     assert hook.state() == {}
-    assert hook.state_dict() == {}
+    assert hook.state_dict() == {"skipped": []}
     assert hook.priority == 0
 
 
@@ -153,5 +153,5 @@ def test_error_names_objective_and_network_where_there_are_several(make_run, net
     guard = NanGuard(network=network)
     guard.name = f"nan_guard@{network}" if network else "nan_guard"
     with pytest.raises(NonFiniteError) as caught:
-        guard.on_chunk_end(run, None)
+        guard.on_veto(run)
     assert message in str(caught.value)

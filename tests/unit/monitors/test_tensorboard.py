@@ -14,7 +14,7 @@ from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
 from hooks.monitors.tensorboard import TensorBoard, picture_summary
-from trainer.errors import UserError
+from trainer.errors import UserError, WriteError
 from trainer.run.control import Report
 
 
@@ -232,3 +232,25 @@ def test_no_pictures_when_they_are_off(make_run):
 def test_a_picture_of_another_form_is_named(picture):
     with pytest.raises(ValueError, match="The picture 'mask' has the shape"):
         picture_summary({"mask": picture})
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left"), tf.errors.ResourceExhaustedError(None, None, "full")]
+)
+def test_events_go_on_in_a_further_file_once_there_is_room_again(make_run, summary, monkeypatch, failure):
+    run, hook = make_run(), TensorBoard()
+    hook.on_fit_begin(run)
+    hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0}))
+    hook.before_save(run)
+    with monkeypatch.context() as patch:
+
+        def refuse(writer, event):
+            raise failure
+
+        patch.setattr(event_file_writer.EventFileWriter, "add_event", refuse)
+        with pytest.raises(WriteError, match="tensorboard/train: .*hooks.tensorboard=null"):
+            hook.on_chunk_end(run, Report(2, "train", {"loss/total": 2.0}))
+    hook.on_chunk_end(run, Report(3, "train", {"loss/total": 3.0}))
+    hook.on_fit_end(run, summary)
+    assert [step for step, _ in curve(run, "train")] == [1, 3]
+    assert not [each for each in threading.enumerate() if isinstance(each, event_file_writer._AsyncWriterThread)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from scripts import sensitivity, strip, verify
 from tests.support.command import run_small
 from trainer.errors import UserError
 from trainer.run.checkpoint import CheckpointStore
@@ -76,5 +78,40 @@ def test_what_is_no_run_is_refused(run: Path, tmp_path):
         restore(str(tmp_path), read_config(str(run)))
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "index.json").write_text("{")
-    with pytest.raises(UserError, match=r"index.json cannot be read: .* Expected the checkpoints of a run."):
+    with pytest.raises(
+        UserError, match=r"has no checkpoints. .*index.json is damaged: it is not JSON. .* Expected a run"
+    ):
         restore(str(tmp_path), read_config(str(run)))
+
+
+def test_a_damaged_index_is_told_and_the_manifests_say_which_is_the_best(run: Path, tmp_path):
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    best = restore(str(run), read_config(str(run))).step
+    (copy / "checkpoints" / "index.json").write_text("{")
+    with pytest.warns(UserWarning, match=r"index.json is damaged: it is not JSON. The manifests say which"):
+        restored = restore(str(copy), read_config(str(copy)))
+    assert (restored.checkpoint, restored.step) == ("best", best)
+
+
+def test_packages_that_a_run_names_are_used_only_when_the_user_names_them_too(run: Path, tmp_path: Path):
+    config = (run / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
+    for given in ((), ["another"]):
+        with pytest.raises(UserError, match=r"plugins=\[pip\], which run= does not take from its file"):
+            read_config(str(tmp_path), given)
+    with pytest.raises(UserError, match="Expected a list of packages"):
+        read_config(str(tmp_path), "pip")
+    assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]
+
+
+@pytest.mark.parametrize("script", [strip, sensitivity, verify])
+def test_the_scripts_take_them_from_their_command_line(script, run: Path, tmp_path: Path, capsys):
+    config = (run / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
+    (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
+    for name in ("overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    extra = ["replay=1"] if script is verify else []
+    assert script.main([f"run={tmp_path}", *extra]) == 2
+    assert "Expected plugins=[pip] beside it, if you trust it" in capsys.readouterr().err
+    assert script.parse([f"run={tmp_path}", "plugins=[pip]"]).plugins == ["pip"]

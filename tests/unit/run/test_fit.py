@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.toy import BATCH, SIZE, StatelessHook, toy_batch, toy_loop, toy_network
-from trainer.errors import NonFiniteError
+from trainer.errors import NonFiniteError, WriteError
 from trainer.hook import HostHook
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
@@ -138,7 +138,7 @@ def test_checkpoint_that_a_hook_asks_for_is_written_and_tested_with(tmp_path) ->
     kernel.assign(np.zeros(kernel.shape))
     assert fit.finish()["weights"] == "best"
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
-    assert best.host_state["diary"]["calls"] > 0
+    assert best.state["hooks"]["diary"]["calls"] > 0
 
 
 def test_the_test_sees_the_hooks_state_of_the_best_step(tmp_path) -> None:
@@ -190,6 +190,30 @@ def test_chunk_ends_where_a_hook_wants_to_be_called(tmp_path) -> None:
     wish = Wish()
     toy_fit(tmp_path, [wish]).train()
     assert ("edge", 3) in wish.calls
+
+
+def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path) -> None:
+    (tmp_path / "checkpoints").write_text("a file is in the way")
+    fit = toy_fit(tmp_path, [SaveAtStep()])
+    with pytest.warns(UserWarning, match="could not be written") as caught:
+        test = (fit.train(), fit.finish())[1]
+    assert fit.run.step == fit.run.total_steps
+    assert test["weights"] == "final"
+    assert len({str(each.message) for each in caught}) == len(caught)
+
+
+def test_as_many_checkpoints_stay_as_a_hook_asks_for(tmp_path) -> None:
+    class Keep(Diary):
+        def on_chunk_end(self, run, report):
+            run.control.keep_last = 3
+            run.control.save("last")
+
+    fit = toy_fit(tmp_path, [Keep()], epochs=6)
+    fit.train()
+    fit.wait_for_checkpoints()
+    assert 1 <= len(list(fit.store.directory.glob("step_*"))) <= 3
+    assert fit.store.keep_last == 3
+    assert fit.store.load("last").step == fit.run.step
 
 
 def test_stop_ends_the_run_after_an_evaluation(tmp_path) -> None:
@@ -266,3 +290,41 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> N
         "At step 8, the hook 'graph_hook': report 2.",
     ]
     assert graph_hook.reports == 2  # it is not asked again
+
+
+class Unwritten(Diary):
+    """Fail to write at a stage."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        super().__init__("unwritten")
+        self.stage, self.error = stage, error
+
+    def on_fit_begin(self, run):
+        if self.stage == "on_fit_begin":
+            raise self.error
+
+    def on_chunk_end(self, run, report):
+        super().on_chunk_end(run, report)
+        if self.stage == "on_chunk_end":
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), WriteError("No room. Make some.")])
+def test_what_a_hook_cannot_write_is_told_once_and_training_goes_on(error: Exception, tmp_path) -> None:
+    diary = Diary()
+    fit = toy_fit(tmp_path, [Unwritten("on_chunk_end", error), diary])
+    with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room).* Training goes on") as warned:
+        fit.train()
+    assert len(warned) == 1
+    assert fit.run.step == 8
+    assert ("validation", 8) in diary.calls  # the hooks after it were called
+
+
+def test_what_cannot_be_written_at_the_start_ends_the_run(tmp_path) -> None:
+    with pytest.raises(WriteError):
+        toy_fit(tmp_path, [Unwritten("on_fit_begin", WriteError("No room."))]).train()
+
+
+def test_other_faults_of_a_hook_still_end_the_run(tmp_path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        toy_fit(tmp_path, [Unwritten("on_chunk_end", ZeroDivisionError())]).train()

@@ -80,7 +80,7 @@ def test_a_run_repeats_exactly_and_is_restored_exactly(run, tmp_path) -> None:
     assert first.keys() == second.keys()
     for key, value in first.items():
         np.testing.assert_array_equal(value, second[key], err_msg=key)
-    restored = restore(str(directory), read_config(str(directory)))
+    restored = restore(str(directory), read_config(str(directory), ["tests"]))
     found = restored.parts.validation.run(restored.step)
     assert found["student/metric/accuracy"] == pytest.approx(summary["best"]["value"])
 

@@ -23,6 +23,7 @@ def summary() -> dict:
         final={"loss/total": float("nan")},
         test={"weights": "best", "metric/accuracy": 0.96},
         hooks={"bnn_rounding": {"bits": 1}},
+        digest="0a",
         verdict={"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None},
     )
 
@@ -31,6 +32,7 @@ def test_keys_are_the_documented_ones() -> None:
     assert set(summary()) == {
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
         *("test", "hooks", "params", "bytes", "networks", "run_dir", "input"),
+        *("digest", "resumed_at", "rolled_back"),
     }
     assert summary()["input"] == {"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None}
     assert summary()["epochs"] == 4.08

@@ -14,6 +14,7 @@ from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
 from trainer.errors import NonFiniteError
 from trainer.hook import GraphHook
 from trainer.objective import ObjectiveOutput
+from trainer.run.control import Control
 
 
 class Counter(GraphHook):
@@ -194,9 +195,9 @@ def guarded(bad, objectives=None):
 
 
 def raised(loop, vetoes, step=5):
-    run = SimpleNamespace(step=step, vetoes=vetoes)
+    run = SimpleNamespace(step=step, vetoes=vetoes, control=Control(), rolled_back=[])
     with pytest.raises(NonFiniteError) as caught:
-        loop.trainer.hooks[0].on_chunk_end(run, None)
+        loop.trainer.hooks[0].on_veto(run)
     return str(caught.value)
 
 

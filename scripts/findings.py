@@ -1,0 +1,181 @@
+"""What is wrong with a run directory: files that are missing or cut off, hashes, and files that disagree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.errors import UserError
+from trainer.run.checkpoint_content import Checkpoint, read_checkpoint
+from trainer.run.checkpoint_directory import checkpoint_names, leftovers, set_aside
+from trainer.run.checkpoint_disk import DamagedError, read_json
+from trainer.run.checkpoint_index import Index, read_index
+from trainer.run.checkpoint_manifest import read_manifest
+from trainer.run.checkpoint_tensors import tensors_digest
+
+CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "summary.json",
+    "checkpoints",
+)
+COMPLETE = ("completed", "stopped")
+Line = Mapping[str, Any]
+
+
+@dataclass
+class Findings:
+    """Hold what was found.
+
+    Attributes:
+        damages: what is wrong, a line each.
+        notes: what is worth knowing and not wrong, a line each.
+        checkpoints: how many are sound.
+    """
+
+    damages: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    checkpoints: int = 0
+
+    def read(self, path: Path, what: type) -> Any:
+        """Return what a JSON or YAML file holds; None, and a damage, where it holds something else.
+
+        Args:
+            path: of the file.
+            what: dict or list.
+        """
+        try:
+            content = _yaml(path) if path.suffix == ".yaml" else read_json(path)
+        except DamagedError as error:
+            self.damages.append(str(error))
+            return None
+        if not isinstance(content, what):
+            self.damages.append(f"{path} is damaged: it is not what a run writes.")
+            return None
+        return content
+
+
+def examine(directory: Path) -> Findings:
+    """Return what is wrong with a run directory; nothing is changed.
+
+    Args:
+        directory: of the run.
+
+    Raises:
+        UserError: the directory is no run's, or of another version of this project.
+    """
+    names = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS)
+    if not directory.is_dir() or not any((directory / name).exists() for name in names):
+        raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
+    found = Findings()
+    config = found.read(directory / CONFIG, dict)
+    found.read(directory / ENVIRONMENT, dict)
+    hooks = (config or {}).get("hooks")
+    targets = {node.get("_target_") for node in (hooks or {}).values() if isinstance(node, dict)}
+    summary = found.read(directory / SUMMARY, dict) if (directory / SUMMARY).exists() else None
+    complete = summary is not None and summary.get("status") in COMPLETE
+    if summary is None and not (directory / SUMMARY).exists():
+        found.notes.append(f"There is no {SUMMARY}: the run was killed, or is training.")
+    elif summary is not None and not complete:
+        found.notes.append(f"The run ended before its time: {summary.get('status')}.")
+    wanted = "hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
+    lines = _metrics(directory / METRICS, found, wanted=wanted, complete=complete)
+    index, checkpoints = _checkpoints(directory / CHECKPOINTS, found)
+    if complete and not checkpoints and "hooks.monitors.checkpoint.Checkpoint" in targets:
+        found.damages.append(f"{directory / CHECKPOINTS} holds no sound checkpoint, although the run is complete.")
+    if lines is not None:
+        for name, checkpoint in checkpoints.items():
+            best = checkpoint.state.get("run", {}).get("best")
+            found.damages += _disagreements(f"the state of {name}", best, lines)
+        found.damages += _disagreements(SUMMARY, (summary or {}).get("best"), lines)
+    if summary is not None and complete:
+        found.damages += _summary_disagreements(summary, index, checkpoints)
+    return found
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise DamagedError(f"{path} is damaged: it is not YAML.") from error
+
+
+def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:
+    """Return the lines by split and step; None where there are none to compare with."""
+    try:
+        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        if wanted or not isinstance(error, FileNotFoundError):
+            found.damages.append(f"{path} cannot be read: {error.strerror}.")
+        return None
+    lines: dict[tuple[str, int], Line] = {}
+    if texts[-1] and not complete:
+        found.notes.append(f"The last line of {path} is cut off: the run was killed, and drops it when it goes on.")
+        texts[-1] = ""
+    for number, text in enumerate(texts, start=1):
+        if not text and number == len(texts):
+            break
+        try:
+            line = json.loads(text)
+            key = (line["split"], int(line["step"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            found.damages.append(f"Line {number} of {path} is damaged.")
+            continue
+        if key in lines:
+            found.damages.append(f"Line {number} of {path} is the second one of {key[0]} at step {key[1]}.")
+        lines[key] = line
+    return lines
+
+
+def _checkpoints(directory: Path, found: Findings) -> tuple[Index | None, dict[str, Checkpoint]]:
+    """Return the index and the sound checkpoints by name."""
+    index, names, sound = None, checkpoint_names(directory), {}
+    try:
+        index = read_index(directory)
+    except DamagedError as error:
+        found.damages.append(str(error))
+    for name in sorted((set() if index is None else index.names) - names):
+        found.damages.append(f"{directory / 'index.json'} names {name}, which is not there.")
+    for name in sorted(names):
+        try:
+            sound[name] = read_checkpoint(read_manifest(directory / name))
+        except DamagedError as error:
+            found.damages.append(str(error))
+    found.damages += [f"{path} was set aside: it is damaged." for path in set_aside(directory)]
+    found.notes += [f"{path} was left by a writer that was killed." for path in leftovers(directory)]
+    found.checkpoints = len(sound)
+    return index, sound
+
+
+def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]) -> Iterator[str]:
+    """Yield where metrics.jsonl gives another value for the best step than a checkpoint or the summary."""
+    if not isinstance(best, Mapping) or best.get("value") is None:
+        return
+    step, monitor, value = best.get("step", 0), str(best.get("monitor")), best["value"]
+    line = lines.get(("validation", step))
+    if line is None:
+        yield f"{METRICS} has no validation at step {step}, which is the best one in {source}."
+    elif line.get(monitor) != value:
+        yield f"{METRICS} gives {monitor} {line.get(monitor)} at step {step}, but {source} gives {value}."
+
+
+def _summary_disagreements(summary: Line, index: Index | None, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
+    """Yield where the checkpoints of a complete run are not those of its summary."""
+    tags = {} if index is None else index.tags
+    steps = {"last": summary.get("steps"), "best": (summary.get("best") or {}).get("step")}
+    for tag, step in steps.items():
+        checkpoint = checkpoints.get(tags.get(tag, ""))
+        if checkpoint is None:
+            continue
+        if checkpoint.step != step:
+            yield f"The checkpoint '{tag}' is of step {checkpoint.step}, but {SUMMARY} gives {step}."
+        elif tag == "last" and summary.get("digest") not in (None, tensors_digest(checkpoint.tensors)):
+            yield f"The variables of the checkpoint 'last' are not those whose digest {SUMMARY} gives."

@@ -1,0 +1,134 @@
+"""Train the last steps of a run again, from an older checkpoint up to the newest, and compare every variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainer.run.assembly import Assembly
+    from trainer.run.checkpoint_manifest import Manifest
+
+PLACEMENT = "device"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Hold the outcome.
+
+    Attributes:
+        start: step of the older checkpoint.
+        end: step of the newer one.
+        expected: sha256 of the newer one's variables.
+        found: sha256 of the same variables, trained again.
+        differing: keys of those that are not the same, bit for bit.
+        changes: what is different here from where the newer one was written.
+    """
+
+    start: int
+    end: int
+    expected: str
+    found: str
+    differing: tuple[str, ...]
+    changes: tuple[str, ...]
+
+
+def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
+    """Return the newest checkpoint, and the nearest one that lies at least some steps before it.
+
+    Args:
+        directory: of the checkpoints.
+        steps: to train again at least.
+
+    Raises:
+        UserError: there is no such pair.
+    """
+    from trainer.run.checkpoint_index import read_manifests
+
+    manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
+    if not manifests:
+        raise UserError(f"{directory} has no checkpoint to replay from. Expected a run with the hook 'checkpoint'.")
+    newest = manifests[-1]
+    older = [manifest for manifest in manifests if newest.step - manifest.step >= steps]
+    if not older:
+        distances = sorted({newest.step - manifest.step for manifest in manifests} - {0})
+        known = f"at most {distances[-1]}" if distances else "a run that kept more than one: hooks.checkpoint.keep_last"
+        raise UserError(
+            f"No checkpoint lies {steps} steps before the newest one, of step {newest.step}. Expected {known}."
+        )
+    return older[-1], newest
+
+
+def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
+    """Train from one checkpoint to another, and compare.
+
+    Args:
+        config: of the run.
+        older: to start from.
+        newer: to arrive at.
+
+    Raises:
+        UserError: a checkpoint is damaged, or the run cannot be built as it was.
+    """
+    from trainer.run.checkpoint_content import read_checkpoint
+    from trainer.run.checkpoint_tensors import tensors_digest
+    from trainer.run.directory import environment
+    from trainer.run.session import prepare
+    from trainer.run.state import assign_variables, read_variables, run_variables
+
+    start, end = read_checkpoint(older), read_checkpoint(newer)
+    parts = prepare({**config, "trainer": {**config["trainer"], "placement": PLACEMENT}})
+    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    assign_variables(variables, start.tensors, str(older.path))
+    train_again(config["trainer"], parts, start.step, end.step)
+    found = read_variables(variables)
+    differing = [key for key, value in found.items() if not _same_bits(value, end.tensors.get(key))]
+    return Replay(
+        start.step,
+        end.step,
+        tensors_digest(end.tensors),
+        tensors_digest(found),
+        tuple(differing),
+        tuple(_changes(end.environment, environment())),
+    )
+
+
+def train_again(settings: Mapping[str, Any], parts: Assembly, step: int, end: int) -> None:
+    """Make the steps; the sums of the metrics begin anew after each report, as they did in the run.
+
+    Args:
+        settings: the config's for the trainer.
+        parts: built, with the values of the step to start from.
+        step: steps made.
+        end: steps that shall have been made.
+    """
+    from trainer.run.cadence import Cadence
+
+    cadence = Cadence(
+        parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
+    )
+    while step < end:
+        report = cadence.next_report(step)
+        step, vetoes = parts.loop.run(step, min(report, end) - step)
+        step += bool(vetoes)  # held back, and left out by the run, too: it came further
+        if step == report:
+            parts.loop.accumulators.reset()
+
+
+def _same_bits(array: np.ndarray, other: np.ndarray | None) -> bool:
+    return (
+        other is not None
+        and (array.shape, array.dtype) == (other.shape, other.dtype)
+        and array.tobytes() == other.tobytes()
+    )
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    known = {key: (before[key], value) for key, value in now.items() if key in before}
+    return [f"{key} was {was} and is {value}" for key, (was, value) in known.items() if was != value]

@@ -1,0 +1,119 @@
+"""Say whether a run directory is sound: `python scripts/verify.py run=<run directory>`.
+
+Every file is read, every hash compared, and what different files say of one thing. With replay=<steps>, the last steps
+are trained again and must give the same bits. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main, parse_options
+from scripts.findings import CHECKPOINTS, examine
+from scripts.replay import Replay, choose_pair, replay
+from train import DONE, FAILED
+from trainer.errors import UserError
+from trainer.run.finished import read_config
+
+USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
+
+  run          directory of a run, complete or not
+  replay       train at least so many steps again, from an older checkpoint up to the newest, and compare all variables
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
+
+Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 interrupted.
+"""
+SHOWN = 3
+
+
+@dataclass
+class Options:
+    """Hold the options.
+
+    Attributes:
+        run: directory of the run.
+        replay: how many steps to train again at least; None for none.
+        plugins: packages that the run may use; its own file is not believed.
+    """
+
+    run: str = ""
+    replay: int | None = None
+    plugins: list[str] = field(default_factory=list)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["run=runs/baseline/a", "replay=100"].
+
+    Raises:
+        UserError: an unknown key, or a value that is none.
+    """
+    options = parse_options(arguments, Options, texts=("run",))
+    if not options.run:
+        raise UserError("No run was given. Expected run=<run directory>; see python scripts/verify.py --help.")
+    if options.replay is not None and (type(options.replay) is not int or options.replay < 1):
+        raise UserError(f"Invalid replay: {options.replay!r}. Expected a number of steps, 1 or more.")
+    return options
+
+
+def _command(options: Options) -> int:
+    directory = Path(options.run).expanduser()
+    found = examine(directory)
+    for note in found.notes:
+        print(f"Note: {note}")
+    damages = list(found.damages)
+    if options.replay is not None and not damages:
+        damages = _replay(options, directory, options.replay)
+    elif options.replay is not None:
+        print("Note: nothing was trained again, because the run is damaged.")
+    for damage in damages:
+        print(f"Damaged: {damage}")
+    if damages:
+        return FAILED
+    print(f"{directory} is sound; checkpoints: {found.checkpoints}.")
+    return DONE
+
+
+def _replay(options: Options, directory: Path, steps: int) -> list[str]:
+    """Train again, print what came of it, and return what is damaged."""
+    pair = choose_pair(directory / CHECKPOINTS, steps)
+    config = read_config(options.run, options.plugins)
+    from trainer.quiet import plain_warnings, quiet_start
+
+    with quiet_start():
+        import trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
+    with plain_warnings():
+        outcome = replay(config, *pair)
+    if not outcome.differing:
+        print(f"Steps {outcome.start} to {outcome.end} give the same bits again: sha256 {outcome.found}.")
+        return []
+    return [describe(outcome)]
+
+
+def describe(outcome: Replay) -> str:
+    """Return one line on a replay that gave other bits.
+
+    Args:
+        outcome: of the replay.
+    """
+    shown = ", ".join(f"'{key}'" for key in outcome.differing[:SHOWN])
+    others = len(outcome.differing) - SHOWN
+    more = f" and {others} others" if others > 0 else ""
+    changes = f" Changed since: {'; '.join(outcome.changes)}." if outcome.changes else ""
+    return (
+        f"Steps {outcome.start} to {outcome.end} give other bits, sha256 {outcome.found} in place of "
+        f"{outcome.expected}: {shown}{more} differ.{changes}"
+    )
+
+
+main = make_main(USAGE, parse, _command)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+"""Every technique hook goes on from where a run was left. A new hook is covered by being there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hooks import catalogue, load
+from tests.support.command import overrides_for, run_small
+from tests.support.resumed import check_same, run_cut
+from trainer.hook import GraphHook, HostHook
+
+HOOKS = [
+    name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)
+]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_run_with_the_hook_goes_on_with_its_bits(name: str, tmp_path: Path) -> None:
+    parts = ["trainer.accumulation_steps=2"] if name in ("center_loss", "ema") else []
+    overrides = [f"+hooks={name}", *overrides_for(name), *parts]
+    whole = run_small("baseline", *overrides, run_dir=tmp_path / "whole")
+    found = run_cut("baseline", *overrides, cuts=[7], run_dir=tmp_path / "cut")
+    check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
+    assert found["hooks"][name] == whole["hooks"][name]

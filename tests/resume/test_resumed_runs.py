@@ -1,0 +1,131 @@
+"""Runs that are ended and go on: the bits, the curves and the results of those that were never ended."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from recipes.data import digits as digits_module
+from tests.support.command import run_small
+from tests.support.resumed import PLUGIN, check_same, go_on, metrics, run_cut
+from trainer.errors import UserError
+from trainer.run.interruption import Interrupted
+from trainer.run.lock import locked
+
+WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    return directory, run_small("bnn", *WHOLE, run_dir=directory)
+
+
+@pytest.mark.parametrize(
+    ("cuts", "evaluation"),
+    [([1], False), ([6], False), ([9, 10], False), ([20], True), ([3, 7, 14, 25], False)],
+    ids=["first step", "between reports", "around the end of an epoch", "in an evaluation", "again and again"],
+)
+def test_a_run_that_goes_on_is_the_whole_run(whole, cuts: list[int], evaluation: bool, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    summary = run_cut("bnn", *WHOLE, cuts=cuts, run_dir=directory, evaluation=evaluation)
+    check_same(directory, summary, *whole)
+    assert summary["resumed_at"] == cuts
+    assert curve(directory) == curve(whole[0])
+
+
+def test_a_queue_of_the_host_goes_on_where_the_run_does(whole, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    summary = run_cut("bnn", *WHOLE, "trainer.placement=host", cuts=[6, 14], run_dir=directory)
+    check_same(directory, summary, *whole)
+
+
+def left_at(steps: int, directory: Path) -> Path:
+    """Make a run that was left after some steps."""
+    hook = f"+hooks.signal={{_target_:tests.support.signals.Signal,steps:[{steps}]}}"
+    with pytest.raises(Interrupted) as error:
+        run_small("bnn", *WHOLE, PLUGIN, hook, run_dir=directory)
+    assert f"resume={directory}" in str(error.value)
+    return directory
+
+
+def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> None:
+    directory = left_at(5, tmp_path / "run")
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["status"], summary["steps"], summary["digest"], summary["test"]) == ("interrupted", 5, None, {})
+    assert "SIGTERM after step 5" in summary["stop_reason"]
+    first = go_on(directory)
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*") if path.name != ".lock"}
+    with pytest.warns(UserWarning, match="is complete: nothing is left to do"):
+        assert go_on(directory) == json.loads(json.dumps(first))
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_out_of_time_is_no_error_and_goes_on(whole, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted) as error:
+        run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
+    assert error.value.signal_number is None
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["steps"]) == ("paused", 1)
+    check_same(tmp_path / "run", go_on(tmp_path / "run", "trainer.max_seconds=null"), *whole)
+
+
+def test_what_was_killed_before_its_first_checkpoint_starts_again_in_its_place(whole, tmp_path: Path) -> None:
+    directory = left_at(5, tmp_path / "run")
+    shutil.rmtree(directory / "checkpoints")
+    with (directory / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "split": "tr')  # as a kill in the middle of a line leaves it
+    with pytest.raises(Interrupted):  # comes to step 5 once more
+        go_on(directory)
+    summary = go_on(directory)
+    assert summary["resumed_at"] == [0, 5]
+    check_same(directory, summary, *whole)
+
+
+def test_other_data_is_refused_and_another_environment_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = left_at(5, tmp_path / "run")
+    before = json.loads((directory / "environment.json").read_text())
+    before["packages"]["numpy"] = "1.0"
+    (directory / "environment.json").write_text(json.dumps(before))
+    monkeypatch.setattr(digits_module, "PEAK", 15)  # another scale of the pixels
+    with (
+        pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"),
+        pytest.raises(UserError, match="The data is not that of the run"),
+    ):
+        go_on(directory)
+    assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
+
+
+def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
+    directory = left_at(5, tmp_path / "run")
+    with locked(directory), pytest.raises(UserError, match="is in use"):
+        go_on(directory)
+
+
+def curve(directory: Path) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(directory / "tensorboard" / "train"), size_guidance={"tensors": 0, "scalars": 0})
+    events.Reload()
+    tensors = events.Tensors("loss/total")
+    return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
+
+
+def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # room for all but checkpoints
+    try:
+        with pytest.warns(
+            UserWarning, match=r"could not be written: .* Earlier ones stay|Cannot write .* Training goes"
+        ):
+            summary = run_small("bnn", *WHOLE, "model.units=[64,64]", run_dir=tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert summary["status"] == "completed"
+    assert summary["test"]["weights"] == "final"
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+    assert metrics(tmp_path / "run")[-1]["split"] == "test"

@@ -1,0 +1,155 @@
+"""Kill a save before each of its operations on the file system in turn, and look at what is left.
+
+Run as a file: `python killed_saves.py <directory> <saves before> [power]`. With "power", the power goes, too: contents
+that were not synced are lost, and names whose directory was not. Writes one line of JSON for each cut point. TensorFlow
+stays out of it, so that a process can fork.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.run.checkpoint import Checkpoint, CheckpointStore
+
+KILLED = 9
+OPERATIONS = {os: ("replace", "fsync", "mkdir", "unlink", "rmdir", "open"), io: ("open",)}
+
+
+def tensors(step: int) -> dict[str, np.ndarray]:
+    """Return arrays that tell their step."""
+    return {"network/model/kernel": np.full((64, 8), step, np.float32), "hook/mask": np.arange(step, dtype=np.int64)}
+
+
+def save(directory: Path, step: int) -> list[str]:
+    """Save a step as whoever opens the run does, with "best" at every third; return the problems."""
+    store = CheckpointStore(directory)
+    store.sweep()
+    store.save({"last", "best"} if step % 3 == 1 else {"last"}, step, tensors(step), {"run": {"step": step}})
+    store.wait()
+    return store.problems()
+
+
+def is_whole(checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint holds what was saved at its step, and nothing else."""
+    expected = tensors(checkpoint.step)
+    return (
+        checkpoint.state == {"run": {"step": checkpoint.step}}
+        and checkpoint.tensors.keys() == expected.keys()
+        and all(np.array_equal(checkpoint.tensors[key], value) for key, value in expected.items())
+    )
+
+
+def look(directory: Path) -> dict[str, Any]:
+    """Return what a new process finds."""
+    store = CheckpointStore(directory)
+    found = store.newest()
+    tags = store.tags()
+    return {
+        "step": None if found is None else found.step,
+        "whole": found is None or is_whole(found),
+        "tags": tags,
+        "tagged are whole": all(is_whole(store.load(tag)) for tag in tags),
+        "problems": store.problems(),
+    }
+
+
+class Reaper:
+    """End this process before its n-th operation; with it the power, if wanted."""
+
+    def __init__(self, directory: Path, countdown: int, *, power: bool) -> None:
+        self.directory, self.countdown, self.power = directory, countdown, power
+        self.contents: set[int] = set()
+        self.names: list[tuple[str, str, bytes | None]] = []
+
+    def arm(self) -> None:
+        for module, names in OPERATIONS.items():
+            for name in names:
+                setattr(module, name, self.counted(getattr(module, name)))
+        builtins.open = io.open
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            self.countdown -= 1
+            if self.countdown == 0:
+                self.die()
+            before = self.replaced(*arguments) if function is ORIGINAL["replace"] else None
+            result = function(*arguments, **keywords)
+            if function is ORIGINAL["replace"]:
+                self.names.append((str(arguments[0]), str(arguments[1]), before))
+            elif function is ORIGINAL["fsync"]:
+                self.synced(arguments[0])
+            elif function is ORIGINAL["open"] and "w" in (arguments[1] if len(arguments) > 1 else "r"):
+                self.contents.add(os.fstat(result.fileno()).st_ino)
+            return result
+
+        return call
+
+    def replaced(self, source: Any, target: Any) -> bytes | None:
+        del source
+        return Path(target).read_bytes() if Path(target).is_file() else None
+
+    def synced(self, descriptor: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        self.contents.discard(os.fstat(descriptor).st_ino)
+        self.names = [each for each in self.names if os.path.dirname(os.path.abspath(each[1])) != place]
+
+    def die(self) -> None:
+        self.countdown = -1
+        if self.power:
+            for path in self.directory.rglob("*"):
+                if path.is_file() and path.stat().st_ino in self.contents:
+                    os.truncate(path, 0)
+            for source, target, before in reversed(self.names):
+                os.rename(target, source)
+                if before is not None:
+                    Path(target).write_bytes(before)
+        os._exit(KILLED)
+
+
+ORIGINAL = {"replace": os.replace, "fsync": os.fsync, "open": io.open}
+
+
+def cut(directory: Path, step: int, countdown: int, *, power: bool) -> bool:
+    """Save in a process that is ended at an operation; return whether it got there."""
+    child = os.fork()
+    if child == 0:
+        Reaper(directory, countdown, power=power).arm()
+        save(directory, step)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == KILLED
+
+
+def main(directory: Path, before: int, *, power: bool) -> None:
+    """Cut at every operation, each time from the same beginning, until a save gets through."""
+    beginning, here = directory / "beginning", directory / "checkpoints"
+    beginning.mkdir(parents=True)
+    for step in range(1, before + 1):
+        save(beginning, step)
+    os.fsync = ORIGINAL["fsync"] = lambda descriptor: None  # only what it would have meant counts from here on
+    countdown, killed = 0, True
+    while killed:
+        countdown += 1
+        shutil.rmtree(here, ignore_errors=True)
+        if before:
+            shutil.copytree(beginning, here)
+        killed = cut(here, before + 1, countdown, power=power)
+        found = look(here)
+        problems = save(here, before + 2)
+        names = sorted(path.name for path in here.iterdir())
+        then = {"problems": problems, **look(here), "names": names}
+        sys.stdout.write(json.dumps({"killed": killed, **found, "then": then}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), power="power" in sys.argv)

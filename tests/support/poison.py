@@ -1,0 +1,92 @@
+"""A hook that puts NaN into a step, where others would look for it last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from trainer.hook import Gradients, GraphHook, Tensors
+
+if TYPE_CHECKING:
+    from trainer.objective import Batch
+    from trainer.step.context import BuildContext, StepContext
+
+PLACES = ("data", "loss", "gradient", "weight", "statistic")
+
+
+class Poison(GraphHook):
+    """Put NaN into one place at given steps."""
+
+    def __init__(self, *, place: str, steps: list[int]) -> None:
+        """Take one of `PLACES` and steps."""
+        self._place, self._steps = place, steps
+        self.name = "poison"
+
+    def state(self) -> Tensors:
+        """Return no state."""
+        return {}
+
+    def transform_batch(self, batch: Batch, context: StepContext) -> Batch:
+        """Spoil one example."""
+        if self._place != "data":
+            return batch
+        first = tf.one_hot(0, tf.shape(batch["inputs"])[0]) * self._nan(context)
+        spoilt = tf.reshape(tf.where(tf.range(tf.shape(first)[0]) == 0, first[0], 0.0), [-1])
+        axes = [-1] + [1] * (batch["inputs"].shape.rank - 1)
+        return {**batch, "inputs": batch["inputs"] + tf.reshape(spoilt, axes)}
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        """Spoil one weight as the forward pass sees it."""
+        if self._place != "weight" or not context.training:
+            return weights
+        name = sorted(weights)[0]
+        return {**weights, name: weights[name] + self._nan(context)}
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        """Add a loss."""
+        return {"poison": self._nan(context)} if self._place == "loss" else {}
+
+    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
+        """Spoil one gradient."""
+        if self._place != "gradient":
+            return gradients
+        name = sorted(name for name, value in gradients.items() if value is not None)[0]
+        return {**gradients, name: gradients[name] + self._nan(context)}
+
+    def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
+        """Spoil a moving statistic."""
+        if self._place != "statistic":
+            return new_state
+        name = sorted(name for name, value in new_state.items() if value.dtype.is_floating)[0]
+        return {**new_state, name: new_state[name] + self._nan(context)}
+
+    def _nan(self, context: StepContext) -> tf.Tensor:
+        now = tf.reduce_any(tf.equal(context.step, tf.constant(self._steps, tf.int64)))
+        return tf.where(now, float("nan"), 0.0)
+
+
+class Once(GraphHook):
+    """Put NaN into the loss at a step as long as the learning rate is what it was at first: a lower one helps."""
+
+    def __init__(self, *, step: int) -> None:
+        """Take the step."""
+        self._step = step
+        self.name = "once"
+
+    def state(self) -> Tensors:
+        """Return no state."""
+        return {}
+
+    def build(self, context: BuildContext) -> None:
+        """Note the first rate."""
+        self._network = context.network
+        self._first = float(context.network.optimizer.learning_rate)
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        """Add a loss of 0 or NaN."""
+        factor = self._network.rate_factor
+        rate = self._network.optimizer.learning_rate if factor is None else factor
+        full = tf.cast(rate, tf.float32) >= (self._first if factor is None else 1.0)
+        bad = tf.logical_and(tf.equal(context.step, self._step), full)
+        return {"once": tf.where(bad, float("nan"), 0.0)}

@@ -1,0 +1,78 @@
+"""A run that is ended at some steps and goes on each time, held against the run that was never ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import run_small
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.run.interruption import Interrupted
+from trainer.run.session import execute
+
+PLUGIN = "plugins=[tests.support]"
+
+
+def run_cut(
+    recipe: str, *overrides: str, cuts: Sequence[int], run_dir: Path, evaluation: bool = False
+) -> dict[str, Any]:
+    """Return the summary of a small run that is ended by a signal at each of the steps, and goes on.
+
+    Args:
+        recipe: as for `run_small`.
+        overrides: further ones.
+        cuts: steps in rising order.
+        run_dir: of the run.
+        evaluation: whether the signal comes in the evaluation that is due at the step.
+    """
+    steps = f"{{_target_: tests.support.signals.Signal, steps: {list(cuts)}, evaluation: {str(evaluation).lower()}}}"
+    cut = [PLUGIN, f"+hooks.signal={steps}".replace(" ", "")]
+    with pytest.raises(Interrupted):
+        run_small(recipe, *overrides, *cut, run_dir=run_dir)
+    for _ in cuts[1:]:
+        with pytest.raises(Interrupted):
+            go_on(run_dir)
+    return go_on(run_dir)
+
+
+def go_on(run_dir: Path, *overrides: str) -> dict[str, Any]:
+    """Return the summary of a run that goes on.
+
+    Args:
+        run_dir: of the run.
+        overrides: those that resume= allows.
+    """
+    (job,) = preflight(parse_command([f"resume={run_dir}", PLUGIN, *overrides]))
+    return execute(job.config, job.recipe, job.overrides)
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without what a clock has measured.
+
+    Args:
+        run_dir: of a run.
+    """
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+
+def check_same(run_dir: Path, summary: dict[str, Any], whole_dir: Path, whole: dict[str, Any]) -> None:
+    """Check that two runs have the same bits, curves and results.
+
+    Args:
+        run_dir: of the run that was cut.
+        summary: of it.
+        whole_dir: of the run that was not.
+        whole: its summary.
+    """
+    assert summary["status"] == whole["status"] == "completed"
+    assert summary["steps"] == whole["steps"]
+    assert metrics(run_dir) == metrics(whole_dir)
+    assert summary["digest"] == whole["digest"]
+    assert summary["best"] == whole["best"]
+    assert summary["test"] == whole["test"]

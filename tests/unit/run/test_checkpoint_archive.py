@@ -1,0 +1,182 @@
+"""An archive that somebody made to do harm: refused in one line, before it takes memory, and nothing of it is run."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.errors import UserError
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.checkpoint_manifest import write_manifest
+
+RAN: list[str] = []
+MEMORY = 4 * 2**20
+
+
+class Harm:
+    """Would be noticed if it were unpickled."""
+
+    def __reduce__(self):
+        return RAN.append, ("harm",)
+
+
+def npy(array: np.ndarray, *, pickled: bool = False) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=pickled)
+    return file.getvalue()
+
+
+def header(shape: str, descr: str = "'<f4'", order: str = "False") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1")
+
+
+def archive(members: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as made:
+        for name, content in members.items():
+            made.writestr(name, content)
+    return file.getvalue()
+
+
+def forged(directory: Path, content: bytes, tensors: object, *, state: bytes = b"{}") -> CheckpointStore:
+    """Make a checkpoint whose hashes are all right, as whoever forges one would; return its store."""
+    checkpoint = directory / "step_00000001"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "tensors.npz").write_bytes(content)
+    (checkpoint / "state.json").write_bytes(state)
+    manifest = {"step": 1, "number": 1, "tags": ["last"], "tensors": tensors, "environment": {}}
+    write_manifest(checkpoint, manifest)
+    return CheckpointStore(directory)
+
+
+def spec(dtype: object = "float32", shape: object = (2,)) -> dict:
+    return {"a": {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape}}
+
+
+ZEROS = npy(np.zeros(2, np.float32))
+BOMB = npy(np.zeros(2**24, np.float32))
+PICKLED = npy(np.array([Harm()], object), pickled=True)
+SPEC = spec()
+
+FORGED = {
+    "a packed bomb": (archive({"a.npy": BOMB}, zipfile.ZIP_DEFLATED), spec(shape=(2**24,)), "'a' is packed"),
+    "a packed array": (archive({"a.npy": ZEROS}, zipfile.ZIP_LZMA), SPEC, "'a' is packed"),
+    "a pickled object": (archive({"a.npy": PICKLED}), SPEC, "Its manifest says float32"),
+    "a pickle for an array": (archive({"a.npy": pickle.dumps(Harm())}), SPEC, "'a' is ''"),
+    "an object dtype": (archive({"a.npy": PICKLED}), spec("object", (1,)), "gives 'a' the dtype 'object'"),
+    "an absurd shape": (
+        archive({"a.npy": header("(1000000000000,)")}),
+        spec(shape=(10**12,)),
+        "'a' is .* in 128 bytes",
+    ),
+    "a shape beyond integers": (archive({"a.npy": ZEROS}), spec(shape=(2**62, 2**62)), "'a' is"),
+    "a negative shape": (archive({"a.npy": ZEROS}), spec(shape=(-2, -1)), r"the shape \[-2, -1\]"),
+    "a shape of truths": (archive({"a.npy": ZEROS}), spec(shape=[True, 2]), r"the shape \[True, 2\]"),
+    "a shape that is text": (archive({"a.npy": ZEROS}), spec(shape="2"), "the shape '2'"),
+    "a dtype that is a list": (archive({"a.npy": ZEROS}), spec(dtype=["float32"]), "the dtype \\['float32'\\]"),
+    "a dtype that is code": (archive({"a.npy": ZEROS}), spec(dtype="__import__('os')"), "the dtype"),
+    "another shape": (archive({"a.npy": ZEROS}), spec(shape=(1, 2)), r"float32 of shape \[1, 2\]"),
+    "another dtype": (archive({"a.npy": ZEROS}), spec(dtype="int32"), "Its manifest says int32"),
+    "another order": (archive({"a.npy": header("(2, 2)", order="True") + bytes(16)}), spec(shape=(2, 2)), "True"),
+    "code in the header": (archive({"a.npy": header("(RAN.append(1),)") + bytes(8)}), SPEC, "RAN.append"),
+    "a header that never ends": (archive({"a.npy": b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 70000}), SPEC, "'a' is ''"),
+    "an escape in the header": (archive({"a.npy": header("\x1b[2J") + bytes(8)}), SPEC, r"\\x1b\[2J"),
+    "too little": (archive({"a.npy": ZEROS[:-1]}), SPEC, "'a' is"),
+    "too much": (archive({"a.npy": ZEROS + b"\0"}), SPEC, "'a' is"),
+    "no arrays": (archive({}), SPEC, "not those of its manifest"),
+    "further arrays": (archive({"a.npy": ZEROS, "b.npy": ZEROS}), SPEC, "not those of its manifest"),
+    "a name that leads out": (archive({"../../a.npy": ZEROS}), SPEC, "not those of its manifest"),
+    "a name without npy": (archive({"a": ZEROS}), SPEC, "not those of its manifest"),
+    "no archive": (b"no archive", SPEC, "File is not a zip file"),
+    "an empty file": (b"", SPEC, "File is not a zip file"),
+    "no specs": (archive({"a.npy": ZEROS}), ["a"], "its manifest describes no tensors"),
+    "a spec that is none": (archive({"a.npy": ZEROS}), {"a": 1}, "the dtype None"),
+}
+
+
+@pytest.mark.parametrize(("content", "tensors", "message"), FORGED.values(), ids=FORGED)
+def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path, content: bytes, tensors, message: str) -> None:
+    store = forged(tmp_path, content, tensors)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message) as caught:
+            store.load("last")
+        assert tracemalloc.get_traced_memory()[1] < MEMORY
+    finally:
+        tracemalloc.stop()
+    text = str(caught.value)
+    assert text.startswith(str(tmp_path / "step_00000001"))
+    assert "\n" not in text
+    assert len(text) < 500 + len(str(tmp_path))
+    assert RAN == []
+    with pytest.raises(UserError, match="all that were written are damaged"):
+        store.newest()
+
+
+def test_a_file_that_is_as_it_should_be_is_read(tmp_path) -> None:
+    loaded = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC).load("last")
+    np.testing.assert_array_equal(loaded.tensors["a"], np.zeros(2, np.float32))
+
+
+def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path) -> None:
+    """Two entries of the directory that point to one member: the sum of their sizes is above that of the file."""
+    array = npy(np.zeros(1000, np.float32))
+    one = archive({"a.npy": array})
+    start = one.index(b"PK\x01\x02")
+    entry = one[start : one.index(b"PK\x05\x06")]
+    entries = b"".join(entry.replace(b"a.npy", f"{name}.npy".encode()) for name in "abcd")
+    end = b"PK\x05\x06" + bytes(4) + (4).to_bytes(2, "little") * 2 + len(entries).to_bytes(4, "little")
+    content = one[:start] + entries + end + start.to_bytes(4, "little") + bytes(2)
+    specs = {name: {"dtype": "float32", "shape": [1000]} for name in "abcd"}
+    with pytest.raises(UserError, match="its arrays claim more bytes than the file has"):
+        forged(tmp_path, content, specs).load("last")
+
+
+def test_a_wrong_checksum_inside_the_archive_is_noticed(tmp_path) -> None:
+    content = bytearray(archive({"a.npy": ZEROS}))
+    content[content.index(b"\x93NUMPY") + len(ZEROS) - 1] ^= 1
+    with pytest.raises(UserError, match="Bad CRC-32"):
+        forged(tmp_path, bytes(content), SPEC).load("last")
+
+
+@pytest.mark.parametrize("state", [b"[]", b"null", b"{", b"\xff", b"[" * 100_000])
+def test_a_state_that_is_none_is_refused(tmp_path, state: bytes) -> None:
+    with pytest.raises(UserError, match="state.json is damaged"):
+        forged(tmp_path, archive({"a.npy": ZEROS}), SPEC, state=state).load("last")
+
+
+def test_a_manifest_that_is_too_large_is_not_read_whole(tmp_path, monkeypatch) -> None:
+    store = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC)
+    monkeypatch.setattr("trainer.run.checkpoint_disk.MAX_JSON_BYTES", 100)
+    with pytest.raises(UserError, match="No checkpoint in .* is sound"):
+        store.newest()
+    assert "is larger than 100 bytes" in store.problems()[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("files", {"../../secret": {"sha256": "", "bytes": 1}}), ("files", {}), ("files", None), ("step", -1),
+        ("step", True), ("number", "1"), ("tags", "last"), ("tags", [1]), ("environment", []), ("step", None),
+    ],
+)  # fmt: skip
+def test_a_manifest_of_another_making_is_refused(tmp_path, key: str, value) -> None:
+    from trainer.run import checkpoint_manifest
+
+    store = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC)
+    path = tmp_path / "step_00000001" / "manifest.json"
+    content = {**json.loads(path.read_text()), key: value}
+    del content[checkpoint_manifest.DIGEST]
+    path.write_text(json.dumps({**content, checkpoint_manifest.DIGEST: checkpoint_manifest._digest(content)}))
+    with pytest.raises(UserError, match="No checkpoint in .* is sound"):
+        store.newest()
+    (problem,) = store.problems()
+    assert "manifest.json is damaged: it is not what was written." in problem

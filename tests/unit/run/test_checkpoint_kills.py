@@ -1,0 +1,109 @@
+"""A save that is cut off anywhere leaves the old or the new, whole; and what is renamed is on the disk before."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.run.checkpoint import CheckpointStore
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("power", [(), ("power",)], ids=["kill", "power cut"])
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_save_that_is_cut_off_at_any_operation_leaves_the_old_or_the_new(tmp_path, before: int, power) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.killed_saves", str(tmp_path), str(before), *power],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    cuts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [each["killed"] for each in cuts] == [True] * (len(cuts) - 1) + [False]
+    assert len(cuts) > 20
+    assert {each["step"] for each in cuts} == {before or None, before + 1}
+    for each in cuts:
+        new = each["step"] == before + 1
+        assert each["whole"]
+        assert each["tagged are whole"]
+        assert each["problems"] == []
+        best = "step_00000001" if before == 3 and not new else f"step_{before + 1:08d}"
+        old = {"best": best, "last": f"step_{before:08d}"} if before else {}
+        assert each["tags"] == ({"best": best, "last": f"step_{before + 1:08d}"} if new else old)
+        then = each["then"]
+        assert (then["problems"], then["step"], then["whole"], then["tagged are whole"]) == ([], before + 2, True, True)
+        previous = {each["step"]} - {None}
+        kept = {before + 2, *previous, *({1} if before == 3 and not new else set())}
+        assert then["names"] == ["index.json", *(f"step_{step:08d}" for step in sorted(kept))]
+
+
+def recorded(monkeypatch, directory: Path) -> list[tuple[str, str]]:
+    """Return a list that fills with the writes, syncs and renames below a directory, by their paths from it."""
+    calls: list[tuple[str, str]] = []
+    opened, fsync, renamed = io.open, os.fsync, os.replace
+
+    def relative(path) -> str:
+        return os.path.relpath(path, directory)
+
+    def open_(file, mode="r", *arguments, **keywords):
+        if isinstance(file, str | os.PathLike) and str(file).startswith(str(directory)) and "w" in mode:
+            calls.append(("write", relative(file)))
+        return opened(file, mode, *arguments, **keywords)
+
+    def sync(descriptor):
+        calls.append(("sync", relative(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def rename(source, target):
+        calls.append(("rename", relative(target)))
+        renamed(source, target)
+
+    monkeypatch.setattr(io, "open", open_)
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    return calls
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells what is synced by its descriptor")
+def test_everything_is_synced_before_it_gets_its_name_and_the_manifest_comes_last(tmp_path, monkeypatch) -> None:
+    store = CheckpointStore(tmp_path, keep_last=1)
+    store.save({"last"}, 1, {"a": np.zeros(3)}, {})
+    store.wait()
+    calls = recorded(monkeypatch, tmp_path)
+    store.save({"last"}, 2, {"a": np.ones(3)}, {})
+    store.wait()
+    monkeypatch.undo()
+    temporary = ".step_00000002.tmp"
+    assert calls == [
+        ("write", f"{temporary}/tensors.npz"),
+        ("sync", f"{temporary}/tensors.npz"),
+        ("write", f"{temporary}/state.json"),
+        ("sync", f"{temporary}/state.json"),
+        ("write", f"{temporary}/manifest.json"),
+        ("sync", f"{temporary}/manifest.json"),
+        ("sync", temporary),
+        ("rename", "step_00000002"),
+        ("sync", "."),
+        ("write", ".index.json.tmp"),
+        ("sync", ".index.json.tmp"),
+        ("rename", "index.json"),
+        ("sync", "."),
+        ("rename", ".step_00000001.gone"),
+        ("sync", "."),
+    ]
+
+
+def test_the_names_of_new_directories_are_synced(tmp_path, monkeypatch) -> None:
+    calls = recorded(monkeypatch, tmp_path)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints")
+    store.save({"last"}, 1, {}, {})
+    store.wait()
+    monkeypatch.undo()
+    assert calls[:2] == [("sync", "."), ("sync", "run")]

@@ -1,0 +1,119 @@
+"""Writing in the background: training goes on, nothing that must stay is lost, and memory has a bound."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainer.run.checkpoint_writer import BackgroundWriter, Snapshot
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 10.0
+
+
+class Disk:
+    """Write nothing, but only when it is let to; hold what was written."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, set[str]]] = []
+        self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
+
+    def write(self, snapshot: Snapshot) -> None:
+        self.begun.release()
+        assert self.gate.acquire(timeout=SECONDS)
+        self.written.append((snapshot.step, set(snapshot.tags)))
+
+    def open(self) -> None:
+        self.gate.release(100)
+
+    def wait_until_begun(self) -> None:
+        assert self.begun.acquire(timeout=SECONDS)
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+def snapshot(step: int, *tags: str) -> Snapshot:
+    return Snapshot(frozenset(tags), step, {}, b"{}")
+
+
+def test_submitting_does_not_wait_for_the_disk(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    writer.submit(snapshot(1, "last"))
+    disk.wait_until_begun()
+    writer.submit(snapshot(2, "last"))
+    assert disk.written == []
+    disk.open()
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (2, {"last"})]
+
+
+def test_a_last_that_has_not_begun_gives_way_to_a_later_save_which_takes_its_tag(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    writer.submit(snapshot(1, "last"))
+    disk.wait_until_begun()
+    for step in (2, 3):
+        writer.submit(snapshot(step, "last"))
+    writer.submit(snapshot(4, "best"))
+    disk.open()
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (4, {"best", "last"})]
+
+
+def test_a_best_that_has_not_begun_is_waited_for(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    writer.submit(snapshot(1, "last"))
+    disk.wait_until_begun()
+    writer.submit(snapshot(2, "best", "last"))
+    later = threading.Thread(target=writer.submit, args=[snapshot(3, "last")])
+    later.start()
+    later.join(0.05)
+    assert later.is_alive()
+    disk.open()
+    later.join(SECONDS)
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (2, {"best", "last"}), (3, {"last"})]
+
+
+def test_no_thread_stays_when_nothing_is_left_to_write(disk) -> None:
+    before = threading.active_count()
+    writer = BackgroundWriter(disk.write)
+    writer.wait()
+    disk.open()
+    for step in range(3):
+        writer.submit(snapshot(step, "best"))
+    writer.wait()
+    assert disk.written == [(step, {"best"}) for step in range(3)]
+    assert threading.active_count() == before
+
+
+def test_without_a_thread_to_spare_it_is_written_at_once(disk, monkeypatch) -> None:
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    disk.open()
+    writer = BackgroundWriter(disk.write)
+    for step in (1, 2):
+        writer.submit(snapshot(step, "last"))
+        assert disk.written[-1] == (step, {"last"})
+    writer.wait()
+
+
+def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path) -> None:
+    source = f"""
+import pathlib, numpy
+from trainer.run.checkpoint import CheckpointStore
+store = CheckpointStore(pathlib.Path({str(tmp_path)!r}))
+store.save({{"last"}}, 1, {{"a": numpy.zeros(1_000_000)}}, {{}})
+raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=False)
+    assert done.returncode == 3
+    assert (tmp_path / "index.json").exists()

@@ -1,0 +1,115 @@
+"""A run that goes on: its own config, with those few changes that leave its bits as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from omegaconf import OmegaConf
+
+from trainer.config.choices import is_group_choice
+from trainer.config.compose import Composer, typed
+from trainer.config.keys import check_value
+from trainer.config.schema import NAMED
+from trainer.config.stored import check_plugins, read_stored, recipe_name, recipe_of
+from trainer.config.validate import validate
+from trainer.config.values import show
+from trainer.errors import UserError
+
+KEY = "resume"
+FREE = (
+    "debug",
+    "plugins",
+    "hooks.progress",
+    "hooks.final_table",
+    "trainer.max_seconds",
+    "trainer.placement",
+    "trainer.threads",
+)
+"""What may differ from the run's own config. Another number of threads changes bits: the run says so."""
+
+
+def resumed_run(overrides: Sequence[Override]) -> str | None:
+    """Return the run directory that resume= names; None where a new run is asked for.
+
+    Args:
+        overrides: the user's.
+
+    Raises:
+        UserError: resume= has a value that is no path.
+    """
+    for override in overrides:
+        if override.get_key_element() == KEY:
+            value = override.value()
+            if value is not None and not isinstance(value, str | int | float):
+                raise UserError(f"'{override.input_line}' received. Expected resume=<run directory>.")
+            return None if value is None else str(value)
+    return None
+
+
+def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
+    """Return the validated config of a run that goes on, and its recipe's name.
+
+    Args:
+        run: its directory.
+        overrides: the user's, resume= among them.
+        composer: knows the groups.
+
+    Raises:
+        UserError: no run, an override that would change the results, or packages that the user has not named.
+    """
+    stored = {**read_stored(run, KEY), KEY: run}
+    recipe = recipe_of(run, KEY)
+    others = [each for each in overrides if each.get_key_element() != KEY]
+    choosing = [each for each in others if is_group_choice(each, composer)]
+    _check_choices(choosing, recipe)
+    plugins = next((each.value() for each in others if each.get_key_element() == "plugins"), [])
+    check_plugins(stored, plugins, KEY)
+    changed = _changed(stored, [each for each in others if each not in choosing], composer)
+    config = typed(changed)
+    validate(config)
+    for section in NAMED:
+        config[section] = {name: part for name, part in config[section].items() if part is not None}
+    return config, recipe
+
+
+def _check_choices(choosing: Sequence[Override], recipe: str) -> None:
+    for override in choosing:
+        if override.key_or_group == "recipe" and recipe_name(show(override.value())) == recipe:
+            continue
+        raise UserError(
+            f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run goes on "
+            f"as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
+        )
+
+
+def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer: Composer) -> dict[str, Any]:
+    """Return the stored config with the free overrides; refuse those that differ elsewhere, all at once."""
+    node, differing = OmegaConf.create(dict(stored)), []
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_delete() or override.is_add():
+            raise UserError(f"'{override.input_line}' received with resume=. Expected {KEY}=<run> and key=value.")
+        removes = key.startswith("hooks.") and override.value() is None
+        if not (removes and key not in _parts(stored)):
+            check_value(override, stored, set(), composer)
+        found, value = OmegaConf.select(node, key), override.value()
+        if any(key == free or key.startswith(f"{free}.") for free in FREE):
+            OmegaConf.update(node, key, value)
+        elif _plain(found) != value:
+            differing.append(f"{key} is {show(_plain(found))}, {show(value)} received")
+    if differing:
+        raise UserError(
+            f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}. "
+            "For another run from its weights, use init_from=."
+        )
+    return OmegaConf.to_container(node)  # type: ignore[return-value]
+
+
+def _parts(stored: Mapping[str, Any]) -> set[str]:
+    return {f"{section}.{name}" for section in NAMED for name in stored.get(section) or {}}
+
+
+def _plain(value: Any) -> Any:
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -1,0 +1,103 @@
+"""The config that a run left in its directory, read as what it is: data from a file that anybody may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.errors import UserError
+
+FILE_NAME = "config.yaml"
+OVERRIDES = "overrides.txt"
+NEEDED = {"model", "trainer", "hooks"}
+
+
+def read_stored(run: str, key: str) -> dict[str, Any]:
+    """Return the config of a run as plain values.
+
+    Args:
+        run: its directory.
+        key: what the user gave it as, such as "resume".
+
+    Raises:
+        UserError: the directory is no run, its config cannot be read, or it refers to something outside itself.
+    """
+    path = Path(run).expanduser() / FILE_NAME
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{key}={run} has no {FILE_NAME} that can be read. Expected a run directory.") from error
+    if not isinstance(config, dict) or not config.keys() >= NEEDED:
+        raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
+    for where, text in _texts(config, ""):
+        if "${" in text:  # a run writes its values, never references: this would read the environment of this process
+            raise UserError(f"{path} holds a reference in {where}: {text!r}. Expected a value. Was the file changed?")
+    return config
+
+
+def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
+    """Refuse packages that only the run's own file names: it may come from anybody, and they would be executed.
+
+    Args:
+        config: of the run.
+        given: names of the packages that the user has named.
+        key: what the user gave the run as, such as "resume".
+
+    Raises:
+        UserError: the file names a package that the user has not, or what was given is no list.
+    """
+    if not isinstance(given, list | tuple):
+        raise UserError(f"plugins={given} received. Expected a list of packages, such as plugins=[my_package].")
+    stored = config.get("plugins") or []
+    if any(name not in given for name in stored):
+        names = ",".join(map(str, stored))
+        raise UserError(
+            f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
+            f"Expected plugins=[{names}] beside it, if you trust it."
+        )
+
+
+def recipe_of(run: str, key: str) -> str:
+    """Return the name of a run's recipe, such as "bnn" or "bnn+frozen_mask".
+
+    Args:
+        run: its directory.
+        key: what the user gave it as, such as "resume".
+
+    Raises:
+        UserError: its overrides cannot be read, or name no recipe.
+    """
+    path = Path(run).expanduser() / OVERRIDES
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{key}={run} has no {OVERRIDES} that can be read. Expected a run directory.") from error
+    found = [line.partition("=")[2] for line in lines if line.startswith("recipe=")]
+    if len(found) != 1:
+        raise UserError(f"{path} names {len(found)} recipes. Expected one line recipe=<name>. Was the file changed?")
+    return recipe_name(found[0])
+
+
+def recipe_name(text: str) -> str:
+    """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]".
+
+    Args:
+        text: the value of recipe=.
+    """
+    return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
+
+
+def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:
+    """Yield every text in a config with its key."""
+    if isinstance(node, str):
+        yield where, node
+    elif isinstance(node, Mapping):
+        for name, child in node.items():
+            yield from _texts(str(name), where)
+            yield from _texts(child, f"{where}.{name}" if where else str(name))
+    elif isinstance(node, list):
+        for child in node:
+            yield from _texts(child, where)

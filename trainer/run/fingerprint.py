@@ -1,0 +1,32 @@
+"""What identifies the data of a run, so that a resumed one does not go on with other examples unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.input.data import Split
+from trainer.run.checkpoint_tensors import tensors_digest
+
+SAMPLES = 32
+"""How many rows of a split are read."""
+
+
+def data_fingerprint(splits: Iterable[Split]) -> str:
+    """Return a sha256 of the rows that each split names, and of the contents of some of them.
+
+    Args:
+        splits: of the run.
+    """
+    digest = hashlib.sha256()
+    for split in splits:
+        rows = np.ascontiguousarray(split.indices)
+        digest.update(f"{split.name} {split.source.size} {rows.size}".encode())
+        digest.update(rows.data)
+        places = np.unique(np.linspace(0, rows.size - 1, SAMPLES).astype(np.int64))
+        batch = split.source.gather(tf.constant(rows[places]))
+        digest.update(tensors_digest({name: tensor.numpy() for name, tensor in batch.items()}).encode())
+    return digest.hexdigest()

@@ -1,0 +1,49 @@
+"""One process at a time trains in a run directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainer.errors import UserError
+
+FILE_NAME = ".lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the run directory for this process. The operating system lets go of it also when the process is killed.
+
+    Args:
+        directory: of the run; exists.
+
+    Raises:
+        UserError: another process holds it, or it cannot be written.
+    """
+    try:
+        descriptor = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be written: {error.strerror}. Expected a run directory of one's own."
+        ) from error
+    try:
+        _take(descriptor, directory)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise UserError(
+            f"{directory} is in use: the process {holder} trains in it. Expected one process for a run; wait for it, "
+            "or end it."
+        ) from error

@@ -1,0 +1,157 @@
+"""Going on with a run: what it knew besides its variables, and what has changed around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError
+from trainer.run.directory import ENVIRONMENT, environment
+from trainer.run.state import assign_variables
+
+if TYPE_CHECKING:
+    from trainer.run.checkpoint import Checkpoint
+    from trainer.run.fit import Fit
+
+COMPLETE = ("completed", "stopped")
+"""Of summary.json: the run has made all its steps, or a hook has ended it for good."""
+MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
+"""Of environment.json: what may change the bits of a step."""
+
+
+def existing_directory(run: str) -> Path:
+    """Return the directory of a run to go on with.
+
+    Args:
+        run: what the user gave.
+
+    Raises:
+        UserError: there is no such directory.
+    """
+    path = Path(run).expanduser()
+    if not path.is_dir():
+        raise UserError(f"resume={run} is no directory. Expected the directory of a run.")
+    return path
+
+
+def completed_summary(directory: Path) -> dict[str, Any] | None:
+    """Return the summary of a run that is complete, so that there is nothing to go on with; None otherwise.
+
+    Args:
+        directory: of the run.
+    """
+    try:
+        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
+
+
+def changed_environment(directory: Path) -> list[str]:
+    """Return what differs from where the run was started and may change its bits, in words.
+
+    Args:
+        directory: of the run.
+    """
+    try:
+        before = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
+    now = environment()
+    return [
+        f"{name} was {_short(was)} and is {_short(now_)}"
+        for name, was, now_ in _pairs({name: before.get(name) for name in MATTERS}, now)
+        if was != now_
+    ]
+
+
+def run_state(fit: Fit) -> dict[str, Any]:
+    """Return what a checkpoint holds of a run besides variables and hooks: JSON values.
+
+    Args:
+        fit: at the edge of a chunk.
+    """
+    run, best = fit.run, fit.run.best
+    return {
+        "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
+        "final": dict(fit.final),
+        "train_seconds": run.train_seconds,
+        "timed_steps": run.timed_steps,
+        "waited_seconds": run.waited_seconds,
+        "seconds": fit.elapsed,
+        "resumed_at": list(run.resumed_at),
+        "rolled_back": list(run.rolled_back),
+        "data": fit.fingerprint,
+    }
+
+
+def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
+    """Put a run back to where a checkpoint was written: variables, hooks, what it knew.
+
+    Args:
+        fit: built, not begun.
+        checkpoint: of the same run.
+
+    Raises:
+        UserError: the data is not that of the run, or a variable is missing.
+    """
+    state = checkpoint.state["run"]
+    if state["data"] != fit.fingerprint:
+        raise UserError(
+            "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
+            "data, in the same order. For another run from these weights, use init_from=."
+        )
+    run = fit.run
+    _go_to(fit, checkpoint)
+    run.train_seconds, run.timed_steps, run.waited_seconds = (
+        state[name] for name in ("train_seconds", "timed_steps", "waited_seconds")
+    )
+    run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
+    fit.elapsed_before = state["seconds"]
+
+
+def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
+    """Put a run that is going on back to a checkpoint, and lower its learning rates.
+
+    Time that was spent stays spent. The rates are lowered once for each time that the run has gone back since the
+    checkpoint was written, which holds what they were then.
+
+    Args:
+        fit: at a step that was held back.
+        checkpoint: of the run.
+        rate_factor: in (0, 1].
+    """
+    fit.run.rolled_back.append(fit.run.step)
+    _go_to(fit, checkpoint)
+    times = len(fit.run.rolled_back) - len(checkpoint.state["run"]["rolled_back"])
+    for network in fit.run.networks.values():
+        network.lower_rate(rate_factor**times)
+
+
+def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
+    """Give variables, hooks and the run the values of a checkpoint."""
+    state, run = checkpoint.state["run"], fit.run
+    assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+    best = state["best"]
+    run.best.value, run.best.step, run.best.values = best["value"], best["step"], dict(best["values"])
+    run.step, fit.final = checkpoint.step, dict(state["final"])
+    for hook in fit.host_hooks:
+        if hook.name in checkpoint.state["hooks"]:
+            hook.load_state_dict(checkpoint.state["hooks"][hook.name])
+
+
+def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return what to compare; packages one by one."""
+    pairs = []
+    for name, was in before.items():
+        if isinstance(was, dict):
+            pairs += [(each, was.get(each), now[name].get(each)) for each in sorted({*was, *now[name]})]
+        else:
+            pairs.append((name, was, now[name]))
+    return pairs
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
