@@ -1,0 +1,258 @@
+"""Kill runs at random moments and see that nothing is lost: `python scripts/kill_runs.py out=<new directory>`.
+
+For each recipe a run is made whole. Then runs of the same command are killed by SIGKILL, again and again, a good part
+of them while a checkpoint is being written, and go on each time with resume=. At its end each must have the digest of
+all variables, the curves and the test result of the whole run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main, parse_options
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+
+USAGE = """python scripts/kill_runs.py out=<new directory> [key=value ...]
+
+  out      directory for the runs
+  kills    how many processes to kill, over all recipes
+  recipes  of which runs are made, such as [bnn,center_loss]
+  in_save  share of the kills that wait for a checkpoint to be under way, from 0 to 1
+  seed     of the moments
+"""
+FAST = ["trainer.threads=1", "trainer.compile=off", "hooks.progress=null", "trainer.evaluate_every_epochs=2"]
+SAVING = ["hooks.checkpoint.every_epochs=0.2", "hooks.checkpoint.every_seconds=0"]
+RECIPES = {
+    "bnn": ["trainer.epochs=60"],
+    "baseline": ["trainer.epochs=60", "+augment=standard_digits", "trainer.placement=host"],
+    "frozen_mask": ["trainer.epochs=60"],
+    "center_loss": ["trainer.epochs=10", "model.filters=[4,4,8]"],
+    "gan": ["trainer.epochs=6"],
+}
+"""Recipes with what makes a run of them last some seconds."""
+ROOT = Path(__file__).resolve().parents[1]
+POLL_SECONDS = 0.001
+
+
+@dataclass
+class Options:
+    """Hold the options of a trial.
+
+    Attributes:
+        out: directory for the runs; must not exist.
+        kills: processes to kill, at least 1.
+        recipes: keys of `RECIPES`.
+        in_save: share of the kills that wait for a save.
+        seed: of the moments.
+    """
+
+    out: str = ""
+    kills: int = 100
+    recipes: list[str] = field(default_factory=lambda: list(RECIPES))
+    in_save: float = 0.5
+    seed: int = 0
+
+
+@dataclass
+class Tally:
+    """Count what happened to the runs of one recipe.
+
+    Attributes:
+        recipe: its name.
+        kills: processes that were killed.
+        in_save: of these, how many left a checkpoint half-written.
+        runs: runs that reached their end.
+        lost: what was found wrong, one line each.
+    """
+
+    recipe: str
+    kills: int = 0
+    in_save: int = 0
+    runs: int = 0
+    lost: list[str] = field(default_factory=list)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["out=/tmp/kills", "kills=10"].
+
+    Raises:
+        UserError: an unknown option, or a value that is none.
+    """
+    options = parse_options(arguments, Options, texts=("out",))
+    if not options.out or Path(options.out).exists():
+        raise UserError(f"out={options.out} received. Expected out=<new directory>.")
+    for name in options.recipes:
+        if name not in RECIPES:
+            raise unknown_name("recipe", name, RECIPES)
+    kills: Any = options.kills  # the command line may hold anything
+    if not is_whole_number(kills) or kills < 1:
+        raise UserError(f"kills={kills} received. Expected a whole number of at least 1.")
+    share: Any = options.in_save
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise UserError(f"in_save={share} received. Expected a share from 0 to 1.")
+    return options
+
+
+def command(options: Options) -> int:
+    """Kill, resume and compare; print a table. Return 0 when nothing was lost.
+
+    Args:
+        options: checked.
+    """
+    moments, tallies = random.Random(options.seed), []
+    for number, recipe in enumerate(options.recipes):
+        share = options.kills // len(options.recipes) + (number < options.kills % len(options.recipes))
+        tallies.append(try_recipe(recipe, share, Path(options.out), options.in_save, moments))
+        print(describe(tallies[-1]), flush=True)
+    kills, lost = sum(each.kills for each in tallies), sum(len(each.lost) for each in tallies)
+    print(f"{kills} kills, {sum(each.in_save for each in tallies)} of them inside a save; {lost} losses.")
+    return 1 if lost else 0
+
+
+def describe(tally: Tally) -> str:
+    """Return a tally as text; one line for each loss.
+
+    Args:
+        tally: of a recipe.
+    """
+    line = f"{tally.recipe}: {tally.kills} kills ({tally.in_save} inside a save), {tally.runs} runs reached their end"
+    return "\n".join([line, *(f"  LOST: {each}" for each in tally.lost)])
+
+
+def try_recipe(recipe: str, kills: int, out: Path, in_save: float, moments: random.Random) -> Tally:
+    """Make a whole run, then kill and resume others until so many kills are made; the last run is led to its end.
+
+    Args:
+        recipe: key of `RECIPES`.
+        kills: how many.
+        out: directory for the runs.
+        in_save: share of the kills that wait for a save.
+        moments: draws when to kill.
+    """
+    tally, whole = Tally(recipe), out / recipe / "whole"
+    overrides = [f"recipe={recipe}", *RECIPES[recipe], *FAST, *SAVING]
+    start = time.monotonic()
+    finish([*overrides, f"run_dir={whole}"])
+    seconds = time.monotonic() - start
+    while tally.kills < kills or not tally.runs:
+        run = out / recipe / f"killed_{tally.runs}"
+        given = [*overrides, f"run_dir={run}"]
+        while tally.kills < kills:
+            if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
+                break  # it reached its end first
+            tally.kills += 1
+            tally.in_save += bool(leftovers(run))
+            given = [f"resume={run}"] if (run / "config.yaml").exists() else given
+        finish([f"resume={run}"] if (run / "config.yaml").exists() else given)
+        tally.runs += 1
+        tally.lost += [f"{run.name}: {each}" for each in differences(run, whole)]
+    return tally
+
+
+def kill_once(overrides: list[str], run: Path, in_save: bool, delay: float) -> bool:
+    """Start a process and kill it; return whether it was killed before its end.
+
+    Args:
+        overrides: its command line.
+        run: its run directory.
+        in_save: whether to wait, once the delay is over, for a checkpoint to be under way.
+        delay: seconds to wait first.
+    """
+    process = subprocess.Popen(train_command(overrides), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + delay
+    while process.poll() is None:
+        if time.monotonic() >= until and (not in_save or leftovers(run)):
+            process.kill()
+            return process.wait() != 0
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def leftovers(run: Path) -> list[str]:
+    """Return the names of what is being written beside the checkpoints of a run, or was when it was killed.
+
+    Args:
+        run: its directory.
+    """
+    try:
+        names = os.listdir(run / "checkpoints")
+    except OSError:
+        return []
+    return [name for name in names if name.startswith(".") or name.endswith(".tmp")]
+
+
+def finish(overrides: list[str]) -> None:
+    """Run a process to its end.
+
+    Args:
+        overrides: its command line.
+
+    Raises:
+        UserError: it failed; with what it said.
+    """
+    found = subprocess.run(train_command(overrides), cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise UserError(f"python train.py {' '.join(overrides)} ended with {found.returncode}: {found.stderr[-500:]}")
+
+
+def train_command(overrides: Sequence[str]) -> list[str]:
+    """Return the command that trains.
+
+    Args:
+        overrides: of the run.
+    """
+    return [sys.executable, str(ROOT / "train.py"), *overrides]
+
+
+def differences(run: Path, whole: Path) -> list[str]:
+    """Return in which results a run differs from the whole one.
+
+    Args:
+        run: its directory.
+        whole: directory of the run that was not killed.
+    """
+    found, expected = summary_of(run), summary_of(whole)
+    wrong = [key for key in ("status", "steps", "digest", "best", "test") if found[key] != expected[key]]
+    return wrong + ["metrics.jsonl"] * (curves(run) != curves(whole)) + leftovers(run)
+
+
+def summary_of(run: Path) -> dict[str, Any]:
+    """Return the summary of a run.
+
+    Args:
+        run: its directory.
+    """
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    return summary
+
+
+def curves(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without what a clock has measured.
+
+    Args:
+        run: its directory.
+    """
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines]
+
+
+main = make_main(USAGE, parse, command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
