@@ -129,3 +129,13 @@ def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
     assert summary["test"]["weights"] == "final"
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
     assert metrics(tmp_path / "run")[-1]["split"] == "test"
+
+
+def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(splits: object) -> str:
+        raise UserError("Row 17 cannot be read. Mend it.")
+
+    monkeypatch.setattr("trainer.run.session.data_fingerprint", unreadable)
+    with pytest.raises(UserError, match="Row 17"):
+        run_small("bnn", *WHOLE, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

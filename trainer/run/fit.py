@@ -26,7 +26,6 @@ from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
 
-BEGINNING = ("on_resume", "on_fit_begin")
 SPEED = "time/images_per_second"
 WAITING = "time/waiting_share"
 
@@ -85,6 +84,7 @@ class Fit:
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _reported: tuple[float, float] = (0.0, 0.0)
+    _training: bool = False
     _warned: set[str] = field(default_factory=set)
     _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -110,6 +110,7 @@ class Fit:
         if run.resumed_at:
             self.call("on_resume", run)
         self.call("on_fit_begin", run)
+        self._training = True
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
             next_report, next_evaluation = self.cadence.next_report(run.step), self.cadence.next_evaluation(run.step)
@@ -154,7 +155,7 @@ class Fit:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
             except (OSError, WriteError) as error:
-                if stage in BEGINNING:
+                if not self._training:
                     raise
                 self._report_unwritten(hook, error)
             finally:

@@ -55,9 +55,10 @@ def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) ->
         return _resume(config, recipe)
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     parts = prepare(config)
+    fit = _fit(config, recipe, parts, directory, _store(directory))
     make_directory(directory, config, overrides)
     with locked(directory):
-        return _train(_fit(config, recipe, parts, directory, _store(directory)), parts)
+        return _train(fit, parts)
 
 
 def _resume(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:

@@ -328,3 +328,13 @@ def test_what_cannot_be_written_at_the_start_ends_the_run(tmp_path) -> None:
 def test_other_faults_of_a_hook_still_end_the_run(tmp_path) -> None:
     with pytest.raises(ZeroDivisionError):
         toy_fit(tmp_path, [Unwritten("on_chunk_end", ZeroDivisionError())]).train()
+
+
+def test_what_cannot_be_written_when_a_run_goes_back_does_not_end_it(tmp_path) -> None:
+    hook = Unwritten("on_fit_begin", WriteError("No room."))
+    hook.stage = ""
+    fit = toy_fit(tmp_path, [hook])
+    fit.train()
+    hook.stage = "on_fit_begin"
+    with pytest.warns(UserWarning, match="the hook 'unwritten': No room. Training goes on"):
+        fit.call("on_fit_begin", fit.run)
