@@ -83,7 +83,7 @@ class NanGuard(GraphHook, HostHook):
         if not isinstance(context.network.optimizer, keras.optimizers.LossScaleOptimizer):
             checked |= {f"gradient/{name}": value for name, value in context.gradients.items() if value is not None}
         checked |= {f"state/{name}": value for name, value in context.new_state.items()}
-        return {name: is_not_finite(value) for name, value in checked.items() if value.dtype.is_floating}
+        return find_not_finite({name: value for name, value in checked.items() if value.dtype.is_floating})
 
     def on_veto(self, run: Run) -> None:
         """Leave out the step that was withheld for a value that was not finite, or raise.
@@ -151,14 +151,25 @@ def describe(kinds: Mapping[str, Sequence[str]]) -> str:
     return "; ".join(f"{KINDS[kind]} {shorten(names)}" for kind, names in kinds.items() if names)
 
 
-def is_not_finite(value: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """Return a bool scalar: whether any entry is NaN or infinite.
+def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
+    """Return bool scalars by name: whether any entry is NaN or infinite.
+
+    In the usual case each value is only summed: a sum passes on NaN and infinity. Only where the sum of all is not
+    finite, which a large one need not be either, every entry is looked at.
 
     Args:
-        value: floating point, any shape; of slices, the rows that are present.
+        values: floating point, any shape; of slices, the rows that are present.
     """
-    values = value.values if isinstance(value, tf.IndexedSlices) else value
-    return tf.logical_not(tf.reduce_all(tf.math.is_finite(values)))
+    dense = [each.values if isinstance(each, tf.IndexedSlices) else each for each in values.values()]
+    if not dense:
+        return {}
+    total = tf.add_n([tf.cast(tf.reduce_sum(each), tf.float32) for each in dense])
+    flags = tf.cond(
+        tf.math.is_finite(total),
+        lambda: tf.zeros([len(dense)], tf.bool),
+        lambda: tf.stack([tf.logical_not(tf.reduce_all(tf.math.is_finite(each))) for each in dense]),
+    )
+    return dict(zip(values, tf.unstack(flags), strict=True))
 
 
 def shorten(names: Sequence[str]) -> str:

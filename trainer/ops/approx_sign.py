@@ -22,8 +22,7 @@ def approx_sign(x: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            magnitude = tf.abs(latent)
-            return tf.where(magnitude <= 1.0, (2.0 - 2.0 * magnitude) * upstream, tf.zeros_like(upstream))
+            return tf.math.multiply_no_nan(upstream, 2.0 * tf.nn.relu(1.0 - tf.abs(latent)))
 
         return binary_sign(latent), gradient
 

@@ -10,6 +10,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.ops.backward import Backward
 from trainer.ops.override_gradient import DIFFERENTIATE
+from trainer.ops.pass_within import pass_within
 
 
 def identity() -> Backward:
@@ -42,7 +43,7 @@ def hard_tanh_through(*, limit: float = 1.0) -> Backward:
     limit = _above_zero("hard_tanh_through", "limit", limit)
 
     def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.where(tf.abs(inputs[0]) <= limit, upstream, tf.zeros_like(upstream))
+        return pass_within(upstream, inputs[0], limit)
 
     return Backward("hard_tanh_through", function, ("inputs",), surrogate=lambda x: tf.clip_by_value(x, -limit, limit))
 

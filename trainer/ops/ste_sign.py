@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from trainer.ops.binary_sign import binary_sign
 from trainer.ops.overridden import declare_override
+from trainer.ops.pass_within import pass_within
 
 
 def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
@@ -23,7 +24,7 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.where(tf.abs(latent) <= clip_value, upstream, tf.zeros_like(upstream))
+            return pass_within(upstream, latent, clip_value)
 
         return binary_sign(latent), gradient
 

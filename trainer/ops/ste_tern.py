@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from trainer.ops.overridden import declare_override
+from trainer.ops.pass_within import pass_within
 
 
 def ste_tern(
@@ -27,7 +28,7 @@ def ste_tern(
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.where(tf.abs(latent) <= clip_value, upstream, tf.zeros_like(upstream))
+            return pass_within(upstream, latent, clip_value)
 
         # Compared in float32: a threshold of 0.05 is not a bfloat16 number.
         wide = tf.cast(latent, tf.float32)

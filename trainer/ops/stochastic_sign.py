@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from trainer.ops.hard_sigmoid import hard_sigmoid
 from trainer.ops.overridden import declare_override
+from trainer.ops.pass_within import pass_within
 
 
 def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
@@ -24,7 +25,7 @@ def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.where(tf.abs(latent) <= 1.0, upstream, tf.zeros_like(upstream))
+            return pass_within(upstream, latent, 1.0)
 
         # float32 draws in [0, 1): bfloat16 ones would be 0 in one of 128 cases and bias the mean.
         draw = tf.random.stateless_uniform(tf.shape(latent), tf.stop_gradient(seed), dtype=tf.float32)

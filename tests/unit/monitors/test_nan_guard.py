@@ -62,6 +62,10 @@ def test_large_finite_values_are_let_through():
     assert vetoes(loss=3e38, gradient=-3e38, state=1e-45) == set()
 
 
+def test_opposite_infinities_do_not_cancel():
+    assert vetoes(loss=math.inf, gradient=-math.inf) == {"loss/data", "loss/total", "gradient/dense/kernel"}
+
+
 def test_rows_of_a_sparse_gradient_are_checked():
     network = Network("model", keras.Sequential(), keras.optimizers.SGD())
 
