@@ -17,8 +17,8 @@ from trainer.run.build_hook import split_binding
 
 HOOKS = sorted(catalogue())
 DEFAULTS = {
-    *("checkpoint", "early_stopping", "final_table", "metrics_jsonl", "nan_guard", "pictures", "progress", "projector"),
-    *("randomness_guard", "tensorboard"),
+    *("checkpoint", "early_stopping", "final_table", "fused_batch_norm", "metrics_jsonl", "nan_guard", "pictures"),
+    *("progress", "projector", "randomness_guard", "tensorboard"),
 }
 
 

@@ -57,7 +57,10 @@ NEEDS_IMAGES = {"clothing_retrieval"}
 """Recipes for images of the user's own: a small run makes some beside its run directory."""
 
 IMAGE_MODEL = ("model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh")
-NEEDS = {"bernoulli_attention": IMAGE_MODEL}
+NEEDS = {
+    "bernoulli_attention": IMAGE_MODEL,
+    "fused_batch_norm": ("hooks.fused_batch_norm.min_entries=0",),  # it leaves the layers of small networks to Keras
+}
 WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 
 

@@ -14,7 +14,7 @@ from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook
 
 DEFAULTS = [
-    *("nan_guard", "randomness_guard", "progress", "tensorboard", "pictures", "projector"),
+    *("fused_batch_norm", "nan_guard", "randomness_guard", "progress", "tensorboard", "pictures", "projector"),
     *("metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
 ]
 

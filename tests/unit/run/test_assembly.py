@@ -20,7 +20,7 @@ def test_a_hook_of_both_kinds_is_called_once_and_the_latest_promise_counts():
     names = [hook.name for hook in parts.hooks]
     assert names.count("nan_guard") == 1
     assert sorted(names) == sorted(job.config["hooks"])
-    assert {"nan_guard", "center_loss"} == {hook.name for hook in parts.trainer.hooks}
+    assert {"fused_batch_norm", "nan_guard", "center_loss"} == {hook.name for hook in parts.trainer.hooks}
     assert "nan_guard" in {hook.name for hook in parts.host_hooks}
     assert parts.settled_at == 20
     assert parts.total_steps == 40

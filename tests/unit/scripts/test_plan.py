@@ -106,7 +106,8 @@ def test_the_plan_names_stages_updates_variables_metrics_and_memory(plan: Callab
     lines = [" ".join(line.split()) for line in output.splitlines()]
     for line in (
         "recipe center_loss",
-        "step add_losses center_loss",
+        "step around_forward fused_batch_norm",
+        "add_losses center_loss",
         "veto nan_guard, center_loss",
         "ResourceScatterSub center_loss/centers center_loss",
         "features kernel 2x2, bias 2 float32 24 B trainable",

@@ -1,0 +1,101 @@
+"""Batch norm on TensorFlow's fused kernel, in training and in evaluation; the model stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.normalization.fused_call import call_fused, calls_replaced
+from hooks.normalization.fused_layers import PLAIN, why_call_stays, why_layer_stays
+from hooks.options import check_integer, check_patterns
+from trainer.hook import GraphHook
+from trainer.select import layer_paths, select_layers
+from trainer.step.context import BuildContext, StepContext
+
+EVERY_LAYER = "*"
+
+
+class FusedBatchNorm(GraphHook):
+    """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
+
+    Keras computes batch norm from about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
+    gradients and moving statistics within rounding, in about half the time on large inputs. On small inputs it is
+    slower: below `min_entries` entries, Keras keeps the call.
+
+    While a forward pass is traced, the layers are called with another function. Nothing else sees it: the model, its
+    layers and variables, other hooks, checkpoints and exports are the same with and without this hook. New moving
+    statistics are values of the step, as always, and update ops write them.
+
+    Left to Keras, layer by layer and call by call: another axis than the last, masks, `renorm`, `synchronized`, an
+    epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with a `call` of their own, and passes
+    whose gradients are overridden by op type. `summary` lists them. A second derivative through a fused layer is that
+    of batch norm; that of a layer of Keras takes the mean inside the variance for a constant.
+
+    State saved: none.
+    """
+
+    def __init__(self, *, layers: str | Sequence[str] = "*", min_entries: int = 100_000, network: str = "*") -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of batch norm layers; "*" for all that there are, also for none.
+            min_entries: how many entries (batch times pixels times channels) the inputs of a layer have at least where
+                the batch's own statistics normalize them, as in training; twice as many where the moving ones do, as
+                in evaluation. 0 leaves nothing to Keras for its size.
+            network: name of the network, or a pattern; "*" for every network of a run.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self.layers = check_patterns("layers", layers)
+        self.min_entries = check_integer("min_entries", min_entries, minimum=0)
+        self.network = network
+        self._chosen: dict[str, keras.layers.BatchNormalization] = {}
+        self._left: dict[str, dict[str, str]] = {}
+        self._fused: dict[str, set[str]] = {}
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def build(self, context: BuildContext) -> None:
+        model = context.network.model
+        if self.layers == EVERY_LAYER:
+            found = {path: layer for path, layer in layer_paths(model).items() if _normalizes(layer)}
+        else:
+            found = select_layers(model, self.layers, accept=_normalizes, kind="batch norm layer")
+        reasons = {path: why_layer_stays(layer) for path, layer in found.items()}
+        self._chosen = {path: layer for path, layer in found.items() if reasons[path] is None}
+        never = {path: reason for path, reason in reasons.items() if reason is not None}
+        self._left = {phase: dict(never) for phase in ("training", "evaluation")}
+        self._fused = {phase: set() for phase in self._left}
+
+    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        phase = "training" if context.training else "evaluation"
+        return calls_replaced([(layer, partial(self._call, path, phase)) for path, layer in self._chosen.items()])
+
+    def _call(self, path: str, phase: str, inputs: Any, training: bool | None = None, mask: Any = None) -> tf.Tensor:
+        layer = self._chosen[path]
+        by_batch = bool(training and layer.trainable)  # Keras: a layer that is not trainable uses its moving statistics
+        reason = why_call_stays(layer, inputs, mask, by_batch=by_batch, min_entries=self.min_entries)
+        if reason is not None:
+            self._left[phase][path] = reason
+            return PLAIN.call(layer, inputs, training=training, mask=mask)
+        self._fused[phase].add(path)
+        return call_fused(layer, inputs, by_batch=by_batch)
+
+    def summary(self) -> dict[str, Any]:
+        """Return which layers had fused calls, and which had others and why, in training and in evaluation."""
+        return {
+            phase: {"fused": [path for path in self._chosen if path in self._fused[phase]], "left_to_keras": left}
+            for phase, left in self._left.items()
+            if left or self._fused[phase]
+        }
+
+
+def _normalizes(layer: keras.Layer) -> bool:
+    return isinstance(layer, PLAIN)

@@ -1,0 +1,215 @@
+"""Batch norm in one kernel: values, the biased variance, derivatives to the third, dtypes, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.gradients import WAYS
+from trainer.errors import UserError
+from trainer.ops.fused_batch_norm import fused_batch_norm, fused_scale_and_shift
+from trainer.step.audit import ancestors
+
+JIT = pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+ULP = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
+
+
+def plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> tuple[tf.Tensor, ...]:
+    """Return y, mean and variance from ordinary ops, without a constant in the place of the mean."""
+    axes = list(range(len(x.shape) - 1))
+    mean = tf.reduce_mean(x, axes)
+    variance = tf.reduce_mean(tf.square(x - mean), axes)
+    return scale * (x - mean) * tf.math.rsqrt(variance + epsilon) + offset, mean, variance
+
+
+def arguments(shape: tuple[int, ...], *, mean: float = 3.0) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return x, scale and offset."""
+    generator = np.random.default_rng(0)
+    channels = shape[-1]
+    values = generator.normal(mean, 2.0, shape), generator.normal(1.0, 0.3, channels), generator.normal(size=channels)
+    return tuple(tf.constant(each, tf.float32) for each in values)
+
+
+def close(found: tf.Tensor, expected: tf.Tensor, tolerance: float = 2e-5) -> None:
+    scale = max(1e-3, float(np.max(np.abs(expected), initial=0.0)))
+    np.testing.assert_allclose(
+        np.array(found, np.float64), np.array(expected, np.float64), rtol=0, atol=tolerance * scale
+    )
+
+
+SHAPES = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4)).map(
+    lambda drawn: (*drawn[0], drawn[1])
+)
+
+
+@given(SHAPES, st.sampled_from(list(ULP)), st.sampled_from([2e-5, 1e-3, 0.3]), st.sampled_from([0.0, 50.0]))
+@settings(max_examples=40)
+def test_results_are_those_of_ordinary_ops_in_float64(shape, dtype, epsilon, mean):
+    x, scale, offset = arguments(shape, mean=mean)
+    x = tf.cast(x, dtype)
+    y, found_mean, variance = fused_batch_norm(x, scale, offset, epsilon=epsilon)
+    exact = plain(*(tf.cast(each, tf.float64) for each in (x, scale, offset)), epsilon=epsilon)
+    assert (y.dtype, found_mean.dtype, variance.dtype) == (dtype, tf.float32, tf.float32)
+    assert y.shape == x.shape
+    # An entry that alone is its channel has the variance 0: rounding of its mean is divided by sqrt(epsilon).
+    close(y, exact[0], 2 * ULP[dtype] + 4 * ULP[tf.float32] * (1 + mean) / epsilon**0.5)
+    close(found_mean, exact[1], 1e-6)
+    close(variance, exact[2], 1e-5 * (1 + mean))
+
+
+@JIT
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("known", [True, False])
+def test_variance_is_the_biased_one(count: int, known: bool, jit: bool):
+    x, scale, offset = arguments((count, 1, 1, 2))
+    spec = tf.TensorSpec(x.shape if known else [None, 1, None, 2])
+    function = tf.function(
+        lambda x: fused_batch_norm(x, scale, offset, epsilon=1e-3)[2],
+        autograph=False,
+        jit_compile=jit,
+        input_signature=[spec],
+    )
+    close(function(x), np.var(x.numpy(), axis=(0, 1, 2)))
+
+
+def derivatives(function: Callable, weights: list[tf.Tensor], orders: int) -> Callable:
+    """Return a function that gives the derivatives of a weighted sum of the results, to the given order."""
+
+    def compute(*given: tf.Tensor) -> list[tf.Tensor]:
+        results = function(*given, epsilon=1e-2)
+        total = sum(tf.reduce_sum(tf.sin(each) * weight) for each, weight in zip(results, weights, strict=True))
+        found: list[tf.Tensor] = []
+        for _ in range(orders):
+            gradients = tf.gradients(total, list(given))
+            found += gradients
+            total = sum(tf.reduce_sum(tf.square(each)) for each in gradients)
+        return found
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("shape", "orders", "jit"), [((5, 3), 3, False), ((4, 3, 2, 2), 2, False), ((2, 3, 4), 2, True)]
+)
+def test_derivatives_of_all_results_are_right_to_the_third_order(shape, orders: int, jit: bool):
+    given_arguments = arguments(shape)
+    generator = np.random.default_rng(1)
+    weights = [tf.constant(generator.normal(size=size), tf.float32) for size in (shape, shape[-1], shape[-1])]
+    found = tf.function(derivatives(fused_batch_norm, weights, orders), autograph=False, jit_compile=jit)(
+        *given_arguments
+    )
+    expected = tf.function(derivatives(plain, weights, orders), autograph=False)(*given_arguments)
+    for each, right in zip(found, expected, strict=True):
+        close(each, right, 5e-5)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradient_is_the_same_in_every_way_to_ask_for_it(way: str):
+    x, scale, offset = arguments((4, 2, 2, 3))
+    weight = tf.constant(np.random.default_rng(1).normal(size=x.shape), tf.float32)
+
+    def weighted(function: Callable) -> Callable:
+        def compute(given: tf.Tensor) -> tf.Tensor:
+            y, mean, variance = function(given, scale, offset, epsilon=1e-3)
+            return tf.reduce_sum(y * weight) + tf.reduce_sum(mean) * 3.0 - tf.reduce_sum(variance)
+
+        return compute
+
+    _, found = WAYS[way](weighted(fused_batch_norm), x.numpy())
+    _, expected = WAYS["tape"](weighted(plain), x.numpy())
+    close(found, expected)
+
+
+@JIT
+def test_gradient_of_a_loss_of_y_alone_costs_one_kernel_and_nothing_more(jit: bool):
+    x, scale, offset = arguments((4, 8, 8, 3))
+
+    def compute(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> list[tf.Tensor]:
+        y, *_ = fused_batch_norm(x, scale, offset, epsilon=1e-3)
+        return tf.gradients(y, [x, scale, offset], grad_ys=x)
+
+    traced = tf.function(compute, autograph=False, jit_compile=jit).get_concrete_function(x, scale, offset)
+    needed = {each for tensor in traced.outputs for each in (tensor.op, *ancestors(tensor.op))}
+    large = [each.type for each in needed if any(tensor.shape.rank == 4 for tensor in each.outputs)]
+    assert large.count("FusedBatchNormV3") == large.count("FusedBatchNormGradV3") == 1
+    assert set(large) <= {"Identity", "IdentityN", "Placeholder", "FusedBatchNormV3", "FusedBatchNormGradV3"}
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_gradients_in_half_precision_have_float32_sums(dtype):
+    x, scale, offset = arguments((64, 8, 8, 2))
+    x = tf.cast(x, dtype)
+    upstream = tf.cast(tf.random.stateless_normal(x.shape, [1, 2]) + 1.0, dtype)
+
+    def compute(x, scale, offset, upstream, function):
+        y, *_ = function(x, scale, offset, epsilon=1e-3)
+        return tf.gradients(y, [x, scale, offset], grad_ys=upstream)
+
+    found = tf.function(compute, autograph=False)(x, scale, offset, upstream, fused_batch_norm)
+    wide = [tf.cast(each, tf.float32) for each in (x, scale, offset, upstream)]
+    expected = tf.function(compute, autograph=False)(*wide, plain)
+    assert [each.dtype for each in found] == [dtype, tf.float32, tf.float32]
+    close(tf.cast(found[0], tf.float32), expected[0], ULP[dtype])
+    close(found[1], expected[1], 2e-4)  # summed in half precision, 4,096 entries would be far off
+    close(found[2], expected[2], 2e-4)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4, 3), (0, 3)])
+def test_without_an_entry_the_statistics_are_nan(shape):
+    _, scale, offset = arguments((1, 3))
+    y, mean, variance = fused_batch_norm(tf.zeros(shape), scale, offset, epsilon=1e-3)
+    assert y.shape == shape
+    assert np.isnan(mean).all()
+    assert np.isnan(variance).all()
+
+
+@JIT
+@pytest.mark.parametrize(("shape", "known"), [((5, 3), True), ((2, 3, 4), False), ((4, 3, 2, 2), False)])
+def test_scale_and_shift_is_that_with_its_derivatives(shape, known: bool, jit: bool):
+    given_arguments = arguments(shape)
+
+    def compute(function: Callable) -> Callable:
+        def derive(*values: tf.Tensor) -> list[tf.Tensor]:
+            y = function(*values)
+            first = tf.gradients(tf.reduce_sum(tf.sin(y)), list(values))
+            return [y, *first, *tf.gradients(sum(tf.reduce_sum(each**2) for each in first), list(values))]
+
+        x, *others = given_arguments
+        signature = [
+            tf.TensorSpec(x.shape if known else [None, *x.shape[1:]]),
+            *(tf.TensorSpec(o.shape) for o in others),
+        ]
+        return tf.function(derive, autograph=False, jit_compile=jit, input_signature=signature)
+
+    found = compute(fused_scale_and_shift)(*given_arguments)
+    for each, expected in zip(found, compute(lambda x, s, o: x * s + o)(*given_arguments), strict=True):
+        close(each, expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: fused_batch_norm(x, [1.0], [0.0], epsilon=1e-3), lambda x: fused_scale_and_shift(x, [1.0], [0.0])],
+)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tf.TensorSpec([2, 1], tf.float64),
+        tf.TensorSpec([1]),
+        tf.TensorSpec([2, None]),
+        tf.TensorSpec(None),
+        tf.TensorSpec([2, 0]),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_refused(function, spec):
+    with pytest.raises(UserError, match=r"Expected float32, float16 or bfloat16 of shape \[..., channels\]"):
+        tf.function(function, autograph=False, input_signature=[spec]).get_concrete_function()
+
+
+def test_an_epsilon_that_the_kernel_would_raise_is_refused():
+    with pytest.raises(UserError, match="epsilon=1e-05 received. Expected at least 1.001e-05"):
+        fused_batch_norm(*arguments((4, 3)), epsilon=1e-5)
