@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
@@ -67,12 +69,14 @@ def run_jobs(jobs: Sequence[Job]) -> int:
         jobs: several of them are compared in a table at the end.
     """
     from trainer.run.comparison import Result, comparison_table
+    from trainer.run.start_time import process_began
 
     worst, results = DONE, []
     for number, job in enumerate(jobs, start=1):
         if len(jobs) > 1:
             print(f"\nJob {number} of {len(jobs)}: {' '.join(job.overrides)}", flush=True)
-        code, summary = run_job(job)
+        began = process_began() if number == 1 else time.monotonic()
+        code, summary = run_job(job, partial(train_job, began=began))
         worst = max(worst, code)
         results.append(Result(job.recipe, job.overrides, summary))
         if code > SIGNALLED:
@@ -84,18 +88,19 @@ def run_jobs(jobs: Sequence[Job]) -> int:
     return worst
 
 
-def train_job(job: Job) -> dict[str, Any]:
+def train_job(job: Job, began: float | None = None) -> dict[str, Any]:
     """Train, and return the summary.
 
     Args:
         job: validated.
+        began: when the job began, by `time.monotonic`; None for now.
     """
     from trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
         from trainer.run.session import execute  # TensorFlow: seconds to import
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides)
+        return execute(job.config, job.recipe, job.overrides, began=began)
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

@@ -92,10 +92,32 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "seconds" in summary:
         speed = f", {summary['images_per_second']:,.0f} images/s" if summary.get("images_per_second") else ""
         lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
+    lines += _cost_lines(summary)
     verdict = summary.get("input") or {}
     if verdict.get("waiting_share") is not None:
         waited = f"{format_share(verdict['waiting_share'])} of the training time spent waiting for batches"
         lines.append(("input", " ".join([f"{waited}.", verdict["advice"]] if verdict.get("advice") else [waited])))
+    return lines
+
+
+def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the run cost before its first step and in memory, and in which precision it computed."""
+    lines = []
+    if start := summary.get("time_to_first_step"):
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.items() if name != "seconds")
+        lines.append(("first step", f"after {start['seconds']:.1f} s ({parts})"))
+    if peak := {place: count for place, count in (summary.get("peak_memory_bytes") or {}).items() if count}:
+        lines.append(
+            ("memory", ", ".join(f"{format_bytes(peak[place])} on the {place}" for place in peak) + " at most")
+        )
+    precision = summary.get("precision") or {}
+    if precision.get("compute", "float32") != "float32":
+        text = str(precision["compute"])
+        if precision.get("loss_scale") is not None:
+            steps = precision["overflow_steps"]
+            left_out = f"{steps:,} step{'' if steps == 1 else 's'} left out for overflow"
+            text += f", loss scale {precision['loss_scale']:,.0f}, {left_out}"
+        lines.append(("precision", text))
     return lines
 
 

@@ -19,11 +19,12 @@ ROOT_KEYS = (
     "trainer"
 )
 TRAINER_KEYS = (
-    "trainer.accumulation_steps, trainer.batch_size, trainer.class_sampling, trainer.class_weights, "
+    "trainer.accumulation_steps, trainer.allow_slow_precision, trainer.batch_size, trainer.class_sampling, "
+    "trainer.class_weights, "
     "trainer.classes_per_batch, trainer.compile, trainer.epochs, "
     "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.max_seconds, trainer.monitor, "
     "trainer.monitor_mode, "
-    "trainer.placement, trainer.report_every_steps, trainer.steps, trainer.threads"
+    "trainer.placement, trainer.precision, trainer.report_every_steps, trainer.steps, trainer.threads"
 )
 HOOKS = "bnn_rounding, center_loss, checkpoint, progress"
 BNN_ARGUMENTS = "clip, layers, quantizer, scale, skip"
@@ -180,6 +181,8 @@ RANGES = {
     "seed=-1": "seed=-1 received. Expected at least 0.",
     "seed=2147483648": "seed=2147483648 received. Expected at most 2147483647.",
     "trainer.compile=of": "trainer.compile=of received. Did you mean 'off'? Expected one of: auto, on, off.",
+    "trainer.precision=flaot16": "trainer.precision=flaot16 received. Did you mean 'float16'? Expected one of: "
+    "float32, float16, bfloat16.",
     "trainer.monitor_mode=maximum": "trainer.monitor_mode=maximum received. Did you mean 'max'? "
     "Expected one of: max, min.",
     "trainer.class_weights=balancd": "trainer.class_weights=balancd received. Did you mean 'balanced'? Expected null, "

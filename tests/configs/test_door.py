@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 import train
 from trainer.errors import NonFiniteError, UserError
+from trainer.run.start_time import process_began
 
 ROOT = Path(__file__).resolve().parents[2]
 Execute = Callable[[dict[str, Any], str, list[str]], dict[str, Any]]
@@ -32,7 +34,13 @@ def summary(recipe: str, seed: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def session(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[str]]]:
+def begun() -> list[float]:
+    """When the runs of `session` began, by `time.monotonic`."""
+    return []
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[str, int, list[str]]]:
     """Runs that are recorded and not made. A seed of 13 goes wrong in the way that its recipe's name stands for."""
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     runs: list[tuple[str, int, list[str]]] = []
@@ -43,7 +51,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[str]]]
         16: KeyboardInterrupt(),
     }
 
-    def execute(config: dict[str, Any], recipe: str, overrides: list[str]) -> dict[str, Any]:
+    def execute(config: dict[str, Any], recipe: str, overrides: list[str], *, began: float) -> dict[str, Any]:
+        begun.append(began)
         runs.append((recipe, config["seed"], overrides))
         if config["seed"] in failures:
             raise failures[config["seed"]]
@@ -51,6 +60,13 @@ def session(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, list[str]]]
 
     monkeypatch.setitem(sys.modules, "trainer.run.session", types.SimpleNamespace(execute=execute))
     return runs
+
+
+def test_the_first_job_began_with_the_process_and_each_other_by_itself(session: list[Any], begun: list[float]) -> None:
+    before = time.monotonic()
+    train.main(["-m", "recipe=bnn", "seed=1,2"])
+    assert begun[0] == pytest.approx(process_began(), abs=0.1)
+    assert begun[0] < before < begun[1] < time.monotonic()
 
 
 def test_a_run_is_executed_with_its_config(session: list[Any]) -> None:

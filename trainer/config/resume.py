@@ -23,6 +23,7 @@ FREE = (
     "plugins",
     "hooks.progress",
     "hooks.final_table",
+    "trainer.allow_slow_precision",
     "trainer.max_seconds",
     "trainer.placement",
     "trainer.threads",

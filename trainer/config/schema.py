@@ -58,6 +58,10 @@ class TrainerConfig:
     monitor: str = setting("metric/accuracy", "the validation metric that decides which step is the best")
     monitor_mode: str = setting("max", "whether a larger or a smaller value is better", choices=("max", "min"))
     placement: str = setting("auto", "where batches are made", choices=("auto", "device", "host"))
+    precision: str = setting(
+        "float32", "in which networks compute; weights stay float32", choices=("float32", "float16", "bfloat16")
+    )
+    allow_slow_precision: bool = setting(False, "whether to use a precision by which this machine loses time")
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
     threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
     max_seconds: float | None = setting(

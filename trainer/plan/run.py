@@ -22,7 +22,7 @@ def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
         parts: what it was assembled to.
     """
     settings = config["trainer"]
-    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer.networks))
+    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer))
     monitor = f"{settings['monitor']} of the validation split, {settings['monitor_mode']}imal"
     if parts.settled_at:
         monitor += f", counted from step {parts.settled_at:,} on"
@@ -36,6 +36,7 @@ def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str,
     epochs = settings["epochs"] or parts.total_steps / parts.steps_per_epoch
     every, size = settings["evaluate_every_epochs"], settings["evaluation_batch_size"]
     splits = [training.split, *(each.split for each in parts.evaluated.values())]
+    precision = settings.get("precision", "float32")
     augments = training.augmentation.augments if training.augmentation else []
     return {
         "recipe": recipe,
@@ -43,6 +44,7 @@ def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str,
         "data": ", ".join(f"{split.size:,} {split.name}" for split in splits) + f"; on the {training.placement}",
         **({"augmentation": ", ".join(each.name for each in augments)} if augments else {}),
         "evaluation": f"every {_epochs(every) if every > 1 else 'epoch'}, {size:,} examples at a time",
+        **({} if precision == "float32" else {"precision": precision}),
         "XLA": "compiles the step" if parts.loop.xla else "off",
     }
 

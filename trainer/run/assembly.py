@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from trainer.run.augments import build_augments
 from trainer.run.binding import bind_hooks
 from trainer.run.build_hook import build_hook
 from trainer.run.checkpoint import CheckpointStore
+from trainer.run.precision import FLOAT32, computing_in, loss_scale_for
 from trainer.run.state import assign_variables
 from trainer.run.views import Evaluated
 from trainer.schedules import ScaledRate, SeveralUpdates
@@ -53,6 +55,7 @@ class Assembly:
         host_hooks: in order.
         total_steps: steps to make.
         steps_per_epoch: steps an epoch, perhaps a fraction.
+        trace_seconds: how long it took to trace training and evaluation, and to audit the step.
     """
 
     trainer: Trainer
@@ -63,6 +66,7 @@ class Assembly:
     host_hooks: list[HostHook]
     total_steps: int
     steps_per_epoch: float
+    trace_seconds: float = 0.0
 
     @property
     def validation(self) -> Evaluator:
@@ -101,6 +105,11 @@ def assemble(config: Config) -> Assembly:
     Raises:
         UserError: a mistake that the user can mend.
     """
+    with computing_in(_precision(config["trainer"])):
+        return _assemble(config)
+
+
+def _assemble(config: Config) -> Assembly:
     settings, plugins = config["trainer"], config["plugins"]
     hook_nodes = {name: node for name, node in config["hooks"].items() if node is not None}
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
@@ -129,16 +138,33 @@ def assemble(config: Config) -> Assembly:
         seed=config["seed"],
         accumulation_steps=parts,
         class_weights=_class_weights(data, settings.get("class_weights")),
+        loss_scale=loss_scale_for(_precision(settings)),
     )
+    start = time.monotonic()
     loop = _trace_loop(trainer, training, settings["compile"])
     size, placement = settings["evaluation_batch_size"], settings["placement"]
     evaluated = {
         split.name: Evaluated(split, _evaluator(trainer, split, size, placement))
         for split in (data.validation, data.test)
     }
+    trace_seconds = time.monotonic() - start
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
-    return Assembly(trainer, training, loop, observer, evaluated, host_hooks, total_steps, training.steps_per_epoch)
+    return Assembly(
+        trainer,
+        training,
+        loop,
+        observer,
+        evaluated,
+        host_hooks,
+        total_steps,
+        training.steps_per_epoch,
+        trace_seconds,
+    )
+
+
+def _precision(settings: Config) -> str:
+    return str(settings.get("precision", FLOAT32))  # a run of before has no such setting
 
 
 def _training_batches(data: Data, settings: Config, seed: int, augments: list[Augment]) -> TrainingBatches:

@@ -54,7 +54,7 @@ class CheckpointStore:
         Args:
             tags: such as {"last", "best"}.
             step: steps made.
-            tensors: arrays by key, which must not be changed afterwards.
+            tensors: arrays by key, all asked for before this returns; they must not be changed afterwards.
             state: JSON values, which may.
         """
         try:
@@ -62,7 +62,7 @@ class CheckpointStore:
         except UserError as error:
             self._tell(f"The checkpoint of step {step} could not be written: {error}")
             return
-        self._writer.submit(Snapshot(frozenset(tags), step, dict(tensors), text))
+        self._writer.submit(Snapshot(frozenset(tags), step, tensors, text))
 
     def wait(self) -> None:
         """Return when everything is on the disk, or is among the problems."""

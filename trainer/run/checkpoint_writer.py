@@ -18,7 +18,7 @@ class Snapshot:
     Attributes:
         tags: that it will have.
         step: steps made.
-        tensors: arrays by key, which nobody changes any more.
+        tensors: arrays by key, which nobody changes any more. Until it is submitted, what gives them.
         state: JSON.
     """
 
@@ -48,7 +48,7 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Have a snapshot written soon.
+        """Have a snapshot written soon. Its tensors are asked for here, once there is room for them.
 
         Args:
             snapshot: to write.
@@ -58,7 +58,8 @@ class BackgroundWriter:
                 self._changed.wait()
             if self._waiting is not None:
                 snapshot = replace(snapshot, tags=snapshot.tags | {LAST})
-            self._waiting = snapshot
+            self._waiting = None  # before the next one is read: two copies, not three
+            self._waiting = replace(snapshot, tensors=dict(snapshot.tensors))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="checkpoints")  # an exit waits for it
                 try:

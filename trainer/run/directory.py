@@ -87,7 +87,7 @@ def environment() -> dict[str, Any]:
         "packages": {name: version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "cpu_flags": _cpu_flags(),
+        "cpu_flags": cpu_flags(),
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
         "gpus": [device.name for device in tf.config.list_physical_devices("GPU")],
@@ -96,7 +96,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _cpu_flags() -> list[str]:
+def cpu_flags() -> list[str]:
     """Return the instruction sets that change floating-point results, where the system tells them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -107,7 +107,10 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Finis
         raise unknown_name("checkpoint", tag, tags)
     loaded = store.load(tag)
     parts = assemble(config)
-    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    trainer = parts.trainer
+    variables = run_variables(
+        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
+    )
     del variables["accumulators"]  # sums of a report that the run never finished
     assign_variables(variables, loaded.tensors, f"run={run}")
     return FinishedRun(parts, tag, loaded.step)

@@ -21,23 +21,27 @@ from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.own_values import own_values
 from trainer.run.resume import roll_back, run_state
-from trainer.run.state import assign_variables, evaluation_keys, read_variables
+from trainer.run.start_time import StartTime
+from trainer.run.state import VariableValues, assign_variables, evaluation_keys
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
+from trainer.step.trainer import Trainer
 
 SPEED = "time/images_per_second"
 WAITING = "time/waiting_share"
+LOSS_SCALE = "opt/loss_scale"
 
 
-def report_names(measures: Sequence[str], networks: Mapping[str, Network]) -> list[str]:
+def report_names(measures: Sequence[str], trainer: Trainer) -> list[str]:
     """Return the names of the values of a training report.
 
     Args:
         measures: names that the step measures.
-        networks: of the run, by name.
+        trainer: of the run.
     """
-    return [*measures, *_rate_names(networks).values(), SPEED, WAITING]
+    scale = [] if trainer.loss_scale is None else [LOSS_SCALE]
+    return [*measures, *_rate_names(trainer.networks).values(), *scale, SPEED, WAITING]
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
@@ -65,6 +69,7 @@ class Fit:
         final: values of the latest training report.
         digest: of all variables after the last step; None before.
         elapsed_before: wall time of this run in earlier processes, in seconds.
+        started: the time to the first step; what comes before `train` is in it already.
     """
 
     run: Run
@@ -81,6 +86,7 @@ class Fit:
     final: dict[str, float] = field(default_factory=dict)
     digest: str | None = None
     elapsed_before: float = 0.0
+    started: StartTime = field(default_factory=StartTime)
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _reported: tuple[float, float] = (0.0, 0.0)
@@ -111,6 +117,7 @@ class Fit:
             self.call("on_resume", run)
         self.call("on_fit_begin", run)
         self._training = True
+        self.started.end("begin")
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
             next_report, next_evaluation = self.cadence.next_report(run.step), self.cadence.next_evaluation(run.step)
@@ -125,7 +132,7 @@ class Fit:
                 self._evaluate()
             self._save()
             self._leave_if_asked()
-        self.digest = tensors_digest(read_variables(self.variables))
+        self.digest = tensors_digest(VariableValues(self.variables))
 
     def finish(self) -> dict[str, Any]:
         """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one.
@@ -183,6 +190,7 @@ class Fit:
         run.step, run.vetoes = self.loop.run(before, end - before)
         elapsed, steps = time.perf_counter() - start, run.step - before
         if self._step_seconds is None:
+            self.started.end("step")
             run.first_step_seconds = elapsed
             self._step_seconds = elapsed / 10.0  # mostly set-up; the next chunk corrects it
         else:
@@ -197,6 +205,8 @@ class Fit:
         self.loop.accumulators.reset()
         for network, name in _rate_names(self.run.networks).items():
             values[name] = float(self.run.networks[network].optimizer.learning_rate)
+        if (scale := self.loop.trainer.loss_scale) is not None:
+            values[LOSS_SCALE] = float(scale.value)
         values[SPEED] = self.run.images_per_second
         values |= self._waiting()
         self.final = values
@@ -289,5 +299,5 @@ class Fit:
             hooks = {hook.name: hook.state_dict() for hook in self.host_hooks}
             state = {"run": run_state(self), "hooks": hooks}
             self.store.keep_last = self.run.control.keep_last
-            self.store.save(tags, self.run.step, read_variables(self.variables), state)
+            self.store.save(tags, self.run.step, VariableValues(self.variables), state)
         self.tell_problems()

@@ -25,10 +25,13 @@ from trainer.run.fit import Fit
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
+from trainer.run.peak_memory import peak_memory_bytes
+from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
 from trainer.run.resume import changed_environment, completed_summary, existing_directory, restore_fit
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
+from trainer.run.start_time import StartTime
 from trainer.run.state import run_variables
 from trainer.run.summary import build_summary, write_summary
 from trainer.run.views import Views
@@ -36,7 +39,9 @@ from trainer.run.views import Views
 
 @released_graphs()
 @termination_interrupts()
-def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) -> dict[str, Any]:
+def execute(
+    config: Mapping[str, Any], recipe: str, overrides: Sequence[str], *, began: float | None = None
+) -> dict[str, Any]:
     """Run a validated config, or go on with a run, and return what its summary.json holds.
 
     Of a new run nothing is written before the data is open, the networks are built, and the step is traced and audited.
@@ -45,23 +50,34 @@ def execute(config: Mapping[str, Any], recipe: str, overrides: Sequence[str]) ->
         config: the resolved config; with `resume`, that of the run to go on with.
         recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
         overrides: the command line's.
+        began: when the run was asked for, by `time.monotonic`; None for now.
 
     Raises:
         UserError: a mistake that the user can mend.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
         Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
     """
+    started = StartTime(began)
+    started.end("import")
+    settings = config["trainer"]
+    check_precision(settings["precision"], allow_slow=settings["allow_slow_precision"])
     if config["resume"] is not None:
-        return _resume(config, recipe)
+        return _resume(config, recipe, started)
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     parts = prepare(config)
-    fit = _fit(config, recipe, parts, directory, _store(directory))
+    _note_build(started, parts)
+    fit = _fit(config, recipe, parts, directory, _store(directory), started)
     make_directory(directory, config, overrides)
     with locked(directory):
         return _train(fit, parts)
 
 
-def _resume(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
+def _note_build(started: StartTime, parts: Assembly) -> None:
+    started.end("build")
+    started.split("build", parts.trace_seconds, "trace")
+
+
+def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[str, Any]:
     """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
@@ -72,11 +88,12 @@ def _resume(config: Mapping[str, Any], recipe: str) -> dict[str, Any]:
         checkpoint = store.newest()
         for problem in store.problems():
             warnings.warn(problem, stacklevel=2)
-        started = {} if checkpoint is None else {"init_from": None}
-        parts = prepare({**config, **started})
+        begun = {} if checkpoint is None else {"init_from": None}
+        parts = prepare({**config, **begun})
+        _note_build(started, parts)
         for difference in changed_environment(directory):
             warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
-        fit = _fit(config, recipe, parts, directory, store)
+        fit = _fit(config, recipe, parts, directory, store, started)
         if checkpoint is None:
             fit.run.resumed_at = [0]
         else:
@@ -123,7 +140,14 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
         )
 
 
-def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Path, store: CheckpointStore) -> Fit:
+def _fit(
+    config: Mapping[str, Any],
+    recipe: str,
+    parts: Assembly,
+    directory: Path,
+    store: CheckpointStore,
+    started: StartTime,
+) -> Fit:
     settings = config["trainer"]
     views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated, parts.training)
     run = Run(
@@ -149,7 +173,10 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
     )
-    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    trainer = parts.trainer
+    variables = run_variables(
+        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
+    )
     return Fit(
         run,
         parts.loop,
@@ -161,6 +188,7 @@ def _fit(config: Mapping[str, Any], recipe: str, parts: Assembly, directory: Pat
         variables,
         fingerprint=data_fingerprint([parts.training.split, *(each.split for each in parts.evaluated.values())]),
         interruption=Interruption(settings["max_seconds"]),
+        started=started,
     )
 
 
@@ -192,6 +220,9 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         hooks=_hook_summaries(fit, parts),
         digest=fit.digest,
         verdict=judge_input(fit.run, measure=failure is None),
+        precision=describe_precision(fit.run.config["trainer"]["precision"], parts.trainer.loss_scale),
+        memory=peak_memory_bytes(),
+        start=fit.started.summary() if fit.run.first_step_seconds else None,
     )
     failures = [*_summary_failures(fit.run.directory, summary), *fit.call_all("on_fit_end", fit.run, summary)]
     if failure is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -10,22 +10,29 @@ import tensorflow as tf
 from trainer.errors import UserError, did_you_mean
 from trainer.hook import GraphHook
 from trainer.network import Network
+from trainer.step.loss_scale import LossScale
 
 
 def run_variables(
-    networks: Iterable[Network], hooks: Iterable[GraphHook], accumulators: tf.Variable
+    networks: Iterable[Network],
+    hooks: Iterable[GraphHook],
+    accumulators: tf.Variable,
+    loss_scale: LossScale | None = None,
 ) -> dict[str, tf.Variable]:
     """Return every variable that the run depends on, by key.
 
     Keys: "network/<network>/<variable>" (weights, moving statistics, seed state), "optimizer/<network>/<variable>",
-    "hook/<hook>/<variable>", "accumulators".
+    "hook/<hook>/<variable>", "loss_scale/<variable>", "accumulators".
 
     Args:
         networks: with built optimizers.
         hooks: built.
         accumulators: the metrics' sums and counts.
+        loss_scale: of a run in float16; None otherwise.
     """
     variables = {"accumulators": accumulators}
+    if loss_scale is not None:
+        variables |= {f"loss_scale/{name}": variable for name, variable in loss_scale.state().items()}
     for network in networks:
         variables |= {f"network/{network.name}/{name}": v.value for name, v in network.variables.items()}
         variables |= {f"optimizer/{network.name}/{name}": v.value for name, v in network.optimizer_variables.items()}
@@ -41,9 +48,34 @@ def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
     return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
+class VariableValues(Mapping[str, np.ndarray]):
+    """Give the values of variables by key, each read anew when it is asked for: nothing holds all of them at once."""
+
+    def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Read nothing yet.
+
+        Args:
+            variables: by key.
+        """
+        self._variables = variables
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """Return a copy of the value of now."""
+        value: np.ndarray = self._variables[key].numpy()
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys."""
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        """Return the number of variables."""
+        return len(self._variables)
+
+
 def read_variables(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     """Return copies of the variables' values by key."""
-    return {key: variable.numpy() for key, variable in variables.items()}
+    return dict(VariableValues(variables))
 
 
 def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:

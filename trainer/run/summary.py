@@ -26,6 +26,9 @@ def build_summary(
     hooks: Mapping[str, Mapping[str, Any]],
     digest: str | None,
     verdict: Mapping[str, Any],
+    precision: Mapping[str, Any],
+    memory: Mapping[str, int | None],
+    start: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Return what summary.json holds. Its keys are stable and documented in the README.
 
@@ -41,6 +44,9 @@ def build_summary(
         hooks: what each hook adds, by name.
         digest: sha256 of all variables after the last step; None when the run did not get there.
         verdict: of the input, as `judge_input` returns it.
+        precision: as `describe_precision` returns it.
+        memory: as `peak_memory_bytes` returns it.
+        start: the time to the first step, as `StartTime` gives it; None where no step was made.
     """
     best = run.best
     return {
@@ -51,6 +57,9 @@ def build_summary(
         "epochs": round(run.epoch, 4),
         "seconds": round(seconds, 3),
         "images_per_second": round(run.images_per_second, 1),
+        "time_to_first_step": None if start is None else dict(start),
+        "peak_memory_bytes": dict(memory),
+        "precision": dict(precision),
         "input": dict(verdict),
         "final": dict(final),
         "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},

@@ -20,7 +20,13 @@ Compute = Callable[[Forward, Batch], Computed]
 
 
 def accumulate(
-    forward: Forward, batch: Batch, *, changes: Iterable[str], compute: Compute, count: int
+    forward: Forward,
+    batch: Batch,
+    *,
+    changes: Iterable[str],
+    compute: Compute,
+    count: int,
+    scale: tf.Tensor | None = None,
 ) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
     """Run an objective on a batch in `count` micro batches, and leave the contexts as one run over all of it would.
 
@@ -37,16 +43,17 @@ def accumulate(
         changes: names of the networks whose gradients are wanted.
         compute: runs the objective and its hooks' losses on a micro batch.
         count: number of micro batches.
+        scale: float32 scalar that the gradients are multiplied by, see `LossScale`; None for 1.
 
     Returns:
         What was computed; the tensors, made before the loop from the latent variables, through which the loss depends
-        on these; and the gradients of the total loss with respect to these tensors.
+        on these; and the gradients of the total loss with respect to these tensors, times the scale.
 
     Raises:
         UserError: the batch cannot be divided, or the forward pass writes variables or gives what cannot be joined.
     """
     micro = MicroBatches(batch, count)
-    step = _MicroStep(forward, micro, changes, compute)
+    step = _MicroStep(forward, micro, changes, compute, scale)
     sums, state, kept = step.run_all()
     for name, each in forward.passes.items():
         context = each.context
@@ -65,8 +72,15 @@ class _MicroStep:
         called: names of the networks that were run.
     """
 
-    def __init__(self, forward: Forward, micro: MicroBatches, changes: Iterable[str], compute: Compute) -> None:
-        self._forward, self._micro, self._compute = forward, micro, compute
+    def __init__(
+        self,
+        forward: Forward,
+        micro: MicroBatches,
+        changes: Iterable[str],
+        compute: Compute,
+        scale: tf.Tensor | None,
+    ) -> None:
+        self._forward, self._micro, self._compute, self._scale = forward, micro, compute, scale
         self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}
         self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
         self.reached: list[tf.Tensor] = []
@@ -134,7 +148,7 @@ class _MicroStep:
         variables themselves, and whatever else a hook made of them before.
         """
         captured = [pair for pair in tf.compat.v1.get_default_graph().captures if self._is_trained(pair[0])]
-        found = tf.gradients(loss, [inner for _, inner in captured])
+        found = tf.gradients(loss, [inner for _, inner in captured], grad_ys=self._scale)
         pairs = [(outer, each) for (outer, _), each in zip(captured, found, strict=True) if each is not None]
         self.reached = [outer for outer, _ in pairs]
         return [tf.convert_to_tensor(each) for _, each in pairs]

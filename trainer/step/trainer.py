@@ -20,6 +20,7 @@ from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
+from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, SumAndCount, average_output
 from trainer.step.ownership import check_ownership, find_objective
 from trainer.step.stage import in_stage
@@ -36,12 +37,14 @@ class StepResult:
     Attributes:
         sums: metric name to (sum, count).
         vetoes: veto name to bool scalar; True held the step back.
-        held_back: bool scalar, whether a veto held something of it back; None where none can.
+        held_back: bool scalar, whether a veto or an overflow held something of it back; None where nothing can.
+        overflow: bool scalar, whether gradients overflowed for the scale of the loss; None without one.
     """
 
     sums: dict[str, SumAndCount] = field(default_factory=dict)
     vetoes: dict[str, tf.Tensor] = field(default_factory=dict)
     held_back: tf.Tensor | None = None
+    overflow: tf.Tensor | None = None
 
     def add(self, run: StepResult, prefix: str) -> None:
         """Add one more run of an objective: metrics become averages over its runs.
@@ -57,6 +60,8 @@ class StepResult:
             known = self.vetoes.get(prefix + name)
             self.vetoes[prefix + name] = veto if known is None else tf.logical_or(known, veto)
         self.held_back = run.held_back
+        if run.overflow is not None:
+            self.overflow = run.overflow if self.overflow is None else tf.logical_or(self.overflow, run.overflow)
 
 
 class Trainer:
@@ -74,6 +79,7 @@ class Trainer:
         hooks: in the order in which every stage calls them.
         accumulation_steps: micro batches in which a step computes its batch.
         class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
+        loss_scale: by which the loss is multiplied for the gradients of float16; None without.
         commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
@@ -86,6 +92,7 @@ class Trainer:
         seed: int,
         accumulation_steps: int = 1,
         class_weights: tf.Tensor | None = None,
+        loss_scale: LossScale | None = None,
     ) -> None:
         """Order the hooks and check that networks, objectives and hooks fit together.
 
@@ -96,6 +103,8 @@ class Trainer:
             seed: the run's seed, for the hooks' draws.
             accumulation_steps: micro batches in which a step computes its batch, see `accumulate`; 1 for all at once.
             class_weights: float32 [classes], see `weigh_losses`; None for all alike.
+            loss_scale: for networks that compute in float16; a step whose gradients overflow for it is left out, and
+                the loop goes on. None to differentiate the loss as it is.
         """
         self.networks = {network.name: network for network in networks}
         self.objectives = list(objectives)
@@ -103,6 +112,7 @@ class Trainer:
         self.seed = seed
         self.accumulation_steps = accumulation_steps
         self.class_weights = class_weights
+        self.loss_scale = loss_scale
         self.commits: list[Commit] = []
         check_ownership(networks, self.objectives)
         if class_weights is not None:
@@ -110,6 +120,8 @@ class Trainer:
         self._check_hooks()
         for network in networks:
             _refuse_accumulation(network)
+            if loss_scale is not None:
+                refuse_second_scale(network)
 
     def _check_hooks(self) -> None:
         for hook in self.hooks:
@@ -136,6 +148,8 @@ class Trainer:
                 start = len(graph.get_operations())
                 result.add(self._objective_step(objective, step, part, update, result.held_back), prefix)
                 writes.refuse_foreign(graph.get_operations()[start:], objective)
+        if self.loss_scale is not None and result.overflow is not None and result.held_back is not None:
+            self.loss_scale.update(result.overflow, written=tf.logical_not(result.held_back))
         return result
 
     def transform_batch(self, step: tf.Tensor, batch: Batch) -> Batch:
@@ -241,20 +255,29 @@ class Trainer:
 
         `tf.gradients` honours both custom_gradient and gradient_override_map.
 
+        Under a loss scale, that of scale * loss is computed, and divided by the scale.
+
         Args:
             loss: scalar; or, with `upstream`, the tensors by which the loss depends on the latent variables.
             passes: of the networks that may change, by name.
-            upstream: the loss's gradients with respect to these tensors.
+            upstream: the gradients with respect to these tensors of the loss, times the scale where there is one.
 
         Returns:
             By network name, then by variable name; None where the loss does not depend on the variable.
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
+        upstream = self._scale if upstream is None else upstream
         values = tf.gradients(loss, [tensor for _, _, tensor in latent], grad_ys=upstream)
         gradients: dict[str, Gradients] = {name: {} for name in passes}
         for (name, key, _), value in zip(latent, values, strict=True):
             gradients[name][key] = None if value is None else tf.convert_to_tensor(value)
-        return gradients
+        if self.loss_scale is None:
+            return gradients
+        return {name: self.loss_scale.divided(each) for name, each in gradients.items()}
+
+    @property
+    def _scale(self) -> tf.Tensor | None:
+        return None if self.loss_scale is None else tf.convert_to_tensor(self.loss_scale.value)
 
     def apply_gradients(self, network: Network, gradients: Gradients) -> None:
         """Let the network's optimizer apply gradients; variables whose gradient is None stay.
@@ -281,24 +304,27 @@ class Trainer:
             gradients = self.compute_gradients(computed.losses["total"], changed)
         else:
             computed, reached, upstream = accumulate(
-                forward, batch, changes=changed, compute=compute, count=self.accumulation_steps
+                forward, batch, changes=changed, compute=compute, count=self.accumulation_steps, scale=self._scale
             )
             gradients = self.compute_gradients(reached, changed, upstream)
+        overflow = None
+        if self.loss_scale is not None:
+            overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values())
         contexts = {name: each.context for name, each in changed.items()}
         self._transform_gradients(gradients, contexts)
         self._transform_state(contexts)
-        vetoes = self._vetoes(contexts)
+        vetoes = self._vetoes(contexts, overflow)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         # What was added the classic way while the forward pass was traced stands beside what the run began with.
         pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(begun, BEGIN)
-        stops = [*vetoes.values()] if held_back is None else [held_back, *vetoes.values()]
+        stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
             committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
         values |= measures
         count = tf.cast(committed, tf.float32)
         sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
-        return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None)
+        return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)
 
     def _commit(
         self, objective: Objective, forward: Forward, pending: Mapping[tf.Operation, str], update: int
@@ -332,14 +358,17 @@ class Trainer:
                     raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
             context.new_state = after
 
-    def _vetoes(self, contexts: dict[str, StepContext]) -> dict[str, tf.Tensor]:
+    def _vetoes(self, contexts: dict[str, StepContext], overflow: tf.Tensor | None) -> dict[str, tf.Tensor]:
+        """Return the hooks' vetoes; none is raised where gradients overflowed, which is an ordinary event."""
         vetoes: dict[str, tf.Tensor] = {}
         for hook, context in taking_part(self.hooks, contexts):
             with in_stage(hook, "veto"):
                 for name, flag in hook.veto(context).items():
                     known = vetoes.get(hook.scope + name)  # another hook's, perhaps on another network
                     vetoes[hook.scope + name] = flag if known is None else tf.logical_or(known, flag)
-        return vetoes
+        if overflow is None:
+            return vetoes
+        return {name: tf.logical_and(flag, tf.logical_not(overflow)) for name, flag in vetoes.items()}
 
 
 def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:

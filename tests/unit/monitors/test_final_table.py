@@ -55,6 +55,31 @@ def test_the_time_spent_waiting_is_told_with_its_remedy(summary, share, advice, 
     assert line.endswith(advice or "batches")
 
 
+def test_what_a_run_cost_is_told_in_seconds_bytes_and_precision(summary):
+    cost = {
+        "time_to_first_step": {"seconds": 9.25, "import": 6.0, "trace": 2.25, "step": 1.0},
+        "peak_memory_bytes": {"host": 3 * 2**30, "device": 2**20},
+        "precision": {"compute": "float16", "loss_scale": 16384.0, "overflow_steps": 1},
+    }
+    lines = dict(result_lines({**summary, **cost}))
+    assert lines["first step"] == "after 9.2 s (import 6.0, trace 2.2, step 1.0)"
+    assert lines["memory"] == "3.00 GiB on the host, 1.00 MiB on the device at most"
+    assert lines["precision"] == "float16, loss scale 16,384, 1 step left out for overflow"
+
+
+def test_nothing_is_told_of_a_device_that_is_not_there_nor_of_float32(summary):
+    cost = {
+        "time_to_first_step": None,
+        "peak_memory_bytes": {"host": 2**20, "device": None},
+        "precision": {"compute": "float32", "loss_scale": None, "overflow_steps": None},
+    }
+    lines = dict(result_lines({**summary, **cost}))
+    assert lines["memory"] == "1.00 MiB on the host at most"
+    assert not {"first step", "precision"} & set(lines)
+    bfloat16 = {"compute": "bfloat16", "loss_scale": None, "overflow_steps": None}
+    assert dict(result_lines({**summary, "precision": bfloat16}))["precision"] == "bfloat16"
+
+
 def test_a_run_that_took_no_time_says_nothing_of_waiting(summary):
     lines = result_lines({**summary, "input": {"waiting_share": None, "advice": None}})
     assert "input" not in dict(lines)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import weakref
+
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -54,3 +58,27 @@ def test_a_digest_tells_names_dtypes_shapes_and_bits_apart() -> None:
         {"a": np.array([-0.0, 2.0], np.float32), "b": base["b"]},
     ]
     assert len({tensors_digest(each) for each in [base, *others]}) == len(others) + 1
+
+
+def test_a_digest_holds_one_array_at_a_time_and_hashes_its_bytes() -> None:
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "b": np.array(True),
+        "c": np.zeros((0, 2), np.int64),
+        "d": np.ones(3, ml_dtypes.bfloat16),
+    }
+    made: list[weakref.ref] = []
+
+    class Reading(dict):
+        def __getitem__(self, key):
+            assert all(each() is None for each in made)
+            array = np.array(super().__getitem__(key), order="K")
+            made.append(weakref.ref(array))
+            return array
+
+    expected = hashlib.sha256()
+    for key, array in arrays.items():
+        plain = np.ascontiguousarray(array)
+        expected.update(f"{key} {plain.dtype} {plain.shape}".encode() + plain.tobytes())
+    assert tensors_digest(Reading(arrays)) == expected.hexdigest()
+    assert len(made) == 4

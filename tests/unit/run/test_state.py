@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from tests.support.toy import StatelessHook, toy_network
 from trainer.errors import UserError
-from trainer.run.state import assign_variables, evaluation_keys, read_variables, run_variables
+from trainer.run.checkpoint_tensors import tensors_digest
+from trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
 
 
 class Stateful(StatelessHook):
@@ -49,6 +50,15 @@ def test_read_values_are_copies() -> None:
     values = read_variables(some)
     some["hook/probe/count"].assign([9.0, 9.0])
     assert values["hook/probe/count"].tolist() == [1.0, 2.0]
+
+
+def test_values_are_read_when_they_are_asked_for_and_all_are_there() -> None:
+    some = variables()
+    values = VariableValues(some)
+    some["hook/probe/count"].assign([9.0, 9.0])
+    assert values["hook/probe/count"].tolist() == [9.0, 9.0]
+    assert (list(values), len(values)) == (list(some), len(some))
+    assert tensors_digest(values) == tensors_digest(read_variables(some))
 
 
 def test_missing_variable_is_named_and_nothing_changes() -> None:

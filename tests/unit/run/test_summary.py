@@ -25,6 +25,9 @@ def summary() -> dict:
         hooks={"bnn_rounding": {"bits": 1}},
         digest="0a",
         verdict={"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None},
+        precision={"compute": "float16", "loss_scale": 32768.0, "overflow_steps": 1},
+        memory={"host": 5000, "device": None},
+        start={"seconds": 3.5, "import": 2.5, "step": 1.0},
     )
 
 
@@ -33,7 +36,11 @@ def test_keys_are_the_documented_ones() -> None:
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
         *("test", "hooks", "params", "bytes", "networks", "run_dir", "input"),
         *("digest", "resumed_at", "rolled_back"),
+        *("time_to_first_step", "peak_memory_bytes", "precision"),
     }
+    assert summary()["time_to_first_step"] == {"seconds": 3.5, "import": 2.5, "step": 1.0}
+    assert summary()["peak_memory_bytes"] == {"host": 5000, "device": None}
+    assert summary()["precision"] == {"compute": "float16", "loss_scale": 32768.0, "overflow_steps": 1}
     assert summary()["input"] == {"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None}
     assert summary()["epochs"] == 4.08
     assert summary()["images_per_second"] == 100.0

@@ -8,6 +8,7 @@ import pytest
 from tests.support.toy import StatelessHook, toy_network
 from trainer.errors import UserError
 from trainer.network import Network
+from trainer.run.precision import computing_in
 from trainer.step.compile import use_xla
 
 
@@ -24,6 +25,14 @@ def test_modes_on_and_off_are_followed() -> None:
 def test_auto_keeps_xla_off_convolutions_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
     assert not use_xla("auto", [convolutional()], [])
+
+
+def test_auto_keeps_xla_off_dense_layers_in_half_precision_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
+    assert use_xla("auto", [toy_network()], [])
+    with computing_in("bfloat16"):
+        network = toy_network()
+    assert not use_xla("auto", [network], [])
 
 
 def test_auto_compiles_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,64 @@
+"""How long a run takes to its first step, and on what."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+COMMAND_FIELD, START_FIELD = ")", 19
+"""Of /proc/self/stat: what ends the name of the command, and how many fields after it the start stands (proc(5))."""
+
+
+def process_began() -> float:
+    """Return when this process began, by the clock of `time.monotonic`; now, where the system does not tell."""
+    now = time.monotonic()
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(COMMAND_FIELD)[2].split()
+        since_boot = int(fields[START_FIELD]) / os.sysconf("SC_CLK_TCK")
+        return now - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+
+
+class StartTime:
+    """Measure the time to the first step, part by part.
+
+    Attributes:
+        parts: seconds by name, in order.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        """Begin.
+
+        Args:
+            began: when the run was asked for, by `time.monotonic`; None for now.
+        """
+        self.parts: dict[str, float] = {}
+        self._latest = time.monotonic() if began is None else began
+
+    def end(self, part: str, at: float | None = None) -> None:
+        """End a part; the next one begins there.
+
+        Args:
+            part: its name.
+            at: when it ended, by `time.monotonic`; None for now.
+        """
+        at = time.monotonic() if at is None else at
+        self.parts[part], self._latest = at - self._latest, at
+
+    def split(self, part: str, seconds: float, rest: str) -> None:
+        """Take some of a part for another one, which comes after it.
+
+        Args:
+            part: that was ended.
+            seconds: of it.
+            rest: name of the other.
+        """
+        self.parts[part] -= seconds
+        self.parts[rest] = seconds
+
+    def summary(self) -> dict[str, float]:
+        """Return "seconds", all parts together, and each part by its name."""
+        rounded = {name: round(seconds, 3) for name, seconds in self.parts.items()}
+        return {"seconds": round(sum(self.parts.values()), 3), **rounded}

@@ -1,0 +1,95 @@
+"""Dynamic loss scaling: the gradients of a float16 computation, kept from vanishing, and true for all who see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.hook import Gradients
+from trainer.network import Network
+
+INITIAL, FLOOR, CEILING = 2.0**15, 1.0, 2.0**60
+"""Powers of two: scaling by them is exact. Nothing overflows at the ceiling where all gradients are 0."""
+GROWTH_STEPS = 2000
+
+
+class LossScale:
+    """Hold the factor by which the loss is multiplied before it is differentiated.
+
+    float16 has no numbers below 6e-8, so small gradients become 0. The gradient of scale * loss is larger by the scale;
+    divided by it in float32, it is the true one. Where it overflows, the step is left out and the scale halved; after
+    2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2).
+    A loss that is not finite itself is no overflow, nor is a gradient at the floor: no lower scale would mend them.
+
+    Attributes:
+        value: the scale, a float32 scalar.
+        finite_steps: steps that were written since the scale last changed, int64.
+        overflow_steps: steps that were left out so far, int64.
+    """
+
+    def __init__(self) -> None:
+        """Create the variables."""
+        self.value = tf.Variable(INITIAL, trainable=False, dtype=tf.float32, name="loss_scale")
+        self.finite_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="finite_steps")
+        self.overflow_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="overflow_steps")
+
+    def state(self) -> dict[str, tf.Variable]:
+        """Return the variables by name; they are in every checkpoint."""
+        return {"value": self.value, "finite_steps": self.finite_steps, "overflow_steps": self.overflow_steps}
+
+    def divided(self, gradients: Gradients) -> Gradients:
+        """Return the gradients of the loss.
+
+        Args:
+            gradients: of scale * loss, by variable name.
+        """
+        return {
+            name: None if value is None else value / tf.cast(self.value, value.dtype)
+            for name, value in gradients.items()
+        }
+
+    def overflow(self, loss: tf.Tensor, gradients: Iterable[Gradients]) -> tf.Tensor:
+        """Return whether gradients overflowed for the scale: bool scalar.
+
+        Args:
+            loss: float32 scalar.
+            gradients: of each network, by variable name.
+        """
+        present = [value for each in gradients for value in each.values() if value is not None]
+        finite = [tf.reduce_all(tf.math.is_finite(value)) for value in present]
+        lost = tf.logical_not(tf.reduce_all(tf.stack(finite))) if finite else tf.constant(False)
+        return tf.logical_and(lost, tf.logical_and(tf.math.is_finite(loss), self.value > FLOOR))
+
+    def update(self, overflow: tf.Tensor, written: tf.Tensor) -> None:
+        """Lower or raise the scale at the end of a step.
+
+        Args:
+            overflow: bool scalar, whether gradients of any objective overflowed.
+            written: bool scalar, whether all of the step was written.
+        """
+        count = tf.where(overflow, tf.constant(0, tf.int64), self.finite_steps + tf.cast(written, tf.int64))
+        grows = count >= GROWTH_STEPS
+        raised = tf.where(grows, tf.minimum(self.value * 2.0, CEILING), self.value)
+        lowered = tf.maximum(self.value / 2.0, FLOOR)
+        self.value.assign(tf.where(overflow, lowered, raised))
+        self.finite_steps.assign(tf.where(grows, tf.zeros_like(count), count))
+        self.overflow_steps.assign_add(tf.cast(overflow, tf.int64))
+
+
+def refuse_second_scale(network: Network) -> None:
+    """Refuse an optimizer that divides gradients by a scale of its own.
+
+    Args:
+        network: of a run that scales its loss.
+
+    Raises:
+        UserError: the optimizer is a LossScaleOptimizer.
+    """
+    if isinstance(network.optimizer, keras.optimizers.LossScaleOptimizer):
+        raise UserError(
+            f"The optimizer of '{network.name}' is a LossScaleOptimizer, but trainer.precision=float16 scales the loss "
+            "itself: gradients would be divided twice. Expected its inner optimizer alone."
+        )
