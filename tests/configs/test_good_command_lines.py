@@ -25,7 +25,7 @@ def test_a_recipe_brings_its_hooks_and_values(tree: Path) -> None:
     assert job.recipe == "bnn"
     assert set(job.config["hooks"]) == {"progress", "checkpoint", "bnn_rounding"}
     assert job.config["trainer"]["epochs"] == 60
-    assert job.config["optimizer"]["_target_"] == "keras.optimizers.Adam"
+    assert job.config["optimizer"]["_target_"] == "recipes.optimizers.adam.Adam"
 
 
 @pytest.mark.parametrize(

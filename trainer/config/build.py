@@ -76,10 +76,16 @@ def build(node: Mapping[str, Any], *, plugins: Sequence[str] = (), **injected: A
     try:
         return target(**arguments)
     except ValueError as error:
-        if isinstance(error, UserError) or not target.__module__.startswith("keras."):
+        if isinstance(error, UserError) or not _is_keras_constructor(target):
             raise
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
         raise UserError(f"{node[TARGET]} refuses its arguments: {reason}") from error
+
+
+def _is_keras_constructor(target: Callable[..., Any]) -> bool:
+    """Return whether it is Keras that takes the arguments: of its own classes, and of classes that inherit them."""
+    constructor = target.__init__ if inspect.isclass(target) else target
+    return str(getattr(constructor, "__module__", "")).startswith("keras.")
 
 
 def _target(node: Mapping[str, Any], plugins: Sequence[str]) -> Callable[..., Any]:

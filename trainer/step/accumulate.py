@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.objective import Batch
-from trainer.step.audit import ancestors, written_variable
+from trainer.step.audit import ancestors, written_variables
 from trainer.step.forward import Forward, NetworkPass
 from trainer.step.metrics import Computed
 from trainer.step.micro_batches import MicroBatches
@@ -172,7 +172,7 @@ def _with_examples(value: Any) -> tf.Tensor:
 def _refuse_writes(count: int) -> None:
     """Refuse a forward pass that writes variables itself: it would do so once for each micro batch."""
     operations = tf.compat.v1.get_default_graph().get_operations()
-    writing = [each for each in operations if written_variable(each) is not None]
+    writing = [each for each in operations if written_variables(each)]
     if names := dict.fromkeys(each.name for each in [*writing, *pending_update_ops(inner=True)]):
         raise UserError(
             f"The forward pass writes variables by itself ({', '.join(names)}): {count} times a step, with "

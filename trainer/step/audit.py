@@ -57,17 +57,18 @@ class Commit:
     update: int = 0
 
 
-def written_variable(operation: tf.Operation) -> int | None:
-    """Return the identity of the variable handle that an op writes, or None for an op that writes no variable.
+def written_variables(operation: tf.Operation) -> list[int]:
+    """Return the identities of the variable handles that an op writes, none for an op that writes no variable.
 
-    A handle reaches an inner graph (loop body, branch) through captures; they are followed to the outermost graph.
+    A kernel of an optimizer writes the variable and its slots. A handle reaches an inner graph (loop body, branch)
+    through captures; they are followed to the outermost graph.
 
     Args:
         operation: any op of a graph that is being traced.
     """
-    if operation.type in WRITING_OPS or operation.type.startswith(("ResourceApply", "ResourceSparseApply")):
-        return outermost(operation.inputs[0])
-    return None
+    if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):
+        return [outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
+    return [outermost(operation.inputs[0])] if operation.type in WRITING_OPS else []
 
 
 def outermost(tensor: tf.Tensor) -> int:
@@ -106,9 +107,9 @@ def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> d
     """
     written: dict[str, list[tf.Operation]] = {}
     for operation in operations:
-        handle = written_variable(operation)
-        if handle is not None and handle in names:
-            written.setdefault(names[handle], []).append(operation)
+        for handle in written_variables(operation):
+            if handle in names:
+                written.setdefault(names[handle], []).append(operation)
     return written
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import GraphHook
 from trainer.order import declared_followers
-from trainer.step.audit import written_variable
+from trainer.step.audit import written_variables
 from trainer.step.context import StepContext
 
 
@@ -37,7 +37,7 @@ def refuse_double_writes(
     followers = declared_followers(hooks)
     writers: dict[int, str] = {}
     for hook, operations in made.items():
-        for handle in filter(None, map(written_variable, operations)):
+        for handle in (handle for operation in operations for handle in written_variables(operation)):
             name, first = names.get(handle, "a variable"), writers.setdefault(handle, hook)
             if handle in step_writes:
                 raise UserError(

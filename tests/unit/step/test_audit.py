@@ -72,6 +72,33 @@ def test_wired_update_passes_and_runs_once_a_step() -> None:
     assert hook.count.numpy() == 7.0
 
 
+def test_a_kernel_of_an_optimizer_writes_the_variable_and_its_slot() -> None:
+    class Momentum(Counter):
+        """Move a variable of the hook's own by TensorFlow's kernel."""
+
+        def build(self, context):
+            super().build(context)
+            self.slot = tf.Variable(0.0, trainable=False)
+
+        def state(self):
+            return {"count": self.count, "slot": self.slot}
+
+        writes = state
+
+        def update_ops(self, context):
+            handles = {"var": self.count.handle, "accum": self.slot.handle}
+            return [tf.raw_ops.ResourceApplyKerasMomentum(**handles, lr=1.0, grad=-1.0, momentum=0.5)]
+
+    hook = Momentum("momentum")
+    loop = toy_loop([hook])
+    assert {name: len(writes) for name, writes in loop.trainer.commits[0].hook_writes["momentum"].items()} == {
+        "count": 1,
+        "slot": 1,
+    }
+    loop.run(0, 2)
+    assert (hook.count.numpy(), hook.slot.numpy()) == (2.5, 1.5)
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_reading_a_variable_and_adding_in_place_of_assigning_is_named(declared: bool) -> None:
     """In TensorFlow, v + 1 is a tensor: v is what it was before."""

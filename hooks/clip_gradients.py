@@ -1,0 +1,169 @@
+"""Gradient clipping: by the norm of all gradients together, by that of each variable, or by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hooks.options import check_choice, check_number, check_patterns
+from trainer.errors import UserError
+from trainer.hook import Gradients, GraphHook, Tensors
+from trainer.network import Network
+from trainer.select import select_layers
+from trainer.step.context import BuildContext, StepContext
+
+NORM, VARIABLE_NORM, VALUE = WAYS = ("norm", "variable_norm", "value")
+OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+class ClipGradients(GraphHook):
+    """Shorten gradients that are too long, before the optimizer sees them.
+
+    by="norm" multiplies the gradients g of all chosen variables by limit / max(||g||, limit), with the norm of all of
+    them together: their direction stays. by="variable_norm" does so for each variable by itself. by="value" brings each
+    entry into [-limit, limit]. Pascanu et al. 2013, "On the difficulty of training recurrent neural networks",
+    algorithm 1, is by="norm".
+
+    It is the last hook that sees gradients: they are those of the whole batch, whatever micro batches it was cut in,
+    and what other hooks froze counts as 0. Each network is clipped by itself. Networks that a recipe stacks into one
+    are one network here: by="norm" wants them apart.
+
+    A gradient that is not finite is never clipped to a number: it stays visible to `nan_guard`. NaN in one of them, or
+    a norm beyond float32, leaves the others as they are.
+
+    Measures "grad_norm/before" and "grad_norm/after", the norm of all chosen gradients together, and
+    "grad_norm/clipped", the share that was clipped: of steps, of variables or of entries. A hook that is not named
+    "clip_gradients" puts its own name in place of "grad_norm".
+
+    State saved: none.
+    """
+
+    after = ("freeze_layers", "incremental_quantization")
+    priority = 100
+
+    def __init__(
+        self, *, by: str = NORM, limit: float = 1.0, layers: str | Sequence[str] = "*", network: str = "*"
+    ) -> None:
+        """Check the options.
+
+        Args:
+            by: "norm", "variable_norm" or "value".
+            limit: above 0; the largest norm, or the largest absolute value of an entry.
+            layers: patterns on paths or names of layers with weights; the gradients of others stay as they are.
+            network: name of the network, or a pattern.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self.by = check_choice("by", by, WAYS)
+        self.limit = check_number("limit", limit, minimum=0.0, above_minimum=True)
+        self.layers = check_patterns("layers", layers)
+        self.network = network
+        self._names: list[str] = []
+        self._measured: Tensors = {}
+
+    @property
+    def _prefix(self) -> str:
+        return "grad_norm" if self.key in ("", "clip_gradients") else self.key
+
+    def build(self, context: BuildContext) -> None:
+        _refuse_second_clipping(context.network)
+        self._names = _choose(context.network, self.layers)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
+        chosen = {name: value for name in self._names if (value := gradients[name]) is not None}
+        if not chosen:
+            self._measured = dict.fromkeys(("before", "after", "clipped"), tf.constant(0.0))
+            return gradients
+        values = list(chosen.values())
+        squares = squared_norms(values)
+        if self.by == VALUE:
+            clipped = [clip_entries(value, self.limit) for value in values]
+            squares_after, share = squared_norms(clipped), _share_of_long_entries(values, self.limit)
+        else:
+            factors = norm_factors(squares, self.limit, together=self.by == NORM)
+            clipped = [
+                value * tf.cast(each, value.dtype) for value, each in zip(values, tf.unstack(factors), strict=True)
+            ]
+            squares_after = squares * tf.square(factors)
+            share = tf.reduce_mean(tf.cast(factors < 1.0, tf.float32))
+        before, after = (tf.sqrt(tf.reduce_sum(each)) for each in (squares, squares_after))
+        self._measured = {"before": before, "after": after, "clipped": share}
+        return {**gradients, **dict(zip(chosen, clipped, strict=True))}
+
+    def measure(self, context: StepContext) -> Tensors:
+        return {f"{self._prefix}/{name}": value for name, value in self._measured.items()}
+
+    def summary(self) -> dict[str, Any]:
+        return {"by": self.by, "limit": self.limit, "variables": len(self._names)}
+
+
+def squared_norms(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Return the squared L2 norm of each tensor: float32 [tensors].
+
+    Args:
+        values: floating point, of any shapes, at least one.
+    """
+    return tf.stack([2.0 * tf.nn.l2_loss(tf.cast(value, tf.float32)) for value in values])
+
+
+def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tensor:
+    """Return by what to multiply tensors so that no norm is above a limit: float32 [tensors], at most 1.
+
+    Where a squared norm is NaN or so large that their sum could leave float32, its own tensor gets NaN. With `together`
+    the others get 1 then: no norm of all says how much to shorten them.
+
+    Args:
+        squares: float32 [tensors], the squared norms.
+        limit: above 0.
+        together: whether the limit is for the norm of all of them; otherwise for each one.
+    """
+    measurable = squares <= tf.float32.max / squares.shape[0]
+    norms = tf.sqrt(tf.reduce_sum(squares) if together else squares)
+    factors = tf.broadcast_to(limit / tf.maximum(norms, limit), squares.shape)
+    if together:
+        factors = tf.where(tf.reduce_all(measurable), factors, 1.0)
+    return tf.where(measurable, factors, float("nan"))
+
+
+def clip_entries(value: tf.Tensor, limit: float) -> tf.Tensor:
+    """Return a tensor with its entries in [-limit, limit], and those that are not finite as they are.
+
+    Args:
+        value: floating point, of any shape.
+        limit: above 0.
+    """
+    return tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -limit, limit), value)
+
+
+def _share_of_long_entries(values: Sequence[tf.Tensor], limit: float) -> tf.Tensor:
+    """Return which share of all entries lies beyond the limit: float32 scalar."""
+    long = tf.add_n([tf.math.count_nonzero(tf.abs(value) > limit, dtype=tf.int32) for value in values])
+    return tf.cast(long, tf.float32) / float(sum(value.shape.num_elements() for value in values))
+
+
+def _choose(network: Network, layers: str | list[str]) -> list[str]:
+    """Return the names of the latent variables of the layers that match; "*" means all, of whatever layer."""
+    if layers == "*":
+        return list(network.trainable_variables)
+    found = select_layers(
+        network.model, layers, accept=lambda layer: bool(layer.trainable_weights), kind="layer with weights to train"
+    )
+    chosen = {id(weight) for layer in found.values() for weight in layer.trainable_weights}
+    return [name for name, variable in network.trainable_variables.items() if id(variable) in chosen]
+
+
+def _refuse_second_clipping(network: Network) -> None:
+    """Refuse an optimizer that would clip the gradients again."""
+    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
+    for name in OPTIMIZERS_OWN:
+        if (value := getattr(optimizer, name)) is not None:
+            raise UserError(
+                f"The optimizer of '{network.name}' clips gradients as well: {name}={value}. Expected "
+                f"optimizer.{name}=null beside this hook, or a run without the hook."
+            )
