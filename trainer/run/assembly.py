@@ -197,7 +197,7 @@ def _training_labels(data: Data) -> np.ndarray:
 
 def _trace_loop(trainer: Trainer, training: TrainingBatches, mode: str) -> ChunkLoop:
     """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
-    xla = use_xla(mode, trainer.networks.values(), trainer.hooks)
+    xla = use_xla(mode, trainer.hooks)
     batch = training.batch if training.placement == "device" else BatchQueue(training)
     loop = ChunkLoop(trainer, batch, xla=xla)
     if xla and (blocking := python_ops(loop.graph)):
