@@ -1,41 +1,49 @@
 """Time ways to do the same work, side by side: `python scripts/benchmark.py what=input [key=value ...]`.
 
-Each contender has a process of its own, which prepares once. Then they take turns: each repeat goes once through all of
-them, so that what else the machine does meets all alike. A contender is a small function in `scripts/benchmarks/`.
+Each contender has a process of its own, which prepares once. Then those of a case take turns: each repeat goes once
+through all of them, so that what else the machine does meets all alike. A contender is a small function in
+`scripts/benchmarks/`; what takes part in `what=training` is in `scripts/benchmarks/training/contenders.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
+from scripts.benchmarks.chart import write_chart
 from scripts.benchmarks.contender import Contender, Settings, find_contenders
+from scripts.benchmarks.figures import Result, as_rows, find_peak, print_rows
+from scripts.benchmarks.process import Worker, interpreter
 from scripts.command import make_main, parse_options
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
-  what        input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's
-  data        path of the data, such as mnist.npz; without it, what is embedded
-  repeats     how often the contenders take turns
-  seconds     how long a contender works in one turn
-  batch_size  examples a batch
-  threads     of TensorFlow; null for as many as there are cores
-  out         file for the figures as JSON
+  what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
+                training: our runs, Keras's fit, a loop by hand, PyTorch, Larq, TFMOT, and the machine's limit
+  case          one of them, or several: case=lenet_5,cnn; all without it
+  contenders    pattern on their names, such as 'hookline*'; several: 'hookline,limit*'
+  environments  folder of virtual environments with other frameworks; without it, they are left out. To make it:
+                sh scripts/benchmarks/environments.sh <folder>
+  data          path of the data, such as mnist.npz; without it, what is embedded or generated
+  repeats       how often the contenders take turns
+  seconds       how long a contender works in one turn
+  batch_size    examples a batch; without it, as the case has it
+  threads       of each framework; null for as many as there are cores
+  out           file for the figures as JSON
+  chart         file for the figures as a bar chart, such as training.png
 """
-WORKER = Path(__file__).resolve().parent / "benchmarks" / "worker.py"
 
 
 @dataclass
@@ -44,34 +52,29 @@ class Options:
 
     Attributes:
         what: the comparison.
+        case: names of cases, with commas between them; empty for all.
+        contenders: patterns on their names, with commas between them.
+        environments: folder of virtual environments; empty for none.
         data: path of the data; empty for what is embedded.
         repeats: turns of each contender, at least 1.
         seconds: of a turn, above 0.
-        batch_size: examples a batch, at least 1.
-        threads: of TensorFlow, or None.
+        batch_size: examples a batch, at least 1; None for what the case has.
+        threads: of each framework, or None.
         out: file for the figures; empty for none.
+        chart: PNG file for a bar chart; empty for none.
     """
 
     what: str = ""
+    case: str = ""
+    contenders: str = "*"
+    environments: str = ""
     data: str = ""
     repeats: int = 7
     seconds: float = 1.0
-    batch_size: int = 128
+    batch_size: int | None = None
     threads: int | None = None
     out: str = ""
-
-
-@dataclass
-class Result:
-    """Hold what was measured of a contender.
-
-    Attributes:
-        contender: which.
-        speeds: units of work a second, one for each repeat, in order.
-    """
-
-    contender: Contender
-    speeds: list[float] = field(default_factory=list)
+    chart: str = ""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -83,163 +86,153 @@ def parse(arguments: Sequence[str]) -> Options:
     Raises:
         UserError: an unknown key, or a value of the wrong type or out of range.
     """
-    options = parse_options(arguments, Options, texts=("what", "data", "out"))
+    texts = ("what", "case", "contenders", "environments", "data", "out", "chart")
+    options = parse_options(arguments, Options, texts=texts)
     known = list(dict.fromkeys(each.what for each in find_contenders()))
     if options.what not in known:
         raise unknown_name("comparison", options.what, known)
     for name in ("repeats", "batch_size", "threads"):
         value = getattr(options, name)
-        if not (is_whole_number(value) and value >= 1) and (name, value) != ("threads", None):
+        optional = name != "repeats" and value is None
+        if not (is_whole_number(value) and value >= 1) and not optional:
             raise UserError(f"Invalid {name}: {value!r}. Expected a whole number of at least 1.")
     seconds: Any = options.seconds  # the command line may hold anything
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
         raise UserError(f"Invalid seconds: {seconds!r}. Expected a number above 0.")
-    if options.out and not Path(options.out).expanduser().resolve().parent.is_dir():
-        raise UserError(f"out={options.out} lies in no directory that exists. Expected a path that can be written.")
+    for name in ("out", "chart"):
+        value = getattr(options, name)
+        if value and not Path(value).expanduser().resolve().parent.is_dir():
+            raise UserError(f"{name}={value} lies in no directory that exists. Expected a path that can be written.")
+    if options.chart and not options.chart.endswith(".png"):
+        raise UserError(f"chart={options.chart} received. Expected a file that ends with .png.")
+    if options.environments and not Path(options.environments).expanduser().is_dir():
+        raise UserError(
+            f"environments={options.environments} is no directory. "
+            "Make it with sh scripts/benchmarks/environments.sh <folder>, or leave it out."
+        )
     return options
 
 
-def compare(contenders: Sequence[Contender], options: Options) -> tuple[list[Result], dict[str, str]]:
-    """Return what was measured of each contender, and the versions that they ran with.
+def choose(options: Options) -> list[Contender]:
+    """Return the contenders that the options ask for.
+
+    Args:
+        options: of the comparison.
+
+    Raises:
+        UserError: a case that does not exist, or patterns that match no contender.
+    """
+    all_of_them = [each for each in find_contenders() if each.what == options.what]
+    cases = list(dict.fromkeys(each.case for each in all_of_them))
+    wanted = [options.case] if options.case in cases else options.case.strip("[]").split(",")
+    for case in wanted if options.case else ():
+        if case.strip() not in cases:
+            raise unknown_name("case", case.strip(), cases)
+    of_cases = [each for each in all_of_them if not options.case or each.case in [case.strip() for case in wanted]]
+    patterns = [pattern.strip() for pattern in options.contenders.split(",")]
+    found = [each for each in of_cases if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
+    if not found:
+        names = ", ".join(dict.fromkeys(f"'{each.name}'" for each in of_cases))
+        raise UserError(f"contenders={options.contenders} matches none. Expected patterns on: {names}.")
+    return found
+
+
+def compare(
+    contenders: Sequence[Contender], options: Options, tell: Callable[[str], None] = lambda line: None
+) -> tuple[list[Result], dict[str, str], dict[str, str]]:
+    """Return what was measured of the contenders of a case, their versions, and why which of them were left out.
 
     Args:
         contenders: in the order of their turns.
         options: of the comparison.
+        tell: called with a line on how far it is.
 
     Raises:
-        UserError: a contender refuses the settings, or its process ends.
+        UserError: no contender could take part, or the process of one ended in its turn.
     """
-    settings = Settings(options.data, options.batch_size, options.threads)
-    results, versions = [Result(each) for each in contenders], {"cores": str(os.cpu_count())}
+    left_out: dict[str, str] = {}
     with ExitStack() as stack:
-        workers = [stack.enter_context(_Worker(each, settings, options.seconds)) for each in contenders]
-        for worker in workers:  # one after the other: each finds its own speed
-            versions |= worker.prepare()
+        started: list[Worker] = []
+        for each in contenders:
+            if (python := interpreter(each, options.environments)) is None:
+                left_out[each.name] = _missing(each, options)
+                continue
+            settings = Settings(options.data, options.batch_size or each.batch_size, options.threads)
+            started.append(stack.enter_context(Worker(each, python, settings, options.seconds)))
+        imported = _able(started, Worker.wait, left_out)
+        workers = _able(imported, lambda worker: _prepare(worker, tell), left_out)  # each finds its own speed
+        if not workers:
+            reasons = " ".join(dict.fromkeys(left_out.values()))
+            raise UserError(f"No contender of '{contenders[0].case}' can take part: {reasons}")
+        results = [Result(each.contender, facts=each.facts, batch_size=each.settings.batch_size) for each in workers]
         for repeat in range(options.repeats):
             turns = list(zip(workers, results, strict=True))
             first = repeat % len(turns)
             for worker, result in turns[first:] + turns[:first]:
                 result.speeds.append(worker.speed())
-    return results, versions
+            tell(f"{contenders[0].case}: turn {repeat + 1} of {options.repeats}")
+        versions = {name: version for each in workers for name, version in each.versions.items()}
+    return results, {"cores": str(os.cpu_count()), **versions}, left_out
 
 
-class _Worker:
-    """Run a contender in a process of its own."""
-
-    def __init__(self, contender: Contender, settings: Settings, seconds: float) -> None:
-        self._contender, self._settings, self._seconds = contender, settings, seconds
-        self._count = 0
-
-    def __enter__(self) -> _Worker:
-        self._errors = tempfile.TemporaryFile("w+")
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)], stdin=pipe, stdout=pipe, stderr=self._errors, text=True
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def prepare(self) -> dict[str, str]:
-        """Let it prepare and find its speed; return its versions."""
-        settings = asdict(self._settings)
-        found = self._ask({"key": self._contender.key, "settings": settings, "seconds": self._seconds})
-        self._count = int(found["count"])
-        return cast(dict[str, str], found["versions"])
-
-    def speed(self) -> float:
-        """Let it work, and return how much it did in a second."""
-        return self._count / float(self._ask({"count": self._count})["seconds"])
-
-    def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin
-        assert self._process.stdout
+def _able(workers: Sequence[Worker], act: Callable[[Worker], None], left_out: dict[str, str]) -> list[Worker]:
+    """Let workers act, one after the other, and return those that could; note why the others could not."""
+    able = []
+    for worker in workers:
         try:
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self._errors.seek(0)
-            last = self._errors.read().strip().rpartition("\n")[2] or "no message"
-            raise UserError(f"The process of '{self._contender.key}' ended: {last}")
-        found = json.loads(line)
-        if "error" in found:
-            raise UserError(found["error"])
-        return cast(dict[str, Any], found)
+            act(worker)
+        except UserError as error:
+            left_out[worker.contender.name] = str(error)
+        else:
+            able.append(worker)
+    return able
 
 
-def as_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return the figures of each contender: JSON values.
+def _prepare(worker: Worker, tell: Callable[[str], None]) -> None:
+    start = time.perf_counter()
+    worker.prepare()
+    tell(f"{worker.contender.case}: {worker.contender.name} is ready after {time.perf_counter() - start:.1f} s")
 
-    "median", "lowest" and "highest" are units of work a second; "ratio" is the median, over the repeats, of how many
-    times the baseline of its case it did in the same repeat.
 
-    Args:
-        results: of contenders; each case has its baseline.
-    """
-    baselines = {each.contender.case: each.speeds for each in results if each.contender.baseline}
-    rows = []
-    for each in results:
-        ratios = [own / base for own, base in zip(each.speeds, baselines[each.contender.case], strict=True)]
-        rows.append(
-            {
-                "case": each.contender.case,
-                "contender": each.contender.name,
-                "unit": f"{each.contender.unit}/s",
-                "median": statistics.median(each.speeds),
-                "lowest": min(each.speeds),
-                "highest": max(each.speeds),
-                "ratio": statistics.median(ratios),
-                "baseline": each.contender.baseline,
-                "speeds": each.speeds,
-            }
-        )
-    return rows
+def _missing(contender: Contender, options: Options) -> str:
+    if not options.environments:
+        return f"{contender.environment} is not installed (see environments= in --help)."
+    return f"{contender.environment} is not installed in {options.environments}."
 
 
 def _command(options: Options) -> None:
-    contenders = [each for each in find_contenders() if each.what == options.what]
-    results, versions = compare(contenders, options)
-    rows = as_rows(results)
+    contenders = choose(options)
+    _tell(f"{options.what}, {options.data or 'no data given'}, {options.repeats} turns of {options.seconds:g} s each")
+    results: list[Result] = []
+    versions: dict[str, str] = {}
+    left_out: dict[str, dict[str, str]] = {}
+    for case in dict.fromkeys(each.case for each in contenders):
+        own = [each for each in contenders if each.case == case]
+        measured, found, missing = compare(own, options, _tell)
+        results += measured
+        versions |= found
+        left_out |= {case: missing} if missing else {}
+        for reason in dict.fromkeys(missing.values()):
+            names = ", ".join(f"'{name}'" for name, why in missing.items() if why == reason)
+            _tell(f"{case}: left out {names}: {reason}")
+    peak, origin = find_peak(results, versions.get("accelerators", ""))
+    rows = as_rows(results, peak)
+    report = {"options": asdict(options), "versions": versions, "left_out": left_out, "peak": peak, "results": rows}
     if options.out:
-        path = Path(options.out).expanduser()
-        path.write_text(json.dumps({"options": asdict(options), "versions": versions, "results": rows}, indent=2))
-    print_rows(rows, options, versions)
+        Path(options.out).expanduser().write_text(json.dumps(report, indent=2))
+    if options.chart:
+        write_chart(rows, Path(options.chart).expanduser())
+    print_rows(rows)
+    _tell("\n*: what the others are compared with")
+    if any(row["limit"] for row in rows):
+        _tell("limit: share of the speed of forward and backward alone")
+    if peak:
+        _tell(f"peak: share of {peak / 1e9:,.0f} GFLOP/s, {origin}: 2 x products of dense layers and convolutions")
+    _tell(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], options: Options, versions: Mapping[str, str]) -> None:
-    """Print the versions, and a table for each case.
-
-    Args:
-        rows: as `as_rows` returned them.
-        options: of the comparison.
-        versions: by name.
-    """
-    from rich.table import Table
-
-    from hooks.monitors.console import open_console
-
-    console = open_console()
-    console.print(", ".join(f"{name} {version}" for name, version in versions.items()), soft_wrap=True)
-    turns = f"{options.repeats} turns of {options.seconds:g} s each, batches of {options.batch_size}"
-    console.print(f"{options.what}, {options.data or 'embedded data'}, {turns}", soft_wrap=True)
-    for case in dict.fromkeys(row["case"] for row in rows):
-        own = [row for row in rows if row["case"] == case]
-        (base,) = [row["contender"] for row in own if row["baseline"]]
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column(case, no_wrap=True)
-        for column in (f"median {own[0]['unit']}", "lowest to highest", f"times '{base}'"):
-            table.add_column(column, justify="right", no_wrap=True)
-        for row in own:
-            spread = f"{row['lowest']:,.1f} to {row['highest']:,.1f}"
-            table.add_row(row["contender"], f"{row['median']:,.1f}", spread, f"{row['ratio']:.2f}")
-        console.print()
-        console.print(table, markup=False)
+def _tell(line: str) -> None:
+    print(line, flush=True)
 
 
 main = make_main(USAGE, parse, _command)

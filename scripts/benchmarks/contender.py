@@ -1,4 +1,7 @@
-"""A contender: one way to do some work, to be timed against other ways to do the same."""
+"""A contender: one way to do some work, to be timed against other ways to do the same.
+
+What runs in the virtual environment of another framework sees this module, too: it imports nothing but Python's own.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+BATCHES, STEPS = "batches", "steps"
+"""Units of work: batches that are made, and steps that are trained."""
+
 
 @dataclass(frozen=True)
 class Settings:
     """Hold what the command line gives to every contender.
 
     Attributes:
-        data: path of the data; empty for what is embedded.
+        data: path of the data; empty for what is embedded or generated.
         batch_size: examples a batch.
-        threads: of TensorFlow; None for as many as there are cores.
+        threads: of the framework; None for as many as there are cores.
     """
 
     data: str = ""
@@ -24,8 +30,26 @@ class Settings:
     threads: int | None = None
 
 
-Work = Callable[[int], None]
-"""Called as work(count): does that many units of work, and returns when they are done."""
+@dataclass(frozen=True)
+class Done:
+    """Say more of work that is done than that it is.
+
+    Attributes:
+        seconds: that count, where the work has a beginning that a long run has once; None for all of them.
+        loss: mean of the training loss over the steps; None where nothing is trained.
+    """
+
+    seconds: float | None = None
+    loss: float | None = None
+
+
+Work = Callable[[int], Done | None]
+"""Called as work(count): does that many units of work, and returns when they are done.
+
+Its attribute `facts`, where it has one, is a dict of JSON values that were found while it was prepared: "note", a word
+on how it works; "products", multiplications with an addition that one example takes, forward and backward; "peak",
+operations a second in large products of matrices.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +61,12 @@ class Contender:
         case: the work; contenders of one case do the same.
         name: of the way, unique in its case.
         prepare: opens the data and sets up; returns the work. It may raise a `UserError`.
-        baseline: whether the others of its case are compared with it; exactly one in each.
-        unit: of the work, such as "batches".
+        baseline: whether the others of its case are compared with it. Of several in a case, the fastest counts.
+        limit: whether it does a part of the work only, and so says how fast the work can be at best.
+        unit: of the work: "batches" or "steps".
+        batch_size: examples a batch, where the command line does not say.
+        loss_steps: steps after which the loss is noted: the mean over the second half of them; 0 for none.
+        environment: name of the virtual environment that its framework needs; empty for ours.
     """
 
     what: str
@@ -46,7 +74,11 @@ class Contender:
     name: str
     prepare: Callable[[Settings], Work]
     baseline: bool = False
-    unit: str = "batches"
+    limit: bool = False
+    unit: str = BATCHES
+    batch_size: int = 128
+    loss_steps: int = 0
+    environment: str = ""
 
     @property
     def key(self) -> str:

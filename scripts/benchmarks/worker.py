@@ -1,55 +1,98 @@
 """The process of one contender: it prepares once, and does as much work as it is told, as often as it is told.
 
 Requests and answers are lines of JSON on standard input and output; what else is printed goes to standard error.
+It may run in the virtual environment of another framework.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import platform
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file, it does not see its project
 
-from scripts.benchmarks.contender import Settings, Work, find_contenders
+from scripts.benchmarks.contender import Contender, Settings, Work, find_contenders
 from trainer.errors import UserError
 
 SMALLEST = 0.2
 """Share of the time of a turn that must have passed before the speed is believed."""
 WARM_UP = 0.3
 """Share of the time of a turn that is worked before it, and not counted."""
+TORCH = "torch"
+SHOWN = {
+    "tensorflow": "tensorflow",
+    "keras": "keras",
+    "tf_keras": "tf_keras",
+    "larq": "larq",
+    "tensorflow_model_optimization": "tensorflow-model-optimization",
+    "torch": "torch",
+    "numpy": "numpy",
+}
+"""Modules whose versions are told where they are loaded, with the packages that they come in."""
 
 
 def main() -> None:
-    """Prepare the contender that the first line names, then serve requests until the input ends."""
+    """Import the framework of the contender that the argument names, then serve requests until the input ends.
+
+    The first answer says that it is imported, the second, to the settings, that the contender is prepared.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    request = json.loads(sys.stdin.readline())
+    (contender,) = [each for each in find_contenders() if each.key == sys.argv[1]]
+    _import_framework(contender)
+    _answer(answers, {})
+    if not (line := sys.stdin.readline()):
+        return
+    request = json.loads(line)
     try:
-        work = _prepare(request["key"], Settings(**request["settings"]))
+        work = _prepare(contender, Settings(**request["settings"]))
+        loss = _loss(work, contender.loss_steps)
         count = _calibrate(work, request["seconds"])
     except UserError as error:
         _answer(answers, {"error": str(error)})
         return
-    _answer(answers, {"count": count, "versions": _versions()})
+    facts = {**getattr(work, "facts", {}), **({} if loss is None else {"loss": loss})}
+    _answer(answers, {"count": count, "versions": _versions(contender.environment), "facts": facts})
     for line in sys.stdin:
         count = json.loads(line)["count"]
         _warm_up(work, count, WARM_UP * request["seconds"])
         _answer(answers, {"seconds": _seconds(work, count)})
 
 
-def _prepare(key: str, settings: Settings) -> Work:
+def _import_framework(contender: Contender) -> None:
+    if contender.environment == TORCH:
+        importlib.import_module(TORCH)
+        return
     from trainer.quiet import quiet_start
 
     with quiet_start():
+        importlib.import_module("tensorflow")
+
+
+def _prepare(contender: Contender, settings: Settings) -> Work:
+    if contender.environment == TORCH:
+        importlib.import_module(TORCH).set_num_threads(settings.threads or os.cpu_count() or 1)
+    elif settings.threads is not None:
         import tensorflow as tf
-    if settings.threads is not None:
+
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
-    (contender,) = [each for each in find_contenders() if each.key == key]
     return contender.prepare(settings)
+
+
+def _loss(work: Work, steps: int) -> float | None:
+    """Return the mean loss over the second half of so many steps from the start; None where there is none."""
+    if not steps:
+        return None
+    work(steps // 2)
+    done = work(steps - steps // 2)
+    return None if done is None else done.loss
 
 
 def _calibrate(work: Work, seconds: float) -> int:
@@ -70,8 +113,9 @@ def _warm_up(work: Work, count: int, seconds: float) -> None:
 
 def _seconds(work: Work, count: int) -> float:
     start = time.perf_counter()
-    work(count)
-    return time.perf_counter() - start
+    done = work(count)
+    elapsed = time.perf_counter() - start
+    return elapsed if done is None or done.seconds is None else done.seconds
 
 
 def _answer(answers: Any, message: dict[str, Any]) -> None:
@@ -79,22 +123,16 @@ def _answer(answers: Any, message: dict[str, Any]) -> None:
     answers.flush()
 
 
-def _versions() -> dict[str, str]:
-    import platform
-
-    import keras
-    import numpy as np
+def _versions(environment: str) -> dict[str, str]:
+    """Return the versions of what is loaded; those of another environment under its name."""
+    found = {"python": platform.python_version()}
+    found |= {name: version(package) for name, package in SHOWN.items() if name in sys.modules}
+    if environment:
+        return {f"{environment}: {name}": each for name, each in found.items()}
     import tensorflow as tf
 
     accelerators = [tf.config.experimental.get_device_details(each) for each in tf.config.list_physical_devices("GPU")]
-    names = ", ".join(str(each.get("device_name", "GPU")) for each in accelerators) or "none"
-    return {
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-        "numpy": np.__version__,
-        "accelerators": names,
-    }
+    return found | {"accelerators": ", ".join(str(each.get("device_name", "GPU")) for each in accelerators) or "none"}
 
 
 if __name__ == "__main__":

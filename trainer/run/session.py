@@ -66,7 +66,7 @@ def execute(
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     parts = prepare(config)
     _note_build(started, parts)
-    fit = _fit(config, recipe, parts, directory, _store(directory), started)
+    fit = build_fit(config, recipe, parts, directory, open_store(directory), started)
     make_directory(directory, config, overrides)
     with locked(directory):
         return _train(fit, parts)
@@ -84,7 +84,7 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[
         if (summary := completed_summary(directory)) is not None:
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
             return summary
-        store = _store(directory)
+        store = open_store(directory)
         checkpoint = store.newest()
         for problem in store.problems():
             warnings.warn(problem, stacklevel=2)
@@ -93,7 +93,7 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[
         _note_build(started, parts)
         for difference in changed_environment(directory):
             warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
-        fit = _fit(config, recipe, parts, directory, store, started)
+        fit = build_fit(config, recipe, parts, directory, store, started)
         if checkpoint is None:
             fit.run.resumed_at = [0]
         else:
@@ -101,7 +101,8 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[
         return _train(fit, parts)
 
 
-def _store(directory: Path) -> CheckpointStore:
+def open_store(directory: Path) -> CheckpointStore:
+    """Return the store for the checkpoints of a run directory, which knows this process's environment."""
     return CheckpointStore(directory / "checkpoints", environment=environment())
 
 
@@ -140,7 +141,7 @@ def _check_monitor(monitor: str, names: Sequence[str]) -> None:
         )
 
 
-def _fit(
+def build_fit(
     config: Mapping[str, Any],
     recipe: str,
     parts: Assembly,
@@ -148,6 +149,16 @@ def _fit(
     store: CheckpointStore,
     started: StartTime,
 ) -> Fit:
+    """Return what trains a run; nothing is written yet.
+
+    Args:
+        config: the resolved config.
+        recipe: name.
+        parts: as `prepare` built them from the config.
+        directory: of the run.
+        store: for its checkpoints.
+        started: the time to the first step, up to here.
+    """
     settings = config["trainer"]
     views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated, parts.training)
     run = Run(

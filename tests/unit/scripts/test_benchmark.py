@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 import tensorflow as tf
 
 from scripts import benchmark
-from scripts.benchmark import Options, Result, as_rows, compare, main, parse, print_rows
-from scripts.benchmarks import array_input, worker
-from scripts.benchmarks.contender import Contender, Settings, find_contenders
+from scripts.benchmark import Options, choose, compare, main, parse
+from scripts.benchmarks import array_input, process, worker
+from scripts.benchmarks.contender import Contender, Done, Settings, find_contenders
 from trainer.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -28,6 +32,12 @@ from trainer.errors import UserError
         (["what=input", "seconds=-1"], "Invalid seconds: -1. Expected a number above 0."),
         (["what=input", "seconds=x"], "Invalid seconds: 'x'."),
         (["what=input", "out=missing/x.json"], "out=missing/x.json lies in no directory that exists."),
+        (["what=input", "chart=missing/x.png"], "chart=missing/x.png lies in no directory that exists."),
+        (["what=input", "chart=x.pdf"], "chart=x.pdf received. Expected a file that ends with .png."),
+        (["what=input", "environments=missing"], "environments=missing is no directory."),
+        (["what=training", "case=lenet5"], "Unknown case 'lenet5'. Did you mean 'lenet_5'"),
+        (["what=training", "case=cnn,"], "Unknown case ''. Expected one of: "),
+        (["what=training", "case=cnn", "contenders=kears*"], "contenders=kears* matches none. Expected patterns on: "),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys) -> None:
@@ -38,44 +48,32 @@ def test_mistakes_are_one_line_and_exit_code_2(arguments, message, capsys) -> No
 
 
 def test_options_are_taken() -> None:
-    options = parse(["what=input", "data=a=b.npz", "repeats=3", "seconds=0.5", "threads=1"])
-    assert options == Options("input", "a=b.npz", 3, 0.5, 128, 1)
-    assert parse(["what=input"]).threads is None
+    options = parse(["what=input", "data=a=b.npz", "repeats=3", "seconds=0.5", "threads=1", "batch_size=5"])
+    assert options == Options("input", data="a=b.npz", repeats=3, seconds=0.5, threads=1, batch_size=5)
+    assert parse(["what=input"]) == Options("input")
 
 
-def test_every_case_has_one_baseline_and_every_contender_a_key_of_its_own() -> None:
+def test_every_case_has_a_baseline_and_every_contender_a_key_of_its_own() -> None:
     contenders = find_contenders()
     assert len({each.key for each in contenders}) == len(contenders)
     for what, case in {(each.what, each.case) for each in contenders}:
         own = [each for each in contenders if (each.what, each.case) == (what, case)]
-        assert sum(each.baseline for each in own) == 1, (what, case)
+        assert any(each.baseline for each in own), (what, case)
+        assert len({each.batch_size for each in own}) == 1, (what, case)
 
 
-def result(name: str, speeds: list[float], *, case: str = "a", baseline: bool = False) -> Result:
-    return Result(Contender("input", case, name, lambda settings: lambda count: None, baseline), speeds)
+def test_cases_and_contenders_are_chosen_by_name() -> None:
+    def chosen(**options: str) -> set[tuple[str, str]]:
+        return {(each.case, each.name) for each in choose(Options("training", **options))}
 
-
-ROWS = [
-    result("ours", [200.0, 330.0, 100.0]),
-    result("theirs", [100.0, 110.0, 200.0], baseline=True),
-    result("only", [5.0, 7.0, 9.0], case="b", baseline=True),
-]
-
-
-def test_figures_are_medians_and_ratios_are_of_the_same_repeat() -> None:
-    ours, theirs, only = as_rows(ROWS)
-    assert (ours["median"], ours["lowest"], ours["highest"], ours["ratio"]) == (200.0, 100.0, 330.0, 2.0)
-    assert (theirs["median"], theirs["ratio"]) == (110.0, 1.0)
-    assert (only["case"], only["unit"], only["ratio"]) == ("b", "batches/s", 1.0)
-
-
-def test_the_table_says_what_was_compared_with_what(capsys, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    print_rows(as_rows(ROWS), Options("input", "mnist.npz", 3), {"python": "3.11", "tensorflow": "2.21"})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["python 3.11, tensorflow 2.21", "input, mnist.npz, 3 turns of 1 s each, batches of 128"]
-    assert " ".join(lines[3].split()) == "a median batches/s lowest to highest times 'theirs'"
-    assert " ".join(lines[4].split()) == "ours 200.0 100.0 to 330.0 2.00"
+    assert {case for case, _ in chosen(case="cnn, bnn")} == {"cnn", "bnn"}
+    assert chosen(case="[cnn,bnn]") == chosen(case="cnn,bnn")
+    assert chosen(case="cnn", contenders="limit,pytorch*") == {
+        ("cnn", "limit"),
+        ("cnn", "pytorch"),
+        ("cnn", "pytorch compile"),
+    }
+    assert {each.case for each in choose(Options("input", case=array_input.SCALE))} == {array_input.SCALE}
 
 
 def test_the_worker_finds_how_much_work_fills_a_turn(monkeypatch) -> None:
@@ -89,6 +87,21 @@ def test_the_worker_finds_how_much_work_fills_a_turn(monkeypatch) -> None:
     assert worker._calibrate(work, 2.0) == 2000
     assert done[:2] == [1, 1]
     assert max(done) < 1000
+
+
+def test_a_contender_may_say_which_seconds_count_and_the_loss_is_that_of_the_second_half() -> None:
+    done = []
+
+    def work(count: int) -> Done:
+        done.append(count)
+        return Done(seconds=2.0 * count, loss=1.0 / sum(done))
+
+    assert worker._seconds(work, 3) == 6.0
+    done.clear()
+    assert worker._loss(work, 5) == 1.0 / 5
+    assert done == [2, 3]
+    assert worker._loss(work, 0) is None
+    assert worker._loss(lambda count: None, 4) is None
 
 
 def test_what_was_prepared_ahead_is_used_up_before_a_turn_counts(monkeypatch) -> None:
@@ -140,18 +153,57 @@ def test_the_work_asks_for_batch_after_batch_and_uses_every_tensor() -> None:
     assert int(asked) == 0 + 1 + 2 + 3 + 4
 
 
-def test_a_contender_runs_in_a_process_of_its_own(tmp_path: Path, capsys, monkeypatch) -> None:
-    (baseline, *_) = [each for each in find_contenders() if each.case == array_input.SCALE and each.baseline]
-    monkeypatch.setattr(benchmark, "find_contenders", lambda: [baseline])
-    out = tmp_path / "figures.json"
-    assert main(["what=input", "repeats=2", "seconds=0.02", "batch_size=16", "threads=1", f"out={out}"]) == 0
-    assert "tf.data, batch by batch" in capsys.readouterr().out
+BASELINE = next(each for each in find_contenders() if each.case == array_input.SCALE and each.baseline)
+ELSEWHERE = Contender("input", array_input.SCALE, "another", lambda settings: lambda count: None, environment="torch")
+
+
+def test_contenders_run_in_processes_of_their_own_and_those_that_cannot_are_named(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(benchmark, "find_contenders", lambda: [BASELINE, ELSEWHERE])
+    out, chart = tmp_path / "figures.json", tmp_path / "figures.png"
+    small = ["repeats=2", "seconds=0.02", "batch_size=16", "threads=1"]
+    assert main(["what=input", *small, f"out={out}", f"chart={chart}", f"environments={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert f"left out 'another': torch is not installed in {tmp_path}." in printed
+    assert "turn 2 of 2" in printed
+    assert "tf.data, batch by batch *" in printed
+    assert chart.read_bytes().startswith(b"\x89PNG")
     written = json.loads(out.read_text())
     assert written["versions"]["tensorflow"] == tf.__version__
     assert written["options"]["batch_size"] == 16
+    assert list(written["left_out"][array_input.SCALE]) == ["another"]
     (row,) = written["results"]
     assert len(row["speeds"]) == 2
     assert min(row["speeds"]) > 0
-    monkeypatch.setattr(benchmark, "WORKER", Path(__file__).with_name("missing.py"))
+
+
+def test_a_case_that_nobody_can_take_part_in_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    with pytest.raises(UserError, match=r"No contender of .* torch is not installed \(see environments="):
+        compare([ELSEWHERE], Options("input"))
+    monkeypatch.setattr(process, "WORKER", Path(__file__).with_name("missing.py"))
     with pytest.raises(UserError, match=r"The process of 'input/.*' ended: .*missing\.py"):
-        compare([baseline], Options("input"))
+        compare([BASELINE], Options("input"))
+
+
+def test_the_interpreter_of_another_framework_is_that_of_its_environment(tmp_path: Path) -> None:
+    python = tmp_path / "torch" / "bin" / "python"
+    assert process.interpreter(BASELINE, "") == Path(sys.executable)
+    assert process.interpreter(ELSEWHERE, "") is None
+    assert process.interpreter(ELSEWHERE, str(tmp_path)) is None
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert process.interpreter(ELSEWHERE, str(tmp_path)) == python
+
+
+def test_contenders_are_found_without_any_framework() -> None:
+    lines = [
+        "import sys",
+        "from scripts.benchmarks.contender import find_contenders",
+        "import scripts.benchmarks.worker",
+        "assert len(find_contenders()) > 50",
+        "loaded = {'tensorflow', 'keras', 'numpy', 'yaml', 'hydra', 'matplotlib', 'rich'} & set(sys.modules)",
+        "sys.exit(', '.join(loaded) or 0)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

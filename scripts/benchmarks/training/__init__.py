@@ -1,0 +1,7 @@
+"""Training: our own runs against what others make of the same work, and against the limit of the machine."""
+
+from __future__ import annotations
+
+from scripts.benchmarks.training.contenders import CONTENDERS
+
+__all__ = ["CONTENDERS"]
