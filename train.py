@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 import traceback
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SIGNALLED = 128
 """An exit code above it says which signal ended the process, as shells have it: 143 is SIGTERM."""
+NOTE = re.compile(r"in hook (?P<hook>[^,]+), stage ")
+"""How `trainer.step.stage.in_stage` says where an error came from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,8 +149,18 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
     elif isinstance(error, KeyboardInterrupt):
         print(str(error) or "Interrupted.", file=sys.stderr)
     else:
-        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"Error: {' '.join(str(error).split())}{_unnamed_hook(error)}", file=sys.stderr)
     return code
+
+
+def _unnamed_hook(error: BaseException) -> str:
+    """Return the hook that a mistake was found by, in brackets, where its message does not name it."""
+    if isinstance(error, UserError):
+        for note in getattr(error, "__notes__", []):
+            found = NOTE.match(note)
+            if found and not re.search(rf"\b{re.escape(found['hook'])}\b", str(error)):
+                return f" (hook {found['hook']})"
+    return ""
 
 
 def asks_for_traceback(arguments: Sequence[str]) -> bool:

@@ -155,7 +155,13 @@ class CenterLoss(GraphHook):
             raise UserError(
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
             )
-        return tf.cast(context.taps[self._tap], tf.float32), tf.cast(labels, tf.int64)
+        features = context.taps[self._tap]
+        if not features.shape[:1].is_compatible_with(labels.shape):  # a generator draws as many samples as it likes
+            raise UserError(
+                f"The network '{self.network}' has features of {features.shape[0]} examples, and the batch has labels "
+                f"of {labels.shape[0]}. Expected hooks.{self.key}.network to run on the examples of the batch."
+            )
+        return tf.cast(features, tf.float32), tf.cast(labels, tf.int64)
 
     def _weight_at(self, step: tf.Tensor) -> tf.Tensor:
         """Return the weight of a step: 0 before the beginning, then rising linearly over the warm-up."""

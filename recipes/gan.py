@@ -54,7 +54,7 @@ def gan(
         noise=noise,
         samples=samples,
     )
-    quality = quality_for(parts.data, classifier)
+    quality = quality_for(parts.data, classifier, parts.plugins)
     builder = NetworkBuilder(parts, settings)
     generator = builder.build(GENERATOR, GENERATOR)
     discriminator = builder.build(DISCRIMINATOR, DISCRIMINATOR, updates=settings.updates)

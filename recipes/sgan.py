@@ -87,7 +87,7 @@ def sgan(
     check_count("messenger_every", messenger_every, 1)
     if messenger_optimizer not in MESSENGER_OPTIMIZERS:
         raise unknown_name("messenger_optimizer", messenger_optimizer, MESSENGER_OPTIMIZERS)
-    quality = quality_for(parts.data, classifier)
+    quality = quality_for(parts.data, classifier, parts.plugins)
     players = _Players(NetworkBuilder(parts, settings), settings, pairs, stacked)
     copies = Copies(players.discriminators, settings.updates, messenger_every, cast(Slots, messenger_optimizer))
     return Recipe(players.networks, _objectives(players, settings, copies, quality))

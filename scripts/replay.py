@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trainer.run.assembly import Assembly
+    from trainer.run.checkpoint_content import Checkpoint
     from trainer.run.checkpoint_manifest import Manifest
 
 PLACEMENT = "device"
@@ -83,10 +84,14 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     from trainer.run.state import assign_variables, read_variables, run_variables
 
     start, end = read_checkpoint(older), read_checkpoint(newer)
+    rates = rate_changes(start, end)
     parts = prepare({**config, "trainer": {**config["trainer"], "placement": PLACEMENT}})
-    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, parts.loop.accumulators.variable)
+    trainer = parts.trainer
+    variables = run_variables(
+        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
+    )
     assign_variables(variables, start.tensors, str(older.path))
-    train_again(config["trainer"], parts, start.step, end.step)
+    train_again(config["trainer"], parts, start.step, end.step, rates)
     found = read_variables(variables)
     differing = [key for key, value in found.items() if not _same_bits(value, end.tensors.get(key))]
     return Replay(
@@ -99,7 +104,35 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     )
 
 
-def train_again(settings: Mapping[str, Any], parts: Assembly, step: int, end: int) -> None:
+def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
+    """Return by what the rates were multiplied where, on the way that led from one checkpoint to another.
+
+    A run that went back to a checkpoint has left the steps behind it, and what it did to its rates there.
+
+    Args:
+        start: the older one.
+        end: the newer one.
+
+    Raises:
+        UserError: the run went back to before the older one, and did not come through it again.
+    """
+    before = len(start.state["run"]["returns"])
+    changes: dict[int, float] = {}
+    for back in end.state["run"]["returns"][before:]:
+        if back["to"] < start.step:
+            raise UserError(
+                f"The run went back to step {back['to']}, before the checkpoint of step {start.step} that the replay "
+                f"would start from. Expected replay= to reach a checkpoint of step {back['to']} or before, or one that "
+                "was written since."
+            )
+        changes = {step: factor for step, factor in changes.items() if step < back["to"]}
+        changes[back["to"]] = back["rate_factor"]
+    return changes
+
+
+def train_again(
+    settings: Mapping[str, Any], parts: Assembly, step: int, end: int, rates: Mapping[int, float] | None = None
+) -> None:
     """Make the steps; the sums of the metrics begin anew after each report, as they did in the run.
 
     Args:
@@ -107,18 +140,29 @@ def train_again(settings: Mapping[str, Any], parts: Assembly, step: int, end: in
         parts: built, with the values of the step to start from.
         step: steps made.
         end: steps that shall have been made.
+        rates: by what the rates of all networks are multiplied after some steps.
     """
     from trainer.run.cadence import Cadence
 
+    rates = rates or {}
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
     )
+    _lower_rates(parts, rates.get(step, 1.0))
     while step < end:
         report = cadence.next_report(step)
-        step, vetoes = parts.loop.run(step, min(report, end) - step)
+        edge = min([report, end, *(each for each in rates if each > step)])
+        step, vetoes = parts.loop.run(step, edge - step)
         step += bool(vetoes)  # held back, and left out by the run, too: it came further
         if step == report:
             parts.loop.accumulators.reset()
+        _lower_rates(parts, rates.get(step, 1.0))
+
+
+def _lower_rates(parts: Assembly, factor: float) -> None:
+    if factor != 1.0:
+        for network in parts.trainer.networks.values():
+            network.lower_rate(factor)
 
 
 def _same_bits(array: np.ndarray, other: np.ndarray | None) -> bool:

@@ -36,11 +36,13 @@ class Parts:
         build_optimizer: returns a new optimizer as `optimizer` and `schedule` in the config say. It takes two keyword
             arguments: `learning_rate`, another one than the config's (None: the config's), and `updates`, how many
             updates the network makes in a step (1), so that the schedule ends with the run.
+        plugins: packages that the user allows, also for other runs that the recipe loads.
     """
 
     data: Data
     build_model: Callable[..., keras.Model]
     build_optimizer: Callable[..., keras.optimizers.Optimizer]
+    plugins: tuple[str, ...] = ()
 
 
 RecipeBuilder = Callable[..., Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,21 @@ class Frames:
         if len(self.kept) > MOST_FRAMES:
             del self.kept[1::2]
             self.stride *= 2
+
+    @classmethod
+    def restored(cls, added: int, read: Callable[[int], bytes]) -> Frames:
+        """Return the frames that there were after so many additions.
+
+        Args:
+            added: how many there had been, at least 1.
+            read: called with the number of a frame, from 0 in the order of their addition; returns it as PNG.
+        """
+        stride = 1
+        while (added - 1) // stride + 1 > MOST_FRAMES:
+            stride *= 2
+        kept = {number: read(number) for number in range(0, added, stride)}
+        latest = kept[added - 1] if added - 1 in kept else read(added - 1)
+        return cls(list(kept.values()), stride, added, latest)
 
     def encode(self) -> bytes:
         """Return all frames as an animated GIF that repeats for ever and rests on the last one."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from hooks.monitors.animation import Frames, add_frames, encode_animations
+from hooks.monitors.files import file_name, write_files
+from hooks.monitors.frame_files import read_frames, remove_frames, write_frames
 from hooks.options import check_flag, check_integer
-from trainer.errors import WriteError
 from trainer.hook import HostHook
 from trainer.run.control import Report, Run
+from trainer.run.resume import COMPLETE
 
 DIRECTORY_NAME = "pictures"
 
@@ -25,10 +25,10 @@ class PictureFiles(HostHook):
     Training examples, as the network sees them, are written when training begins.
 
     With `animate`, `pictures/<name>.gif` shows what the picture was at each evaluation on the validation split. It is
-    written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. A
-    resumed run starts a new one.
+    written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. Until
+    the run is complete, its frames are kept as files, too, so that a resumed run goes on with them.
 
-    State saved: how many evaluations there have been.
+    State saved: how many evaluations, and frames of each animation, there have been.
     """
 
     def __init__(self, *, every: int = 0, animate: bool = False) -> None:
@@ -42,30 +42,41 @@ class PictureFiles(HostHook):
         self._every = check_integer("every", every, minimum=0)
         self._animate = check_flag("animate", animate)
         self._animations: dict[str, Frames] = {}
+        self._added: dict[str, int] = {}
         self._evaluations = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"evaluations": self._evaluations}
+        frames = {name: frames.added for name, frames in self._animations.items()}
+        return {"evaluations": self._evaluations, "frames": frames}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._evaluations = int(state["evaluations"])
+        self._added = {str(name): int(count) for name, count in state["frames"].items()}
+
+    def on_resume(self, run: Run) -> None:
+        self._animations = read_frames(self._added, run.directory / DIRECTORY_NAME)
 
     def on_fit_begin(self, run: Run) -> None:
         write_pictures(run.first_pictures(), run.directory / DIRECTORY_NAME)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         folder = run.directory / DIRECTORY_NAME
+        number, self._evaluations = self._evaluations, self._evaluations + 1
+        if self._animate and report.split == "validation":
+            pictures = run.pictures(report.step, report.split)
+            add_frames(self._animations, pictures)
+            write_frames({name: self._animations[name] for name in pictures}, folder)
         if report.split == "test":
             write_pictures(run.pictures(report.step, report.split), folder)
-        elif self._every and self._evaluations % self._every == 0:
+        elif self._every and number % self._every == 0:
             write_pictures(run.pictures(report.step, report.split), folder / f"step_{report.step:08d}")
-        if self._animate and report.split == "validation":
-            add_frames(self._animations, run.pictures(report.step, report.split))
-        self._evaluations += 1
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
+        folder = run.directory / DIRECTORY_NAME
         animations = {f"{file_name(name)}.gif": gif for name, gif in encode_animations(self._animations).items()}
-        write_files(animations, run.directory / DIRECTORY_NAME)
+        write_files(animations, folder)
+        if summary["status"] in COMPLETE:
+            remove_frames(folder)
 
 
 def write_pictures(pictures: dict[str, np.ndarray], folder: Path) -> None:
@@ -80,32 +91,6 @@ def write_pictures(pictures: dict[str, np.ndarray], folder: Path) -> None:
     """
     encoded = {f"{file_name(name)}.png": encode_picture(name, picture) for name, picture in pictures.items()}
     write_files(encoded, folder)
-
-
-def write_files(files: dict[str, bytes], folder: Path) -> None:
-    """Write files, each whole or not at all.
-
-    Args:
-        files: content by name.
-        folder: made when there is a file to write.
-
-    Raises:
-        WriteError: the folder cannot be written to.
-    """
-    for name, content in files.items():
-        path = folder / name
-        unfinished = path.with_suffix(".unfinished")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content)
-            unfinished.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise WriteError(
-                f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
-                "hooks.pictures=null hooks.projector=null."
-            ) from error
 
 
 def encode_picture(name: str, picture: np.ndarray) -> bytes:
@@ -124,12 +109,3 @@ def encode_picture(name: str, picture: np.ndarray) -> bytes:
             "Expected [height, width, 1 or 3] in [0, 1]."
         )
     return tf.io.encode_png(np.round(picture * 255.0).astype(np.uint8)).numpy()
-
-
-def file_name(name: str) -> str:
-    """Return a picture's name as the name of a file, such as "mask_dense_kernel" for "mask/dense/kernel".
-
-    Args:
-        name: any text.
-    """
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_") or "picture"

@@ -11,7 +11,8 @@ import numpy as np
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
-from hooks.monitors.pictures import encode_picture, file_name, write_files
+from hooks.monitors.files import file_name, write_files
+from hooks.monitors.pictures import encode_picture
 from hooks.options import check_integer
 from trainer.embedding import Embedding
 from trainer.hook import HostHook

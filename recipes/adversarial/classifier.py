@@ -48,7 +48,7 @@ class Classifier:
         return tf.cast(features, tf.float32), tf.argmax(logits, axis=-1, output_type=tf.int32)
 
 
-def load_classifier(run: str, *, input_shape: Sequence[int], classes: int) -> Classifier:
+def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> Classifier:
     """Return the classifier that a finished run trained, with the weights it is evaluated with at its best checkpoint.
 
     The state of random numbers and the names that Keras gives afterwards do not depend on it.
@@ -57,18 +57,19 @@ def load_classifier(run: str, *, input_shape: Sequence[int], classes: int) -> Cl
         run: directory of a run of recipe=baseline, on the same data.
         input_shape: of one image, without the batch.
         classes: of the data.
+        plugins: packages that the run may use; its own file is not believed.
 
     Raises:
         UserError: no such run, another shape of images, another number of classes, or a run that is no classifier.
     """
     try:
-        return _load(run, tuple(input_shape), classes)
+        return _load(run, tuple(input_shape), classes, plugins)
     except UserError as error:
         raise UserError(f"classifier={run}: {error}") from error
 
 
-def _load(run: str, input_shape: tuple[int, ...], classes: int) -> Classifier:
-    config = read_config(run)
+def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> Classifier:
+    config = read_config(run, plugins)
     task = config.get("task")
     if not isinstance(task, dict) or task.get("_target_") != TASK:
         raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -132,19 +132,22 @@ def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Te
     return tf.reduce_sum(tf.minimum(shares, 1.0 / len(centers)))
 
 
-def quality_for(data: Data, classifier: str | None) -> Quality | None:
+def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
     """Return what judges samples of some data; None where nothing does.
 
     Args:
         data: that generators imitate.
         classifier: directory of a finished run of recipe=baseline on the same data; None for none.
+        plugins: packages that the classifier's run may use.
 
     Raises:
         UserError: a classifier for data without classes of images, or one that does not fit.
     """
     if is_image(data.input_shape):
         shape = data.input_shape
-        judge = None if classifier is None else load_classifier(classifier, input_shape=shape, classes=data.classes)
+        if classifier is None:
+            return ImageQuality(data.classes, None)
+        judge = load_classifier(classifier, input_shape=shape, classes=data.classes, plugins=plugins)
         return ImageQuality(data.classes, judge)
     if classifier is not None:
         raise UserError(

@@ -90,6 +90,19 @@ def test_what_a_user_can_mend_is_one_line(
     assert (captured.out, captured.err) == ("", line)
 
 
+def noted(text: str, error: type[Exception] = UserError) -> Exception:
+    found = error(text)
+    found.add_note("in hook ema@model, stage build, while the step was traced")
+    return found
+
+
+def test_a_mistake_that_a_hook_finds_names_it(capfd: pytest.CaptureFixture[str]) -> None:
+    for error in (noted("No layer."), noted("ema@model has no layer."), noted("NaN.", NonFiniteError), UserError("A.")):
+        train.report(error, 2)
+    lines = ["No layer. (hook ema@model)", "ema@model has no layer.", "NaN.", "A."]
+    assert capfd.readouterr().err == "".join(f"Error: {line}\n" for line in lines)
+
+
 def test_a_fault_of_the_program_keeps_its_traceback(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
     assert train.main(["recipe=bnn", "seed=15"]) == 1
     assert "Traceback" in (error := capfd.readouterr().err)

@@ -68,6 +68,25 @@ def test_what_leaves_the_bits_alone_may_be_set(run: Path) -> None:
     assert job.config["debug"] is True
 
 
+@pytest.mark.parametrize(
+    ("stored", "text", "key"),
+    [
+        ({"path": "old.npz"}, "data.path=/new/place.npz", "path"),
+        ({"path": None}, "data.path=mnist.npz", "path"),
+        ({"path": ["a-*", "b-*"]}, "data.path=['c-*']", "path"),
+        ({"validation_path": "old"}, "data.validation_path='new-*'", "validation_path"),
+        ({"data_dir": None}, "data.data_dir=/new", "data_dir"),
+        ({"cache_dir": "old"}, "data.cache_dir=null", "cache_dir"),
+        ({"targets": "old/labels.npy"}, "data.targets=new/labels.npy", "targets"),
+    ],
+)
+def test_the_data_may_lie_elsewhere(run: Path, stored: dict[str, Any], text: str, key: str) -> None:
+    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
+    change(run, data={**data, **stored})
+    (job,) = jobs(f"resume={run}", text)
+    assert job.config["data"] == {**data, **stored, key: yaml.safe_load(text.partition("=")[2])}
+
+
 def test_the_same_values_may_be_repeated(run: Path) -> None:
     (job,) = jobs("recipe=bnn", "seed=3", "trainer.epochs=7", f"resume={run}")
     assert job.config["trainer"]["epochs"] == 7
@@ -77,6 +96,8 @@ def test_the_same_values_may_be_repeated(run: Path) -> None:
     ("texts", "words"),
     [
         (["seed=4"], ["seed is 3, 4 received", "init_from="]),
+        (["data.seed=4"], ["data.seed is 0, 4 received", "of where the data lies, such as data.path"]),
+        (["data.path=here"], ["Unknown argument of data 'path'"]),  # these digits lie nowhere
         (["trainer.epochs=8", "trainer.batch_size=32"], ["trainer.epochs is 7, 8", "trainer.batch_size is 64, 32"]),
         (["optimizer.learning_rate=0.1"], ["optimizer.learning_rate is"]),
         (["hooks.bnn_rounding=null"], ["hooks.bnn_rounding is"]),

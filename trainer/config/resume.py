@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -29,6 +30,12 @@ FREE = (
     "trainer.threads",
 )
 """What may differ from the run's own config. Another number of threads changes bits: the run says so."""
+PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")
+"""Keys that say where the data lies; so does any other of `data` that names a file of `PLACE_SUFFIXES`.
+
+They may differ, too: the run compares the fingerprint of the data with its own.
+"""
+PLACE_SUFFIXES = (".npy", ".npz")
 
 
 def resumed_run(overrides: Sequence[Override]) -> str | None:
@@ -96,16 +103,23 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
         if not (removes and key not in _parts(stored)):
             check_value(override, stored, set(), composer)
         found, value = OmegaConf.select(node, key), override.value()
-        if any(key == free or key.startswith(f"{free}.") for free in FREE):
+        if any(key == free or key.startswith(f"{free}.") for free in FREE) or _is_place(key, found, value):
             OmegaConf.update(node, key, value)
         elif _plain(found) != value:
             differing.append(f"{key} is {show(_plain(found))}, {show(value)} received")
     if differing:
         raise UserError(
-            f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}. "
-            "For another run from its weights, use init_from=."
+            f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}, "
+            "and of where the data lies, such as data.path. For another run from its weights, use init_from=."
         )
     return OmegaConf.to_container(node)  # type: ignore[return-value]
+
+
+def _is_place(key: str, *values: Any) -> bool:
+    """Return whether a key says where the data lies, going by its name, or by its values before and now."""
+    if any(fnmatchcase(key, pattern) for pattern in PLACES):
+        return True
+    return key.startswith("data.") and all(isinstance(v, str) and v.endswith(PLACE_SUFFIXES) for v in values)
 
 
 def _parts(stored: Mapping[str, Any]) -> set[str]:

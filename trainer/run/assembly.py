@@ -232,7 +232,7 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
             schedule = ScaledRate(schedule)
         return build({**config["optimizer"], "learning_rate": schedule}, plugins=plugins)
 
-    return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer))
+    return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer, tuple(plugins)))
 
 
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:

@@ -149,6 +149,7 @@ class Run:
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
         resumed_at: the steps at which the run went on after an end before its time.
         rolled_back: the steps from which it went back to a checkpoint.
+        returns: for each of these, the step "to" which it went back, and the "rate_factor" of the checkpoint's rates.
         held_out: the splits that are not trained on, by name; empty where a run has none, as in a test.
     """
 
@@ -175,6 +176,7 @@ class Run:
     first_pictures: Callable[[], dict[str, np.ndarray]] = dict
     resumed_at: list[int] = field(default_factory=list)
     rolled_back: list[int] = field(default_factory=list)
+    returns: list[dict[str, Any]] = field(default_factory=list)
     held_out: Mapping[str, Split] = field(default_factory=dict)
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.stored import read_stored
 from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.state import assign_variables
@@ -49,6 +50,23 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
     return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
 
 
+def check_place(directory: Path, config: Mapping[str, Any]) -> None:
+    """Refuse data from another place for a run without a checkpoint, which would tell whether it is the same.
+
+    Args:
+        directory: of the run.
+        config: to go on with.
+
+    Raises:
+        UserError: the data shall come from another place than the run's own config says.
+    """
+    if read_stored(str(directory), "resume")["data"] != config["data"]:
+        raise UserError(
+            f"{directory} has no checkpoint yet, so nothing tells whether the data at another place is the same. "
+            "Expected the data where it was, or a new run."
+        )
+
+
 def changed_environment(directory: Path) -> list[str]:
     """Return what differs from where the run was started and may change its bits, in words.
 
@@ -83,6 +101,7 @@ def run_state(fit: Fit) -> dict[str, Any]:
         "seconds": fit.elapsed,
         "resumed_at": list(run.resumed_at),
         "rolled_back": list(run.rolled_back),
+        "returns": list(run.returns),
         "data": fit.fingerprint,
     }
 
@@ -109,6 +128,7 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
         state[name] for name in ("train_seconds", "timed_steps", "waited_seconds")
     )
     run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
+    run.returns = list(state["returns"])
     fit.elapsed_before = state["seconds"]
 
 
@@ -126,6 +146,7 @@ def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
     fit.run.rolled_back.append(fit.run.step)
     _go_to(fit, checkpoint)
     times = len(fit.run.rolled_back) - len(checkpoint.state["run"]["rolled_back"])
+    fit.run.returns.append({"to": checkpoint.step, "rate_factor": rate_factor**times})
     for network in fit.run.networks.values():
         network.lower_rate(rate_factor**times)
 

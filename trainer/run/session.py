@@ -28,7 +28,7 @@ from trainer.run.lock import locked
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
-from trainer.run.resume import changed_environment, completed_summary, existing_directory, restore_fit
+from trainer.run.resume import changed_environment, check_place, completed_summary, existing_directory, restore_fit
 from trainer.run.shipped import stored_bits
 from trainer.run.size import measure_size
 from trainer.run.start_time import StartTime
@@ -88,6 +88,8 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[
         checkpoint = store.newest()
         for problem in store.problems():
             warnings.warn(problem, stacklevel=2)
+        if checkpoint is None:
+            check_place(directory, config)
         begun = {} if checkpoint is None else {"init_from": None}
         parts = prepare({**config, **begun})
         _note_build(started, parts)

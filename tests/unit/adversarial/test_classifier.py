@@ -16,7 +16,10 @@ from recipes.adversarial.class_histogram import class_shares, share_distances
 from recipes.adversarial.classifier import Classifier, load_classifier
 from recipes.adversarial.frechet_distance import frechet_distance, moments
 from tests.support.command import run_small
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
 from trainer.errors import UserError
+from trainer.run.assembly import assemble
 from trainer.run.finished import read_config, restore
 
 SHAPE = (8, 8, 1)
@@ -124,6 +127,34 @@ def test_run_of_another_task_is_refused_before_it_is_built(run, tmp_path) -> Non
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     with pytest.raises(UserError, match="this run trained no classifier. Expected the directory of a run of recipe="):
         load_classifier(str(tmp_path), input_shape=SHAPE, classes=10)
+
+
+def test_run_with_code_of_the_users_own_is_loaded_where_the_user_names_it(run, tmp_path) -> None:
+    directory = tmp_path / "run"
+    shutil.copytree(run[0], directory)
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    signal = {"_target_": "tests.support.signals.Signal", "steps": [1]}
+    config |= {"plugins": ["tests.support"], "hooks": {**config["hooks"], "signal": signal}}
+    (directory / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(UserError, match=r"Expected plugins=\[tests.support\] beside it, if you trust it"):
+        load_classifier(str(directory), input_shape=SHAPE, classes=10)
+    load_classifier(str(directory), input_shape=SHAPE, classes=10, plugins=["tests.support"])
+
+
+@pytest.mark.parametrize("recipe", ["gan", "sgan"])
+def test_plugins_of_the_command_line_hold_for_the_run_of_the_classifier(recipe, monkeypatch) -> None:
+    class AskedError(Exception):
+        pass
+
+    def load(directory: str, *, plugins: tuple[str, ...], **others: object) -> None:
+        raise AskedError(directory, plugins)
+
+    monkeypatch.setattr("recipes.adversarial.sample_quality.load_classifier", load)
+    overrides = [f"recipe={recipe}", "data=digits", "model=dcgan", "task.classifier=there", "plugins=[tests.support]"]
+    (job,) = preflight(parse_command(overrides))
+    with pytest.raises(AskedError) as asked:
+        assemble(job.config)
+    assert asked.value.args == ("there", ("tests.support",))
 
 
 def test_run_without_checkpoints_is_refused(run, tmp_path) -> None:

@@ -298,6 +298,21 @@ def test_targets_that_are_no_labels_are_refused_when_the_step_is_traced() -> Non
             )
 
 
+def test_a_network_that_runs_on_other_examples_than_the_batch_is_refused() -> None:
+    network = feature_network()
+    hook = built(network)
+
+    class Own(ToyObjective):
+        def compute(self, forward, batch):
+            return super().compute(forward, {**batch, "targets": tf.zeros([BATCH], tf.int64)})
+
+    def fewer_labels(step):
+        return {**toy_batch(step), "targets": tf.zeros([BATCH // 2], tf.int64)}
+
+    with pytest.raises(UserError, match=f"'model' has features of {BATCH} examples, .* labels of {BATCH // 2}. Expec"):
+        center_loop(network, [hook], batch=fewer_labels, objectives=[Own()])
+
+
 def test_two_hooks_pull_at_two_layers_under_two_names() -> None:
     network = feature_network(width=4)
     first, second = CenterLoss(weight=0.1), CenterLoss(weight=0.2, layer="logits")

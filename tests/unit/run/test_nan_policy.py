@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hooks.monitors.nan_guard import NanGuard
+from scripts.verify import main as verify
 from tests.support.command import run_small
 from tests.support.poison import PLACES, Poison
 from tests.support.resumed import PLUGIN, check_same, metrics, run_cut
@@ -139,12 +140,16 @@ def test_without_a_checkpoint_there_is_no_way_back(tmp_path: Path) -> None:
         run_small("baseline", *overrides, run_dir=tmp_path / "run")
 
 
-def test_a_run_that_went_back_goes_on_with_its_bits(tmp_path: Path) -> None:
+def test_a_run_that_went_back_goes_on_with_its_bits_and_trains_again_to_them(tmp_path: Path, capsys) -> None:
     once = "+hooks.once={_target_:tests.support.poison.Once,step:13}"
-    overrides = [once, "hooks.nan_guard.policy=rollback", *SAVING, *SHORT]
+    factor = "hooks.nan_guard.rate_factor=0.3"
+    overrides = [once, "hooks.nan_guard.policy=rollback", factor, "hooks.checkpoint.keep_last=9", *SAVING, *SHORT]
     with pytest.warns(UserWarning, match="goes back"):
         whole = run_small("baseline", PLUGIN, *overrides, run_dir=tmp_path / "whole")
     with pytest.warns(UserWarning, match="goes back"):
         found = run_cut("baseline", *overrides, cuts=[17], run_dir=tmp_path / "cut")
     assert found["rolled_back"] == [13]
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
+    capsys.readouterr()
+    code = verify([f"run={tmp_path / 'cut'}", f"replay={whole['steps'] - 8}", "plugins=[tests.support]"])
+    assert (code, capsys.readouterr().out.partition(":")[0]) == (0, "Steps 8 to 20 give the same bits again")

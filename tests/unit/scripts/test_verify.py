@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import yaml
 
-from scripts.replay import train_again
+from scripts.replay import rate_changes, train_again
 from scripts.verify import Options, main, parse
 from tests.support.command import run_small
 from trainer.errors import UserError
-from trainer.run.checkpoint_content import read_checkpoint, write_checkpoint
+from trainer.run.checkpoint_content import Checkpoint, read_checkpoint, write_checkpoint
 from trainer.run.checkpoint_manifest import read_manifest
 from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.checkpoint_writer import Snapshot
@@ -217,6 +217,38 @@ def test_training_again_reports_where_the_run_did_and_leaves_out_what_it_left_ou
     train_again({"evaluate_every_epochs": 1, "report_every_steps": 5}, parts, 3, 12)
     assert made == [(3, 5), (5, 7), (8, 10), (10, 12)]
     assert resets == [(3, 5), (8, 10)]
+
+
+def at(step: int, *returns: tuple[int, float]) -> Checkpoint:
+    backs = [{"to": to, "rate_factor": factor} for to, factor in returns]
+    return Checkpoint(step, {}, {"run": {"returns": backs}}, {})
+
+
+def test_the_rates_of_a_run_that_went_back_are_those_of_the_way_that_it_came() -> None:
+    assert rate_changes(at(4), at(9)) == {}
+    assert rate_changes(at(4, (2, 0.5)), at(9, (2, 0.5))) == {}  # all before the older one was written
+    assert rate_changes(at(4), at(9, (4, 0.5))) == {4: 0.5}
+    assert rate_changes(at(4), at(9, (6, 0.5), (8, 0.5))) == {6: 0.5, 8: 0.5}
+    assert rate_changes(at(4), at(9, (6, 0.5), (6, 0.25))) == {6: 0.25}  # twice to the same
+    assert rate_changes(at(4), at(9, (6, 0.5), (8, 0.5), (6, 0.25))) == {6: 0.25}  # what lay behind it is void
+    assert rate_changes(at(4, (3, 0.5)), at(9, (3, 0.5), (9, 0.5))) == {9: 0.5}
+    with pytest.raises(UserError, match="went back to step 3, before the checkpoint of step 4 .* Expected replay="):
+        rate_changes(at(4), at(9, (3, 0.5)))
+
+
+def test_training_again_lowers_the_rates_where_the_run_did() -> None:
+    made: list[object] = []
+
+    def run(start: int, steps: int) -> tuple[int, list[str]]:
+        made.append((start, start + steps))
+        return start + steps, []
+
+    loop = SimpleNamespace(accumulators=SimpleNamespace(reset=lambda: None), run=run)
+    trainer = SimpleNamespace(networks={"a": SimpleNamespace(lower_rate=made.append)})
+    parts = SimpleNamespace(loop=loop, trainer=trainer, total_steps=100, steps_per_epoch=50.0)
+    settings = {"evaluate_every_epochs": 1, "report_every_steps": 5}
+    train_again(settings, parts, 3, 12, {3: 0.5, 7: 0.25, 10: 0.125, 12: 0.0625})
+    assert made == [0.5, (3, 5), (5, 7), 0.25, (7, 10), 0.125, (10, 12), 0.0625]
 
 
 def test_a_damaged_run_is_not_trained_again(run: Path, capsys) -> None:

@@ -1,0 +1,58 @@
+"""A hook that keeps a checkpoint of every step, and copies of the run directory as a SIGKILL would leave it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainer.hook import HostHook
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+
+class Copies(HostHook):
+    """Save after every step under a tag of its own, and copy the run before that: the step before is its newest."""
+
+    priority = 95  # in an evaluation: after others have written what they make of it, and nobody has saved it
+    silent = False  # for all: nothing is saved and copied, and the loop comes up as it does without the hook
+
+    def __init__(self, *, to: str) -> None:
+        """Take the directory for the copies: "after_<step>", and "in_evaluation_<step>"."""
+        self._to = Path(to)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return no state."""
+        return {}
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next step."""
+        return None if self.silent else step + 1
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        """Copy, and ask for a checkpoint."""
+        if not self.silent:
+            self._copy(run, f"after_{run.step}")
+            run.control.save(f"after {run.step}")
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        """Copy in an evaluation."""
+        if not self.silent and report.split == "validation":
+            self._copy(run, f"in_evaluation_{run.step}")
+
+    def _copy(self, run: Run, name: str) -> None:
+        for thread in threading.enumerate():
+            if thread.name == "checkpoints":  # a kill is over at once, a copy is not
+                thread.join()
+        shutil.copytree(run.directory, self._to / name, copy_function=_copy_file)
+
+
+def _copy_file(source: str, target: str) -> None:
+    """Copy a file; one of a checkpoint never changes again, and is linked."""
+    if "checkpoints" in Path(source).parts:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
