@@ -15,6 +15,7 @@ from scripts.benchmarks.training.limit import limit
 WHAT = "training"
 PLAIN = ("hooks.fused_batch_norm=null",)
 """Batch norm by Keras' own ops."""
+HALF = "trainer.precision=bfloat16"
 BINARY = (
     "recipe=bnn",
     "model.activation=linear",
@@ -96,16 +97,17 @@ def _technique(name: str) -> Contender:
 
 CONTENDERS = (
     *_against_keras(cases.LENET_300_100, [_ours(cases.LENET_300_100, "compile=on", "trainer.compile=on")]),
-    *_against_keras(cases.LENET_5, [_ours(cases.LENET_5, "bfloat16", "trainer.precision=bfloat16")]),
+    *_against_keras(cases.LENET_5, [_ours(cases.LENET_5, "bfloat16", HALF)]),
     *_against_keras(
         cases.CNN,
         [
             _ours(cases.CNN, "plain batch norm", *PLAIN),
-            _ours(cases.CNN, "bfloat16", "trainer.precision=bfloat16"),
+            _ours(cases.CNN, "bfloat16", HALF),
         ],
     ),
     _one(cases.BNN, "hookline", hookline.ours, overrides=BINARY),
     _ours(cases.BNN, "plain batch norm", *BINARY, *PLAIN),
+    _ours(cases.BNN, "bfloat16", *BINARY, HALF),
     *(
         _one(cases.BNN, f"larq fit{_spe(many)}", legacy.larq, many=many, **own)
         for own in ({"environment": "larq", "baseline": True},)
