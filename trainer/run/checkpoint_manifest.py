@@ -13,7 +13,7 @@ from typing import Any
 from trainer.errors import UserError
 from trainer.run.checkpoint_disk import DamagedError, read_json, to_json, write_synced
 
-FORMAT = 2
+FORMAT = 3
 TENSORS = "tensors.npz"
 STATE = "state.json"
 MANIFEST = "manifest.json"

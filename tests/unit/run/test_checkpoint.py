@@ -137,7 +137,7 @@ def test_manifest_is_readable_json_with_every_hash(store) -> None:
     save(store, {"last"}, 1)
     directory = store.directory / "step_00000001"
     manifest = json.loads((directory / "manifest.json").read_text())
-    assert (manifest["format"], manifest["step"], manifest["tags"]) == (2, 1, ["last"])
+    assert (manifest["format"], manifest["step"], manifest["tags"]) == (3, 1, ["last"])
     assert manifest["tensors"]["network/model/half"] == {"dtype": "bfloat16", "shape": [2]}
     others = {path.name for path in directory.iterdir()} - {"manifest.json"}
     assert others == manifest["files"].keys()

@@ -163,7 +163,7 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path) -> None:
     (tmp_path / "index.json").write_text('{"last": "step_00000007"}')
     store = CheckpointStore(tmp_path)
     for call in (store.newest, store.tags, lambda: store.load("last")):
-        with pytest.raises(UserError, match="step_00000007 is in format 1. Expected format 2: use the version"):
+        with pytest.raises(UserError, match="step_00000007 is in format 1. Expected format 3: use the version"):
             call()
     assert checkpoint.exists()
 
