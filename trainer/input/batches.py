@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 
 import numpy as np
 import tensorflow as tf
@@ -187,6 +188,12 @@ class TrainingBatches:
             indices: int64 [n], rows of the source.
         """
         return {**self._source.gather(indices), "index": indices}
+
+    def on_host(self) -> TrainingBatches:
+        """Return the same batches with placement "host"."""
+        other = copy(self)
+        other.placement, other._source = "host", self.split.source
+        return other
 
     def dataset(self, start: int) -> tf.data.Dataset:
         """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order.

@@ -123,15 +123,13 @@ class CheckpointStore:
         """Write a checkpoint and the index, and remove what is not kept; called in the background."""
         name = f"The checkpoint of step {snapshot.step}"
         try:
-            path, number = unused(self.directory, f"step_{snapshot.step:08d}"), self._index().number + 1
-            write_checkpoint(path, snapshot, number, self._environment)
+            path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
+            write_checkpoint(path, snapshot, index.number + 1, self._environment)
         except Exception as error:  # noqa: BLE001 - training goes on, whatever the disk does
             self._tell(f"{name} could not be written: {_reason(error)}. Earlier ones stay.")
             return
         try:
-            index = self._index()
-            if index.number < number:  # it could not be read just now
-                index = index.with_checkpoint(read_manifest(path))
+            index = index.with_checkpoint(read_manifest(path))
             index = replace(index, kept=index.kept[-self.keep_last :])
             write_index(self.directory, index)
             hide_directories(self.directory / each for each in checkpoint_names(self.directory) - index.names)

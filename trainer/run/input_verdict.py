@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.input.batches import TrainingBatches
+from trainer.input.batches import QUEUE, TrainingBatches
 from trainer.run.control import Run
 from trainer.run.results import format_bytes, format_share
 
@@ -18,6 +18,10 @@ BOUND = 0.1
 """From this share of the training time on, waiting is worth a remedy."""
 REPEATS, ENOUGH_SECONDS = 5, 0.5
 """How often a part of a batch is made again, and after how long once is enough."""
+TAKEN = 64
+"""How many batches are taken from a queue to see how long it takes for one."""
+THREADS_PAY_SECONDS = 1e-3
+"""Shorter steps were slower with several threads: these take longer to come together than they save."""
 ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
 
 
@@ -38,16 +42,22 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
         return {**verdict, "parts": None, "advice": None}
     parts = part_shares(training, run.step)
     settings = run.config.get("trainer", {})
+    cores, accelerated = usable_cores(), bool(tf.config.list_logical_devices("GPU"))
+    step_seconds, spared_seconds = run.train_seconds / run.timed_steps, None
+    if training.placement == "device" and (accelerated or cores > 1):
+        spared_seconds = share * step_seconds - queue_seconds(training, run.step)
     return {
         **verdict,
         "parts": {name: round(part, 4) for name, part in parts.items()},
         "advice": advise(
             training,
             parts,
-            cores=usable_cores(),
+            step_seconds=step_seconds,
+            spared_seconds=spared_seconds,
+            cores=cores,
             threads=settings.get("threads"),
             cache=run.config.get("data", {}).get("cache"),
-            accelerated=bool(tf.config.list_logical_devices("GPU")),
+            accelerated=accelerated,
         ),
     }
 
@@ -68,10 +78,32 @@ def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
     return {name: each / total for name, each in seconds.items()}
 
 
+def queue_seconds(training: TrainingBatches, step: int) -> float:
+    """Return how long a queue on the host takes for a batch when nothing else works, measured.
+
+    In training it has no more of the machine than here: where it takes longer than a step waits for its batch now, it
+    would hold the run up.
+
+    Args:
+        training: the batches of a run, on the device.
+        step: of the first batch to make.
+    """
+    queue = training.on_host().iterator(step)
+    for _ in range(QUEUE):  # while the first is made, others are, too
+        next(queue)
+    start, count = time.perf_counter(), 0
+    while count < TAKEN and time.perf_counter() - start < ENOUGH_SECONDS:
+        next(queue)
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
 def advise(
     training: TrainingBatches,
     parts: Mapping[str, float],
     *,
+    step_seconds: float,
+    spared_seconds: float | None,
     cores: int,
     threads: int | None,
     cache: str | None,
@@ -82,6 +114,9 @@ def advise(
     Args:
         training: the batches of the run.
         parts: share of each part of making a batch.
+        step_seconds: of a step, with what it waits.
+        spared_seconds: what a queue on the host would take off a step, below 0 where it would take longer; None where
+            there can be none, or is one already.
         cores: that this process may use.
         threads: the setting trainer.threads.
         cache: the setting data.cache; None where there is none.
@@ -89,7 +124,7 @@ def advise(
     """
     slowest = max(parts, key=lambda name: parts[name])
     held_by = f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}"
-    if threads is not None and threads < cores:
+    if threads is not None and threads < cores and step_seconds >= THREADS_PAY_SECONDS:
         return f"{held_by}; trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null."
     source = training.split.source
     if slowest == READING and source.host_only:
@@ -97,12 +132,17 @@ def advise(
         return f"{held_by}: {remedy}."
     if slowest == READING and accelerated and training.placement == "host":
         size = format_bytes(source.bytes)
-        return f"{held_by}: trainer.placement=device holds the data ({size}) in the accelerator's memory."
-    if training.placement == "device" and (accelerated or cores > 1):
+        return (
+            f"{held_by}: trainer.placement=device holds the data ({size}) in the accelerator's memory, where it fits."
+        )
+    if spared_seconds is not None and spared_seconds >= BOUND * step_seconds:
         return f"{held_by}: trainer.placement=host makes batches ahead, on other cores."
     if slowest == AUGMENTATION and training.augmentation is not None:
         names = ", ".join(f"augment.{each.name}" for each in training.augmentation.augments)
         return f"{held_by}: leave out what costs most of {names}, or use more cores."
+    if spared_seconds is not None:
+        step = f"{1e3 * step_seconds:,.2f} ms"
+        return f"{held_by}; at steps of {step}, trainer.placement=host would gain little or nothing."
     return f"{held_by}, with all of {cores} cores in use: more cores, or a larger network for the same batches."
 
 
