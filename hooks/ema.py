@@ -132,12 +132,15 @@ class Ema(GraphHook):
     def _next(self, values: Tensors) -> Tensors:
         """Return averages with one value more, in the precision of averages."""
         rate = self._rate()
-        added = {}
-        for name, value in values.items():
-            average = tf.convert_to_tensor(self._averages[name])
-            value, share = tf.cast(value, average.dtype), tf.cast(rate, average.dtype)
-            added[name] = tf.where(rate < 1.0, average + share * (value - average), value)
-        return added
+        averages = {name: tf.convert_to_tensor(self._averages[name]) for name in values}
+        precise = {name: tf.cast(value, averages[name].dtype) for name, value in values.items()}
+
+        def add() -> list[tf.Tensor]:
+            return [each + tf.cast(rate, each.dtype) * (precise[name] - each) for name, each in averages.items()]
+
+        # A branch, since `tf.where` would choose entry by entry.
+        added = tf.cond(rate < 1.0, add, lambda: [tf.identity(each) for each in precise.values()])
+        return dict(zip(values, added, strict=True))
 
     def _rate(self) -> tf.Tensor:
         """Return 1 - d for the next value, float32: 1 for the first one, which is the average itself."""

@@ -195,9 +195,9 @@ class FrozenMask(GraphHook):
 
     def measure(self, context: StepContext) -> Tensors:
         masks = self._read_masks(context) if self._followed else self._held
-        trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.int32)) for mask in masks.values()])
+        trained = tf.add_n([tf.reduce_sum(tf.cast(mask, tf.float32)) for mask in masks.values()])
         entries = sum(target.size for target in self._targets)
-        return {f"{self.key or 'frozen_mask'}/share": 1.0 - tf.cast(trained, tf.float32) / entries}
+        return {f"{self.key or 'frozen_mask'}/share": 1.0 - trained / entries}
 
     def pictures(self, observed: Arrays) -> Arrays:
         """Return the hook's own masks; those that it follows are the other hook's to show."""

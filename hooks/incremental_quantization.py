@@ -17,6 +17,7 @@ from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_lay
 from hooks.quantization.powers_of_two import level_exponents, round_to_levels
 from hooks.quantization.shares import entry_shares
 from trainer.hook import Gradients, GraphHook, Tensors
+from trainer.ops.zero_unless import zero_unless
 from trainer.select import select_layers
 from trainer.step.context import BuildContext, StepContext
 
@@ -145,7 +146,7 @@ class IncrementalQuantization(GraphHook):
         stopped: Gradients = {}
         for name, mask in self._masks.items():
             gradient = gradients[name]
-            stopped[name] = gradient if gradient is None else tf.where(mask, gradient, tf.zeros_like(gradient))
+            stopped[name] = gradient if gradient is None else zero_unless(tf.convert_to_tensor(mask), gradient)
         return {**gradients, **stopped}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
@@ -153,6 +154,7 @@ class IncrementalQuantization(GraphHook):
         done = tf.convert_to_tensor(self._updates)
         wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
         due = wanted > done  # in the steps of the plan only, or later where such a step was held back
+        context.taps[self._due] = due
         operations = []
         for kernel in self._kernels:
             mask, exponents = self._next(kernel, due, wanted, context)
@@ -187,15 +189,27 @@ class IncrementalQuantization(GraphHook):
             return tf.random.stateless_uniform(latent.shape, context.stateless_seed(salt))
         return tf.abs(tf.cast(latent, tf.float32))
 
+    @property
+    def _due(self) -> str:
+        """Return the name among the taps of whether masks change in the step."""
+        return f"{self.name}/due"
+
     def project(self, context: StepContext) -> None:
         """Give quantized entries the level of the value that they had when the step began.
 
-        For a new one that is the value by which it was chosen; for an old one, its level, which rounds to itself.
+        For a new one that is the value by which it was chosen; for an old one its level, so that nothing is rounded in
+        a step in which masks stay.
         """
-        for kernel in self._kernels:
+        names = [kernel.name for kernel in self._kernels]
+        begun = [context.latent[name] for name in names]
+
+        def rounded() -> list[tf.Tensor]:
+            return [round_to_levels(value, self._exponents[name]) for name, value in zip(names, begun, strict=True)]
+
+        due = context.taps.get(self._due, tf.constant(False))  # masks change only where the hook takes part
+        levels = tf.cond(due, rounded, lambda: [tf.identity(value) for value in begun])
+        for kernel, level in zip(self._kernels, levels, strict=True):
             mask = tf.convert_to_tensor(self._masks[kernel.name])
-            exponents = tf.convert_to_tensor(self._exponents[kernel.name])
-            level = round_to_levels(context.latent[kernel.name], exponents)
             project_with_average(context.network.optimizer, kernel.variable, partial(_level_unless, mask, level))
 
     def measure(self, context: StepContext) -> Tensors:

@@ -20,6 +20,7 @@ from hooks.quantization.kernel_layers import Kernel
 from hooks.quantization.shares import entry_shares
 from trainer.hook import Arrays, GraphHook, Tensors
 from trainer.ops.straight_through import straight_through
+from trainer.ops.zero_unless import zero_unless
 from trainer.step.context import BuildContext, StepContext
 
 
@@ -153,10 +154,10 @@ class Prune(GraphHook):
         return {**weights, **{name: self._masked(weights[name], mask) for name, mask in self._masks.items()}}
 
     def _masked(self, weight: tf.Tensor, mask: tf.Variable) -> tf.Tensor:
-        masked = _zero_unless(tf.convert_to_tensor(mask), weight)
+        masked = zero_unless(tf.convert_to_tensor(mask), weight)
         if not self._splices:
             return masked
-        return _zero_unless(self._trained(mask), straight_through(masked, weight))
+        return zero_unless(self._trained(mask), straight_through(masked, weight))
 
     def _trained(self, mask: tf.Variable) -> tf.Tensor:
         """Return where entries get a gradient and keep their value: what is kept; in splicing all, until the end."""
@@ -179,7 +180,7 @@ class Prune(GraphHook):
     def project(self, context: StepContext) -> None:
         for kernel in self._kernels:
             trained = self._trained(self._masks[kernel.name])
-            project_with_average(context.network.optimizer, kernel.variable, partial(_zero_unless, trained))
+            project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, trained))
 
     def measure(self, context: StepContext) -> Tensors:
         zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
@@ -204,7 +205,3 @@ class Prune(GraphHook):
             "settled_at": self.settled_at(),
             **layer_report(self._network, self._kernels, self._masks),
         }
-
-
-def _zero_unless(trained: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    return tf.where(trained, value, tf.zeros_like(value))

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from hooks.attention.dilated_conv import DilatedConv2D
 from hooks.attention.options import BranchOptions
 from trainer.errors import UserError
 
@@ -23,10 +24,9 @@ def make_branch(options: BranchOptions, *, temperature: float, name: str) -> ker
         name: that the names begin with, so that a pattern on the network's own layers matches none of them.
     """
     layers: list[keras.layers.Layer] = [
-        keras.layers.Conv2D(
+        DilatedConv2D(
             filters,
             options.kernel_size,
-            padding="same",
             dilation_rate=dilation,
             activation=options.activation,
             name=f"{name}_conv_{number}",

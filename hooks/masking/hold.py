@@ -9,6 +9,7 @@ import tensorflow as tf
 from hooks.masking.targets import Target
 from hooks.optimizer import AVERAGE
 from trainer.network import Network
+from trainer.ops.zero_unless import zero_unless
 
 Masks = Mapping[str, tf.Tensor]
 
@@ -62,7 +63,7 @@ def clear_slots(network: Network, targets: Sequence[Target], masks: Masks, *, wh
 
     def clear() -> tf.Tensor:
         for slot, mask in slots:
-            slot.assign(tf.where(mask, slot, tf.zeros_like(slot)))
+            slot.assign(zero_unless(mask, slot))
         return tf.constant(True)
 
     if slots:

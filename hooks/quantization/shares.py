@@ -20,11 +20,12 @@ def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor
     Returns:
         float32 scalars in [0, 1]; none when there are no kernels.
     """
-    counts = [tf.math.count_nonzero(flag) for flag in flags]
+    # As float32, which a GPU adds up, too; counts are exact up to 2^24, and as good as the shares are beyond.
+    counts = [tf.reduce_sum(tf.cast(flag, tf.float32)) for flag in flags]
     groups = {name: list(zip(kernels, counts, strict=True))} if kernels else {}
     for kernel, count in zip(kernels, counts, strict=True):
         groups.setdefault(f"{name}/{kernel.layer}", []).append((kernel, count))
     return {
-        key: tf.cast(tf.add_n([count for _, count in group]), tf.float32) / sum(kernel.size for kernel, _ in group)
+        key: tf.add_n([count for _, count in group]) / sum(kernel.size for kernel, _ in group)
         for key, group in groups.items()
     }

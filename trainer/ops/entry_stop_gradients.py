@@ -32,8 +32,6 @@ def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def stop(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            if mask.dtype == tf.bool:
-                return tf.where(mask, upstream, tf.zeros_like(upstream))
             return tf.math.multiply_no_nan(upstream, tf.cast(mask, upstream.dtype))
 
         return tf.identity(value), gradient

@@ -59,6 +59,25 @@ def test_many_ties_are_broken_alike_with_and_without_xla(xla: bool):
     np.testing.assert_array_equal(function(tf.constant(scores), tf.constant(1234)), kept_by_hand(scores, 1234))
 
 
+@given(
+    scores=st.lists(st.floats(width=32, allow_nan=False, allow_subnormal=False), min_size=1, max_size=60),
+    share=st.floats(0.0, 1.0),
+)
+def test_scores_of_any_sign_and_size_are_ordered_and_zeros_are_equal(scores, share):
+    scores = np.array(scores, np.float32)
+    count = round(share * len(scores))
+    np.testing.assert_array_equal(keep_largest(tf.constant(scores), count), kept_by_hand(scores, count))
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_count_is_exact_also_with_nan_which_counts_as_largest(xla: bool):
+    scores = tf.constant([1.0, np.nan, np.inf, -1.0, np.nan, 0.0])
+    function = tf.function(keep_largest, autograph=False, jit_compile=xla)
+    kept = [function(scores, tf.constant(count)).numpy() for count in range(7)]
+    assert [mask.sum() for mask in kept] == list(range(7))
+    assert np.flatnonzero(kept[3]).tolist() == [1, 2, 4]
+
+
 def test_of_nothing_but_zeros_the_first_stay():
     assert keep_largest(tf.zeros([6]), 2).numpy().tolist() == [True, True, False, False, False, False]
 
