@@ -8,6 +8,7 @@ through all of them, so that what else the machine does meets all alike. A conte
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -16,7 +17,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
@@ -41,6 +41,8 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
   seconds       how long a contender works in one turn
   batch_size    examples a batch; without it, as the case has it
   threads       of each framework; null for as many as there are cores
+  peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; without it,
+                as published for the GPU, or else as measured
   out           file for the figures as JSON
   chart         file for the figures as a bar chart, such as training.png
 """
@@ -60,6 +62,7 @@ class Options:
         seconds: of a turn, above 0.
         batch_size: examples a batch, at least 1; None for what the case has.
         threads: of each framework, or None.
+        peak: 10^12 floating-point operations a second, above 0; None for what is published or measured.
         out: file for the figures; empty for none.
         chart: PNG file for a bar chart; empty for none.
     """
@@ -73,6 +76,7 @@ class Options:
     seconds: float = 1.0
     batch_size: int | None = None
     threads: int | None = None
+    peak: float | None = None
     out: str = ""
     chart: str = ""
 
@@ -96,9 +100,11 @@ def parse(arguments: Sequence[str]) -> Options:
         optional = name != "repeats" and value is None
         if not (is_whole_number(value) and value >= 1) and not optional:
             raise UserError(f"Invalid {name}: {value!r}. Expected a whole number of at least 1.")
-    seconds: Any = options.seconds  # the command line may hold anything
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-        raise UserError(f"Invalid seconds: {seconds!r}. Expected a number above 0.")
+    for name in ("seconds", "peak"):
+        value = getattr(options, name)
+        optional = name == "peak" and value is None
+        if not optional and (not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf):
+            raise UserError(f"Invalid {name}: {value!r}. Expected a number above 0.")
     for name in ("out", "chart"):
         value = getattr(options, name)
         if value and not Path(value).expanduser().resolve().parent.is_dir():
@@ -215,7 +221,8 @@ def _command(options: Options) -> None:
         for reason in dict.fromkeys(missing.values()):
             names = ", ".join(f"'{name}'" for name, why in missing.items() if why == reason)
             _tell(f"{case}: left out {names}: {reason}")
-    peak, origin = find_peak(results, versions.get("accelerators", ""))
+    given = None if options.peak is None else 1e12 * options.peak
+    peak, origin = find_peak(results, versions.get("accelerators", ""), given)
     rows = as_rows(results, peak)
     report = {"options": asdict(options), "versions": versions, "left_out": left_out, "peak": peak, "results": rows}
     if options.out:

@@ -2,7 +2,8 @@
 
 The file holds the weights that the run's evaluation uses: exact zeros where they were pruned, powers of two where they
 were quantized, -1 and +1 where they were rounded to a sign. It has no hook and no layer that is not part of Keras, so
-`keras.saving.load_model` reads it where this project is not installed.
+`keras.saving.load_model` reads it where this project is not installed, and it computes in float32, also where the run
+had trainer.precision=float16 or bfloat16.
 """
 
 from __future__ import annotations

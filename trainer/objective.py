@@ -47,6 +47,17 @@ class ForwardFunction(Protocol):
             int32 tensor of shape [2].
         """
 
+    def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return gradients that the loss is made of, such as the slope that a penalty holds: float32, one a source.
+
+        They can be differentiated again, as those of `tf.gradients`. In the training of networks that compute in
+        float16 they are kept from vanishing; a step in which they overflow is left out, see `LossScale`.
+
+        Args:
+            value: scalar, finite where nothing is wrong with the networks.
+            sources: tensors that it depends on; the gradient of one that it does not depend on is None.
+        """
+
 
 Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
 """Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""

@@ -151,7 +151,7 @@ class Discriminate(Objective):
         }
         if self.penalty is not None:
             seed = forward.stateless_seed("between")
-            slopes = self.penalty(lambda points: game.scores(forward, points), real, fake, seed)
+            slopes = self.penalty(lambda points: game.scores(forward, points), real, fake, seed, forward.gradients)
             losses["gradient_penalty"] = count * _mean(slopes, weights)
         metrics = {"real_score": _mean(real_scores, weights), "fake_score": tf.reduce_mean(fake_scores)}
         return ObjectiveOutput(losses, metrics)

@@ -12,9 +12,10 @@ from recipes.optimizers.fused_update import FusedUpdate, kernel_rounds_well
 class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
     """Do what `keras.optimizers.RMSprop` does: its arguments, its variables, its formulas; a kernel with momentum.
 
-    Without momentum, the update is Keras' own: the kernel would want a slot that Keras does not have. So it is with
-    `centered`, where the difference of two averages, ever so little apart, turns rounding into steps; and with a rho
-    above 0.999.
+    Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. A scratch variable
+    in its place would halve the time of the update, but be a second copy of the weights in memory, and a state that no
+    checkpoint holds. The update is Keras' own as well with `centered`, where the difference of two averages, ever so
+    little apart, turns rounding into steps; and with a rho above 0.999.
     """
 
     def has_kernel(self) -> bool:

@@ -99,13 +99,16 @@ def _row(
     }
 
 
-def find_peak(results: Sequence[Result], accelerator: str = "") -> tuple[float | None, str]:
+def find_peak(results: Sequence[Result], accelerator: str = "", given: float | None = None) -> tuple[float | None, str]:
     """Return the floating-point operations a second that the machine reaches at most, and where that comes from.
 
     Args:
         results: of contenders, some of which measured it.
         accelerator: name of the GPU; empty or "none" without one.
+        given: by the user; None for what is known or measured.
     """
+    if given is not None:
+        return given, "as given"
     words = re.split(r"\W|_", accelerator)
     for name, published in PUBLISHED.items():
         if all(part in words for part in name.split()):

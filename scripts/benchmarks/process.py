@@ -16,13 +16,15 @@ from typing import Any, cast
 from scripts.benchmarks.contender import Contender, Settings
 from trainer.errors import UserError
 
+INCOMPLETE = "incomplete"
+"""File in a virtual environment that `environments.sh` has not finished."""
 WORKER = Path(__file__).resolve().parent / "worker.py"
 VARIABLES = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 """Of the environment: contenders share a GPU."""
 
 
 def interpreter(contender: Contender, environments: str) -> Path | None:
-    """Return the Python that a contender runs with; None where its virtual environment is missing.
+    """Return the Python that a contender runs with; None where its virtual environment is missing or half-made.
 
     Args:
         contender: which.
@@ -33,6 +35,8 @@ def interpreter(contender: Contender, environments: str) -> Path | None:
     if not environments:
         return None
     folder = Path(environments).expanduser() / contender.environment
+    if (folder / INCOMPLETE).exists():
+        return None
     found = [each for each in (folder / "bin" / "python", folder / "Scripts" / "python.exe") if each.is_file()]
     return found[0] if found else None
 

@@ -47,6 +47,10 @@ class PlainForward:
         digest = hashlib.sha256(salt.encode()).digest()
         return tf.constant([int.from_bytes(digest[:3]), int.from_bytes(digest[3:6])])
 
+    def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return gradients without a scale."""
+        return tf.gradients(value, list(sources))
+
 
 def assign_slices(stacked: keras.Model, separate: Sequence[keras.Model]) -> None:
     """Give each separate network the weights of its place in a stacked one.

@@ -14,6 +14,7 @@ import numpy as np
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.run.finished import FinishedRun
+from trainer.run.full_precision import in_full_precision, is_mixed, with_values
 from trainer.run.shipped import shipped_weights
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
@@ -23,6 +24,8 @@ TOLERANCE = 1e-3  # of metrics; another order of additions may change a predicti
 
 def save_plain_model(run: FinishedRun, network: str, path: Path) -> None:
     """Write the finished model of a network to a file that loads where nothing but Keras is.
+
+    It computes in float32, whatever `trainer.precision` was: all variables are float32 already.
 
     Args:
         run: restored; it is left as it was.
@@ -38,7 +41,7 @@ def save_plain_model(run: FinishedRun, network: str, path: Path) -> None:
     check_plain(model)
     with assigned(trainer.networks[network], weights):
         try:
-            model.save(path)
+            in_full_precision(model).save(path)
         except OSError as error:
             reason = error.strerror or str(error)
             raise UserError(f"{path} cannot be written: {reason}. Expected a place that can.") from error
@@ -117,29 +120,39 @@ def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[No
 
 
 def compare(run: FinishedRun, network: str, model: keras.Model) -> dict[str, float]:
-    """Return the metrics of a plain model on the test split, once it is certain that they are the run's own.
+    """Return the metrics of a plain model on the test split, once it is certain that it is the run's own.
+
+    Where the run computes in half precision, the model is compared in that, and its metrics are those in float32: what
+    they differ by is rounding alone.
 
     Args:
         run: restored.
         network: name of the network for which the model stands.
-        model: plain.
+        model: plain, as `save_plain_model` wrote it.
 
     Raises:
         UserError: they differ, so a hook changes what evaluation sees in a way that a plain model cannot hold.
     """
-    parts, trainer = run.parts, run.parts.trainer
-    networks = [
-        replace(each, model=model, taps={}, tapped=None) if name == network else each
-        for name, each in trainer.networks.items()
-    ]
-    hooks = [hook for hook in trainer.hooks if hook.network != network]
-    expected = parts.test.run(run.step)
-    found = parts.test.of(Trainer(networks, trainer.objectives, hooks, seed=trainer.seed)).run(run.step)
-    metrics = {name: value for name, value in found.items() if "metric/" in name}
+    expected = run.parts.test.run(run.step)
+    stripped = strip_model(run.parts.trainer, network)
+    own = with_values(stripped, model) if is_mixed(stripped) else model
+    metrics = _metrics(run, network, own)
     for name, value in metrics.items():
         if not np.isclose(value, expected[name], rtol=TOLERANCE, atol=TOLERANCE):
             raise UserError(
                 f"The plain model has {name}={value:.6g} on the test split, but the run has {expected[name]:.6g}: a "
                 "hook changes what evaluation sees in a way that no plain model can hold. Expected a run without it."
             )
-    return metrics
+    return metrics if own is model else _metrics(run, network, model)
+
+
+def _metrics(run: FinishedRun, network: str, model: keras.Model) -> dict[str, float]:
+    """Return the metrics of a run on the test split with a model in the place of a network and its hooks."""
+    parts, trainer = run.parts, run.parts.trainer
+    networks = [
+        replace(each, model=model, taps={}, tapped=None) if name == network else each
+        for name, each in trainer.networks.items()
+    ]
+    hooks = [hook for hook in trainer.hooks if hook.network != network]
+    found = parts.test.of(Trainer(networks, trainer.objectives, hooks, seed=trainer.seed)).run(run.step)
+    return {name: value for name, value in found.items() if "metric/" in name}

@@ -61,6 +61,7 @@ def accumulate(
         context.outputs, context.taps = kept.get("outputs"), kept["taps"][name]
         each.changed |= state[name].keys()
         each.called = name in step.called
+    forward.overflows += [count > 0.0 for count in sums["overflows"]]
     return Computed(sums["losses"], sums["metrics"], {}), step.reached, sums["gradients"]
 
 
@@ -131,6 +132,7 @@ class _MicroStep:
         outputs = next(iter(contexts.values())).outputs
         if outputs is not None:
             kept["outputs"] = outputs
+        sums["overflows"] = [tf.cast(each, tf.float32) for each in forward.overflows]
         sums["gradients"] = self._gradients(sums["losses"]["total"])
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
 
@@ -139,7 +141,8 @@ class _MicroStep:
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
             passes[name] = NetworkPass(context, each.hooks, {key: state[name, key] for key in each.state})
-        return Forward(passes, self._forward.training, replace(self._forward.draws, micro_batch=index))
+        draws = replace(self._forward.draws, micro_batch=index)
+        return Forward(passes, self._forward.training, draws, self._forward.scale)
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.

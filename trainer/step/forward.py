@@ -121,11 +121,15 @@ class Forward:
         passes: the networks' reads, by network name.
         training: whether layers run in training mode.
         draws: give the seeds of the objective's own draws.
+        scale: float32 scalar, of gradients inside of a loss, see `LossScale.inner`; None for 1.
+        overflows: bool scalars, whether gradients inside of the loss overflowed for the scale.
     """
 
     passes: dict[str, NetworkPass]
     training: bool
     draws: Draws
+    scale: tf.Tensor | None = None
+    overflows: list[tf.Tensor] = field(default_factory=list)
 
     def __call__(self, name: str, inputs: Any) -> Any:
         """Return the outputs of the network `name` for `inputs`.
@@ -164,6 +168,24 @@ class Forward:
             salt: what the draw is for.
         """
         return self.draws.stateless_seed(salt)
+
+    def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return gradients that the loss is made of, float32; see `ForwardFunction.gradients`.
+
+        Args:
+            value: scalar.
+            sources: what it depends on.
+        """
+        value = tf.cast(value, tf.float32)
+        found = tf.gradients(value, list(sources), grad_ys=self.scale)
+        found = [None if each is None else tf.cast(each, tf.float32) for each in found]
+        if self.scale is None:
+            return found
+        finite = [tf.reduce_all(tf.math.is_finite(each)) for each in found if each is not None]
+        if finite:
+            lost = tf.logical_not(tf.reduce_all(tf.stack(finite)))
+            self.overflows.append(tf.logical_and(tf.math.is_finite(value), lost))
+        return [None if each is None else each / self.scale for each in found]
 
     @staticmethod
     def _values(network: Network, variables: list[keras.Variable], values: dict[str, tf.Tensor]) -> list[tf.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import keras
 import tensorflow as tf
@@ -14,6 +14,7 @@ from trainer.network import Network
 INITIAL, FLOOR, CEILING = 2.0**15, 1.0, 2.0**60
 """Powers of two: scaling by them is exact. Nothing overflows at the ceiling where all gradients are 0."""
 GROWTH_STEPS = 2000
+MANTISSA_BITS, BIAS = 23, 127  # of float32: what stands below its exponent, and what is added to that
 
 
 class LossScale:
@@ -51,17 +52,29 @@ class LossScale:
             for name, value in gradients.items()
         }
 
-    def overflow(self, loss: tf.Tensor, gradients: Iterable[Gradients]) -> tf.Tensor:
+    def inner(self) -> tf.Tensor:
+        """Return the scale of gradients inside of a loss, such as those of a penalty: a float32 scalar, a power of two.
+
+        It is the root of the scale, rounded down. Such a gradient is differentiated again. What comes back to it is
+        scale / inner times the gradient by it, so that the whole scale would bring nothing but move the underflow from
+        its way forth to its way back. The root leaves room for both.
+        """
+        exponent = tf.bitwise.right_shift(tf.bitcast(self.value, tf.int32), MANTISSA_BITS) - BIAS
+        return tf.bitcast(tf.bitwise.left_shift(exponent // 2 + BIAS, MANTISSA_BITS), tf.float32)
+
+    def overflow(self, loss: tf.Tensor, gradients: Iterable[Gradients], inner: Sequence[tf.Tensor] = ()) -> tf.Tensor:
         """Return whether gradients overflowed for the scale: bool scalar.
 
         Args:
             loss: float32 scalar.
             gradients: of each network, by variable name.
+            inner: bool scalars, whether gradients inside of the loss overflowed; the loss is not finite then, either.
         """
         present = [value for each in gradients for value in each.values() if value is not None]
         finite = [tf.reduce_all(tf.math.is_finite(value)) for value in present]
         lost = tf.logical_not(tf.reduce_all(tf.stack(finite))) if finite else tf.constant(False)
-        return tf.logical_and(lost, tf.logical_and(tf.math.is_finite(loss), self.value > FLOOR))
+        lost = tf.logical_and(lost, tf.math.is_finite(loss))
+        return tf.logical_and(tf.reduce_any(tf.stack([lost, *inner])), self.value > FLOOR)
 
     def update(self, overflow: tf.Tensor, written: tf.Tensor) -> None:
         """Lower or raise the scale at the end of a step.

@@ -180,7 +180,8 @@ class Trainer:
         for name, network in self.networks.items():
             context = self._context(name, step, batch, objective=objective, training=training, update=update)
             passes[name] = read_network(network, self.hooks, context, keeps_state=name in changes)
-        return Forward(passes, training, Draws(self.seed, step, objective, update, training))
+        scale = self.loss_scale.inner() if training and self.loss_scale is not None else None
+        return Forward(passes, training, Draws(self.seed, step, objective, update, training), scale)
 
     def _context(
         self, network: str, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0
@@ -309,7 +310,7 @@ class Trainer:
             gradients = self.compute_gradients(reached, changed, upstream)
         overflow = None
         if self.loss_scale is not None:
-            overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values())
+            overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
         contexts = {name: each.context for name, each in changed.items()}
         self._transform_gradients(gradients, contexts)
         self._transform_state(contexts)

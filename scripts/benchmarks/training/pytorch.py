@@ -41,6 +41,8 @@ def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # in TF32 where the GPU can, as TensorFlow does by itself
     images, labels = (torch.from_numpy(each).to(device) for each in examples(settings, case.images))
     torch.manual_seed(0)
     model = network(case).to(device, memory_format=torch.channels_last).train()

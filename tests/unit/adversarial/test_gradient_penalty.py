@@ -43,14 +43,14 @@ def slopes_by_differences(scores, points, step=1e-2):
 
 def test_r1_is_half_the_squared_slope_at_the_real_examples(scores):
     real = draw((NETWORKS, BATCH, 2))
-    found = traced(lambda points: r1_penalty(scores, points), real)
+    found = traced(lambda points: r1_penalty(scores, points, tf.gradients), real)
     assert found.shape == (NETWORKS, BATCH)
     np.testing.assert_allclose(found, 0.5 * slopes_by_differences(scores, real) ** 2, rtol=2e-3, atol=1e-5)
 
 
 def test_the_two_sided_penalty_is_between_real_and_generated_examples(scores):
     real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH, 2), 1)
-    found = traced(lambda a, b: two_sided_penalty(scores, a, b, tf.constant(SEED)), real, fake)
+    found = traced(lambda a, b: two_sided_penalty(scores, a, b, tf.constant(SEED), tf.gradients), real, fake)
     share = tf.random.stateless_uniform([NETWORKS, BATCH, 1], SEED).numpy()
     points = share * real + (1 - share) * fake
     np.testing.assert_allclose(found, (slopes_by_differences(scores, points) - 1) ** 2, rtol=5e-3, atol=1e-4)
@@ -62,9 +62,9 @@ def test_a_linear_score_of_slope_one_is_not_penalised():
         return points[..., 0] * 0.6 + points[..., 1] * 0.8
 
     real, fake = draw((1, BATCH, 2)), draw((1, BATCH, 2), 1)
-    penalty = traced(lambda a, b: two_sided_penalty(linear, a, b, tf.constant(SEED)), real, fake)
+    penalty = traced(lambda a, b: two_sided_penalty(linear, a, b, tf.constant(SEED), tf.gradients), real, fake)
     np.testing.assert_allclose(penalty, 0.0, atol=1e-6)
-    np.testing.assert_allclose(traced(lambda a: r1_penalty(linear, a), real), 0.5, rtol=1e-5)
+    np.testing.assert_allclose(traced(lambda a: r1_penalty(linear, a, tf.gradients), real), 0.5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +74,7 @@ def test_the_gradient_of_the_penalty_is_a_second_derivative(scores, kind):
     kernel = scores.model.trainable_variables[0]
 
     def total(a, b):
-        return tf.reduce_sum(penalty(scores, a, b, tf.constant(SEED)))
+        return tf.reduce_sum(penalty(scores, a, b, tf.constant(SEED), tf.gradients))
 
     gradient = traced(lambda a, b: tf.gradients(total(a, b), [kernel.value])[0], real, fake)
     start, moved = kernel.numpy(), draw(kernel.shape, 2)
@@ -92,7 +92,7 @@ def test_an_example_without_slope_gives_no_nan():
         return tf.reshape(model(tf.reshape(points, [-1, 2])), tf.shape(points)[:2])
 
     def gradient(a, b):
-        penalty = tf.reduce_sum(two_sided_penalty(flat, a, b, tf.constant(SEED)))
+        penalty = tf.reduce_sum(two_sided_penalty(flat, a, b, tf.constant(SEED), tf.gradients))
         return tf.gradients(penalty, [model.trainable_variables[0].value])[0]
 
     assert np.isfinite(traced(gradient, draw((1, BATCH, 2)), draw((1, BATCH, 2), 1))).all()
@@ -101,13 +101,25 @@ def test_an_example_without_slope_gives_no_nan():
 def test_the_weight_scales_and_more_generated_examples_than_real_ones_are_cut(scores):
     real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH + 3, 2), 1)
     seed = tf.constant(SEED)
-    found = traced(lambda a, b: Penalty("two_sided", 2.5)(scores, a, b, seed), real, fake)
-    alone = traced(lambda a, b: two_sided_penalty(scores, a, b, seed), real, fake[:, :BATCH])
+    found = traced(lambda a, b: Penalty("two_sided", 2.5)(scores, a, b, seed, tf.gradients), real, fake)
+    alone = traced(lambda a, b: two_sided_penalty(scores, a, b, seed, tf.gradients), real, fake[:, :BATCH])
     np.testing.assert_allclose(found, 2.5 * alone, rtol=1e-5)
 
 
 def test_no_gradient_flows_through_the_examples_themselves(scores):
     def gradient(a):
-        return tf.gradients(r1_penalty(scores, a * 1.0), [a])[0] is None
+        return tf.gradients(r1_penalty(scores, a * 1.0, tf.gradients), [a])[0] is None
 
     assert tf.function(gradient, autograph=False)(tf.constant(draw((NETWORKS, BATCH, 2))))
+
+
+def test_generated_examples_in_half_precision_meet_real_ones_in_float32(scores):
+    real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH, 2), 1)
+
+    def penalty(dtype):
+        made = tf.constant(fake, tf.float16)
+        return traced(
+            lambda a: two_sided_penalty(scores, a, tf.cast(made, dtype), tf.constant(SEED), tf.gradients), real
+        )
+
+    np.testing.assert_array_equal(penalty(tf.float16), penalty(tf.float32))

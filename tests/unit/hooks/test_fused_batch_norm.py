@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hooks.fused_batch_norm import FusedBatchNorm
 from hooks.gradients.op_types import override_ops
+from hooks.normalization.fused_layers import why_call_stays
 from tests.support.toy import BATCH, ToyObjective, build_context, toy_batch, toy_loop, toy_model, toy_network, values_of
 from tests.support.two_networks import NAMES, fresh, traced_loop
 from trainer.errors import UserError
@@ -219,6 +220,18 @@ def test_small_inputs_are_left_to_keras_sooner_in_evaluation(min_entries: int, t
     for phase, reason, needed in (("training", training, 49), ("evaluation", evaluation, 98)):
         left = {"norm": reason.format(needed)} if reason else {}
         assert hook.summary()[phase] == {"fused": [] if reason else ["norm"], "left_to_keras": left}
+
+
+@pytest.mark.parametrize(
+    ("channels", "min_entries", "reason"),
+    [(64, 32, ""), (64, 33, "64 entries, below 66"), (65, 1, ""), (65, 2, "65 entries, below 100")],
+)
+def test_wide_layers_are_left_to_keras_longer_in_evaluation(channels: int, min_entries: int, reason: str):
+    layer = LAYER(name="norm")
+    layer.build((None, channels))
+    inputs = tf.zeros([1, channels])
+    assert why_call_stays(layer, inputs, None, by_batch=False, min_entries=min_entries) == (reason or None)
+    assert why_call_stays(layer, inputs, None, by_batch=True, min_entries=channels) is None
 
 
 def traced_types(function: Callable, *specs: tf.TensorSpec, jit: bool = False) -> Counter[str]:

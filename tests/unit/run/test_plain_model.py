@@ -15,6 +15,7 @@ from trainer.errors import UserError
 from trainer.hook import Tensors
 from trainer.run.finished import FinishedRun
 from trainer.run.plain_model import assigned, check_plain, compare, save_plain_model, strip_model
+from trainer.run.precision import computing_in
 from trainer.step.context import StepContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
@@ -137,6 +138,22 @@ def test_the_file_holds_what_evaluation_uses_and_the_run_is_left_as_it_was(tmp_p
     for name, variable in network.variables.items():
         np.testing.assert_array_equal(variable.numpy(), before[name])
     assert compare(run, "model", loaded) == {"metric/accuracy": run.parts.test.run(7)["metric/accuracy"]}
+
+
+def test_a_run_in_half_precision_ships_a_model_in_float32_that_is_compared_in_its_own(tmp_path: Path):
+    with computing_in("bfloat16"):
+        run = finished()
+    path = tmp_path / "a.keras"
+    save_plain_model(run, "model", path)
+    loaded = keras.saving.load_model(path)
+    own = run.parts.trainer.networks["model"].model
+    assert {layer.compute_dtype for layer in own.layers} == {"bfloat16"}
+    assert {layer.compute_dtype for layer in loaded.layers} == {"float32"}
+    metrics = compare(run, "model", loaded)
+    assert metrics["metric/accuracy"] == pytest.approx(run.parts.test.run(7)["metric/accuracy"], abs=0.05)
+    loaded.get_layer("logits").kernel.assign(-loaded.get_layer("logits").kernel)
+    with pytest.raises(UserError, match="a hook changes what evaluation sees"):
+        compare(run, "model", loaded)
 
 
 def test_hooks_take_out_what_they_put_in_the_other_way_round():

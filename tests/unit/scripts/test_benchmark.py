@@ -31,6 +31,9 @@ ROOT = Path(__file__).resolve().parents[3]
         (["what=input", "threads=no"], "Invalid threads: False."),
         (["what=input", "seconds=-1"], "Invalid seconds: -1. Expected a number above 0."),
         (["what=input", "seconds=x"], "Invalid seconds: 'x'."),
+        (["what=input", "peak=0"], "Invalid peak: 0. Expected a number above 0."),
+        (["what=input", "peak=.inf"], "Invalid peak: inf."),
+        (["what=input", "peak=many"], "Invalid peak: 'many'."),
         (["what=input", "out=missing/x.json"], "out=missing/x.json lies in no directory that exists."),
         (["what=input", "chart=missing/x.png"], "chart=missing/x.png lies in no directory that exists."),
         (["what=input", "chart=x.pdf"], "chart=x.pdf received. Expected a file that ends with .png."),
@@ -51,6 +54,7 @@ def test_options_are_taken() -> None:
     options = parse(["what=input", "data=a=b.npz", "repeats=3", "seconds=0.5", "threads=1", "batch_size=5"])
     assert options == Options("input", data="a=b.npz", repeats=3, seconds=0.5, threads=1, batch_size=5)
     assert parse(["what=input"]) == Options("input")
+    assert parse(["what=training", "peak=19.5"]).peak == 19.5
 
 
 def test_every_case_has_a_baseline_and_every_contender_a_key_of_its_own() -> None:

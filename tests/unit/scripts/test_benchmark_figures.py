@@ -74,6 +74,7 @@ def test_the_peak_is_the_published_one_or_the_highest_that_was_measured(accelera
     measured = [result("limit", [1.0], facts={"peak": peak}) for peak in (2.0, 3.0)]
     assert find_peak(measured, accelerator) == expected
     assert find_peak([result("ours", [1.0])], "none") == (None, "")
+    assert find_peak(measured, accelerator, 5.0) == (5.0, "as given")
 
 
 def test_the_table_shows_what_is_known_and_marks_what_the_others_are_compared_with(capsys, monkeypatch) -> None:

@@ -138,6 +138,113 @@ def test_hooks_see_the_true_gradients_where_float16_has_no_number_for_them(accum
     np.testing.assert_allclose(found, true, atol=2e-2 * np.abs(true).max())
 
 
+class Slope(ToyObjective):
+    """Hold the slope of the summed logits with respect to the inputs at 1, times a factor of the batch."""
+
+    def compute(self, forward, batch):
+        inputs = tf.stop_gradient(batch["inputs"])
+        logits = tf.cast(forward(self.network, inputs), tf.float32)
+        (gradient,) = forward.gradients(tf.reduce_sum(logits) * batch["factor"][0], [inputs])
+        assert gradient.dtype == tf.float32
+        slope = tf.sqrt(tf.reduce_sum(tf.square(gradient), axis=1) + 1e-20)
+        losses = {"slope": tf.square(slope - 1.0), "nothing": 0.0 * tf.reduce_sum(logits, axis=1)}  # biases count, too
+        return ObjectiveOutput(losses, outputs=logits)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_gradients_inside_of_a_loss_do_not_vanish_either(accumulation_steps: int) -> None:
+    found = {}
+    for precision, scale, steps in (("float32", None, 1), ("float16", None, 1), ("float16", LossScale(), 2)):
+        network = plain_network(precision)
+        kernels = [variable for name, variable in network.trainable_variables.items() if name.endswith("kernel")]
+        for kernel in kernels:
+            kernel.assign(kernel * 3e-4)  # the slope is near 1e-7
+        trainer = Trainer(
+            [network],
+            [Slope()],
+            [Seen()],
+            seed=0,
+            accumulation_steps=accumulation_steps if steps > 1 else 1,
+            loss_scale=scale,
+        )
+        loop = ChunkLoop(trainer, batches_with({}), xla=False)
+        assert loop.run(0, 1) == (1, [])
+        seen = loop.accumulators.read()
+        found[precision, scale is None] = np.array([v for name, v in seen.items() if "hidden/kernel" in name])
+    true = found["float32", True]
+    size = np.linalg.norm(true)
+    assert np.linalg.norm(found["float16", True] - true) > 0.2 * size  # the trap
+    np.testing.assert_allclose(found["float16", False], true, atol=5e-2 * np.abs(true).max())
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_an_overflow_inside_of_a_loss_is_one_like_any_other(accumulation_steps: int) -> None:
+    scale = LossScale()
+    batch = batches_with({1: OVERFLOW}, default=1e-3)
+    network, hooks = plain_network("float16"), [guard()]
+    loop = half_loop(
+        hooks, batch=batch, network=network, scale=scale, objectives=[Slope()], accumulation_steps=accumulation_steps
+    )
+    assert loop.run(0, 1) == (1, [])
+    before = all_values(loop)
+    assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, but for no fault of the network
+    after = all_values(loop)
+    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert (float(scale.value), int(scale.overflow_steps)) == (INITIAL / 2, 1)
+    assert loop.run(2, 1) == (3, [])
+    assert all_values(loop)["optimizer/model/iteration"] == 2
+
+
+def test_where_no_lower_scale_mends_an_overflow_inside_of_a_loss_the_run_stops() -> None:
+    scale = LossScale()
+    scale.value.assign(2.0)
+    loop = half_loop(
+        [guard()],
+        batch=batches_with({}, OVERFLOW),
+        network=plain_network("float16"),
+        scale=scale,
+        objectives=[Slope()],
+    )
+    step, vetoes = loop.run(0, 5)
+    assert (step, float(scale.value)) == (1, FLOOR)
+    assert "loss/total" in vetoes
+
+
+@pytest.mark.parametrize(("value", "inner"), [(1.0, 1.0), (2.0, 1.0), (2.0**15, 2.0**7), (CEILING, 2.0**30)])
+def test_the_scale_inside_of_a_loss_is_the_root_as_a_power_of_two(value: float, inner: float) -> None:
+    scale = LossScale()
+    scale.value.assign(value)
+    assert float(scale.inner()) == inner
+
+
+def test_an_evaluation_differentiates_nothing_twice_and_needs_no_scale() -> None:
+    trainer = half_loop().trainer
+    scales = {}
+
+    def trace():
+        for training in (True, False):
+            scales[training] = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=training).scale
+        return scales[True]
+
+    assert float(tf.function(trace, autograph=False)()) == 2.0**7
+    assert scales[False] is None
+
+
+def test_a_source_that_does_not_count_has_no_gradient() -> None:
+    trainer = half_loop().trainer
+
+    def trace():
+        forward = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=True)
+        used, unused = tf.constant([2.0], tf.float16), tf.constant([3.0])
+        gradient, none = forward.gradients(tf.reduce_sum(tf.square(used)), [used, unused])
+        assert none is None
+        return gradient
+
+    gradient = tf.function(trace, autograph=False)()
+    assert gradient.dtype == tf.float32
+    assert float(gradient[0]) == 4.0
+
+
 @pytest.mark.parametrize("settings", [{}, {"xla": True}, {"accumulation_steps": 2}], ids=["plain", "xla", "micro"])
 def test_an_overflow_changes_no_bit_but_halves_the_scale_and_the_loop_goes_on(settings: dict) -> None:
     scale = LossScale()
