@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -171,6 +172,9 @@ class BernoulliAttention(GraphHook):
     def build(self, context: BuildContext) -> None:
         if self.supervision and self.supervision.epochs is not None:
             self._supervised_steps = epoch_start(self.supervision.epochs, context.steps_per_epoch)
+
+    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        return nullcontext() if self.mode == "none" else self._gate.drawing_for(context.replica)
 
     def state(self) -> dict[str, tf.Variable]:
         return {}

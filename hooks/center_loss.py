@@ -174,9 +174,13 @@ class CenterLoss(GraphHook):
         known, _ = known_labels(self._examples(context)[1], classes)
         return {f"{self.key}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}
 
-    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+    def batch_sums(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
         sums, counts = center_sums(self._built, features, labels, example_weights(context.batch))
+        return {"sums": sums, "counts": counts}
+
+    def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
+        sums, counts = (context.sums[f"{self.name}/{each}"] for each in ("sums", "counts"))
         every_class = tf.range(self._built.shape[0])
         return [self._built.scatter_sub(tf.IndexedSlices(self.alpha * center_change(sums, counts), every_class))]
 

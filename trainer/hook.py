@@ -233,6 +233,15 @@ class GraphHook(Hook):
         """Return the gradients that the optimizer gets, under the same names."""
         return gradients
 
+    def batch_sums(self, context: StepContext) -> Tensors:
+        """Return sums over the examples of the batch that `update_ops` needs, by name: float, of fixed shapes.
+
+        Where replicas share the batch, each sees a part of it: what comes from examples must be added up before it
+        changes state, or the replicas drift apart. Later stages find the sums over the whole batch in `context.sums`,
+        as "<hook>/<name>". What comes from weights and gradients alone is the same on every replica.
+        """
+        return {}
+
     def veto(self, context: StepContext) -> Tensors:
         """Return named bool scalars; when one is True, nothing of this step is written and the loop stops.
 

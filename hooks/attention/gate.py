@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from trainer.ops.bernoulli_through import bernoulli_gate
+from trainer.ops.bernoulli_through import bernoulli_gate, uniform_numbers
+from trainer.replicas.replica import Replica
+from trainer.replicas.seeds import common_seed
 
 MODES = ("bernoulli", "product")
 EVAL_MODES = ("expectation", "sample", "threshold")
@@ -44,17 +48,37 @@ class BernoulliGate(keras.layers.Layer):
         self.mode = mode
         self.eval_mode = eval_mode
         self.seed = seed
+        self._replica = Replica()
         if mode == "bernoulli":
             self.seed_generator = keras.random.SeedGenerator(seed)
 
     def call(self, inputs: list[tf.Tensor], training: bool = False) -> list[tf.Tensor]:
         features, attention = inputs
         if self.mode == "bernoulli" and (training or self.eval_mode == "sample"):
-            return list(bernoulli_gate(features, attention, seed=self.seed_generator.next()))
+            seed = common_seed(self.seed_generator.next(), self._replica)
+            return list(bernoulli_gate(features, attention, seed=seed, uniform=self._uniform))
         mask = attention
         if self.mode == "bernoulli" and self.eval_mode == "threshold":
             mask = tf.cast(attention >= 0.5, attention.dtype)
         return [tf.cast(mask, features.dtype) * features, mask]
+
+    @contextmanager
+    def drawing_for(self, replica: Replica) -> Iterator[None]:
+        """Draw for a replica's part of the batch inside the block: what it would be within a draw for all of it.
+
+        Args:
+            replica: whose forward pass is traced.
+        """
+        before, self._replica = self._replica, replica
+        try:
+            yield
+        finally:
+            self._replica = before
+
+    def _uniform(self, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        if self._replica.count == 1:
+            return uniform_numbers(like, seed)
+        return self._replica.part(lambda shape: tf.random.stateless_uniform(shape, seed), like.shape)
 
     def compute_output_spec(self, inputs: list[Any], training: bool = False) -> list[Any]:
         """Return what `call` returns, without running it: the shapes and dtypes of the two inputs."""

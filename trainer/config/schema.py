@@ -63,6 +63,10 @@ class TrainerConfig:
     )
     allow_slow_precision: bool = setting(False, "whether to use a precision by which this machine loses time")
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
+    strategy: str = setting("none", "replicas that share every batch", choices=("none", "mirrored"))
+    replicas: int | None = setting(
+        None, "how many, with strategy=mirrored; null: one a GPU; a divisor of batch_size", minimum=1
+    )
     threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
     max_seconds: float | None = setting(
         None, "wall time after which the run saves and ends, to be resumed; null: no limit", minimum=0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -18,14 +19,16 @@ class BatchQueue:
         position: step whose batch comes next; whoever takes batches sets it.
     """
 
-    def __init__(self, batches: TrainingBatches) -> None:
+    def __init__(self, batches: TrainingBatches, *, replica: int = 0, replicas: int = 1) -> None:
         """Start at step 0.
 
         Args:
             batches: gives them by step.
+            replica: whose part of each batch to give, see `TrainingBatches.indices`.
+            replicas: how many share a batch.
         """
-        self._batches = batches
-        self._dataset = batches.queued(0)
+        self._queued = partial(batches.queued, replica=replica, replicas=replicas)
+        self._dataset = self._queued(0)
         with tf.device(HOST):
             self._iterator: Any = iter(self._dataset)
         self.position = 0
@@ -48,7 +51,7 @@ class BatchQueue:
         """
         if step == self.position:
             return
-        self._dataset = self._batches.queued(step)
+        self._dataset = self._queued(step)
         with tf.device(HOST):
             # The iterator is a resource that the traced loop holds: it is made anew in its place.
             tf.raw_ops.MakeIterator(

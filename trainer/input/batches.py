@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -137,7 +138,7 @@ class TrainingBatches:
         size, seed = self.split.size, self.seed
         if classes_per_batch is None and shares is None:
             return lambda position: epoch_permutation(position, size, seed)
-        labels = self.split.source.labels[self.split.indices]
+        labels = self.split.labels
         if classes_per_batch is None:
             assert shares is not None
             return SampledOrder(labels, shares=shares, seed=seed)
@@ -195,22 +196,26 @@ class TrainingBatches:
         other.placement, other._source = "host", self.split.source
         return other
 
-    def dataset(self, start: int) -> tf.data.Dataset:
+    def dataset(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
         """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order.
 
         Args:
             start: first step; a resumed run gives the number of steps it has made.
+            replica: see `indices`.
+            replicas: see `indices`.
         """
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
-            pure = tf.autograph.experimental.do_not_convert(self.batch)
+            pure = tf.autograph.experimental.do_not_convert(partial(self.batch, replica=replica, replicas=replicas))
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
-    def queued(self, start: int) -> tf.data.Dataset:
+    def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
         """Return `dataset(start)` with a queue of batches that lie ready.
 
         Args:
             start: first step.
+            replica: see `indices`.
+            replicas: see `indices`.
         """
         with tf.init_scope(), tf.device(HOST):
             made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
@@ -220,7 +225,8 @@ class TrainingBatches:
                 return tf.nest.map_structure(tf.identity, batch)
 
         with tf.device(HOST):
-            return self.dataset(start).map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE)
+            batches = self.dataset(start, replica=replica, replicas=replicas)
+            return batches.map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE)
 
     def iterator(self, start: int) -> Iterator[Batch]:
         """Return a `tf.data` iterator over `queued(start)`.

@@ -54,6 +54,11 @@ class Split:
             raise UserError(f"Split '{self.name}' repeats {repeated} rows; expected each once. Remove the repeats.")
 
     @property
+    def labels(self) -> np.ndarray:
+        """Return the labels of its examples, in order."""
+        return self.source.labels[self.indices]
+
+    @property
     def size(self) -> int:
         """Return the number of examples."""
         return int(self.indices.size)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from trainer.ops.overridden import declare_override
 
+Uniform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 GateGradient = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -32,7 +33,19 @@ def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     return drawn
 
 
-def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Return float32 numbers in [0, 1), in the shape of a tensor: a pure function of the seed.
+
+    Args:
+        like: any dtype.
+        seed: int32 or int64, shape [2].
+    """
+    return tf.random.stateless_uniform(tf.shape(like), seed, dtype=tf.float32)
+
+
+def bernoulli_gate(
+    features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tensor, uniform: Uniform = uniform_numbers
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return y = r * x and r ~ Bernoulli(A): one draw an example and position, for all channels; E[y] = A * x.
 
     Backward, with the r of the forward pass: dL/dx = r * dL/dy, and dL/dA = the sum over channels of x * dL/dy, plus
@@ -42,6 +55,7 @@ def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tens
         features: x, [batch, height, width, channels], any float dtype.
         probability: A, [batch, height, width, 1], in [0, 1]; any float dtype, perhaps another than that of x.
         seed: int32 or int64, shape [2]. Two draws need two seeds.
+        uniform: called as uniform(A, seed); returns the numbers in [0, 1) that A is compared with, float32.
 
     Returns:
         y in the shape and dtype of x, and r in those of A.
@@ -49,7 +63,7 @@ def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tens
 
     @tf.custom_gradient
     def gate(x: tf.Tensor, given: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], GateGradient]:
-        mask = _draw(given, seed)
+        mask = _draw(given, seed, uniform)
 
         def gradient(upstream: tf.Tensor, upstream_mask: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             products = tf.cast(x, tf.float32) * tf.cast(upstream, tf.float32)
@@ -69,8 +83,8 @@ def bernoulli_gate(features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tens
     return gated, mask
 
 
-def _draw(probability: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _draw(probability: tf.Tensor, seed: tf.Tensor, uniform: Uniform = uniform_numbers) -> tf.Tensor:
     # Drawn and compared in float32: bfloat16 has 2^-8 between numbers near 1, and would draw 0 too often.
-    uniform = tf.random.stateless_uniform(tf.shape(probability), tf.stop_gradient(seed), dtype=tf.float32)
-    mask = tf.cast(uniform < tf.cast(probability, tf.float32), probability.dtype)
+    numbers = uniform(probability, tf.stop_gradient(seed))
+    mask = tf.cast(numbers < tf.cast(probability, tf.float32), probability.dtype)
     return tf.where(tf.math.is_nan(probability), probability, mask)

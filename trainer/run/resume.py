@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.stored import read_stored
 from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
-from trainer.run.state import assign_variables
+from trainer.run.state import assign_variables, share_variables
 
 if TYPE_CHECKING:
     from trainer.run.checkpoint import Checkpoint
@@ -149,12 +149,14 @@ def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
     fit.run.returns.append({"to": checkpoint.step, "rate_factor": rate_factor**times})
     for network in fit.run.networks.values():
         network.lower_rate(rate_factor**times)
+    share_variables(fit.loop.trainers)
 
 
 def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
     """Give variables, hooks and the run the values of a checkpoint."""
     state, run = checkpoint.state["run"], fit.run
     assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+    share_variables(fit.loop.trainers)
     best = state["best"]
     run.best.value, run.best.step, run.best.values = best["value"], best["step"], dict(best["values"])
     run.step, fit.final = checkpoint.step, dict(state["final"])

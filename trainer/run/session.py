@@ -15,6 +15,7 @@ from trainer.errors import UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
+from trainer.replicas.strategy import NONE, local_replicas
 from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
@@ -119,7 +120,9 @@ def prepare(config: Mapping[str, Any]) -> Assembly:
     """
     keras.utils.clear_session()
     _set_threads(config["trainer"]["threads"])
-    parts = assemble(config)
+    settings = config["trainer"]
+    replicas = local_replicas(settings.get("strategy", NONE), settings.get("replicas"), settings["batch_size"])
+    parts = assemble(config, replicas)
     _check_monitor(config["trainer"]["monitor"], parts.validation.names)
     return parts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from trainer.errors import UserError, did_you_mean
 from trainer.hook import GraphHook
 from trainer.network import Network
 from trainer.step.loss_scale import LossScale
+from trainer.step.trainer import Trainer
 
 
 def run_variables(
@@ -30,7 +31,13 @@ def run_variables(
         accumulators: the metrics' sums and counts.
         loss_scale: of a run in float16; None otherwise.
     """
-    variables = {"accumulators": accumulators}
+    return {"accumulators": accumulators, **_trained_variables(networks, hooks, loss_scale)}
+
+
+def _trained_variables(
+    networks: Iterable[Network], hooks: Iterable[GraphHook], loss_scale: LossScale | None
+) -> dict[str, tf.Variable]:
+    variables: dict[str, tf.Variable] = {}
     if loss_scale is not None:
         variables |= {f"loss_scale/{name}": variable for name, variable in loss_scale.state().items()}
     for network in networks:
@@ -41,6 +48,41 @@ def run_variables(
     for hook in hooks:
         variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.state().items()}
     return variables
+
+
+def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
+    """Return every variable of a replica that training writes, by the keys of `run_variables`.
+
+    Args:
+        trainer: of the replica.
+    """
+    return _trained_variables(trainer.networks.values(), trainer.hooks, trainer.loss_scale)
+
+
+def copy_variables(source: Mapping[str, tf.Variable], target: Mapping[str, tf.Variable]) -> None:
+    """Give variables of one replica the values of another's.
+
+    Args:
+        source: by key; may hold more.
+        target: of the same shapes.
+
+    Raises:
+        ValueError: a key is missing: the replicas were not built alike.
+    """
+    if missing := target.keys() - source.keys():
+        raise ValueError(f"Replicas were built with other variables: {sorted(missing)}.")
+    for key, variable in target.items():
+        variable.assign(source[key])
+
+
+def share_variables(trainers: Sequence[Trainer]) -> None:
+    """Give all replicas of this process the variables of the first, after something outside the step wrote these.
+
+    Args:
+        trainers: of the replicas.
+    """
+    for each in trainers[1:]:
+        copy_variables(trainer_variables(trainers[0]), trainer_variables(each))
 
 
 def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:

@@ -13,7 +13,7 @@ from trainer.hook import GraphHook
 PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
-def use_xla(mode: str, hooks: Iterable[GraphHook]) -> bool:
+def use_xla(mode: str, hooks: Iterable[GraphHook], *, replicas: int = 1) -> bool:
     """Return whether to compile the step with XLA.
 
     "auto" compiles on a GPU, and not on a CPU: there TensorFlow's own kernels were measured faster for products (1.2
@@ -24,16 +24,22 @@ def use_xla(mode: str, hooks: Iterable[GraphHook]) -> bool:
     Args:
         mode: "auto", "on" or "off".
         hooks: that the step traces.
+        replicas: how many share the batch. XLA does not compile their sums.
 
     Raises:
-        UserError: "on" beside a hook that XLA cannot compile.
+        UserError: "on" beside a hook that XLA cannot compile, or with several replicas.
     """
     blocking = [hook.name for hook in hooks if not hook.supports_xla]
     if mode == "on" and blocking:
         raise UserError(
             f"trainer.compile=on received, but XLA cannot compile {', '.join(blocking)}. Use trainer.compile=auto."
         )
-    if mode != "auto":
+    if mode == "on" and replicas > 1:
+        raise UserError(
+            f"trainer.compile=on received with {replicas} replicas, whose sums XLA does not compile. Use "
+            "trainer.compile=auto."
+        )
+    if mode != "auto" or replicas > 1:
         return mode == "on"
     pays = bool(tf.config.list_physical_devices("GPU"))
     if pays and blocking:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.objective import Batch
+from trainer.replicas.replica import Replica
 from trainer.step.draws import seed_of
 
 
@@ -72,6 +73,8 @@ class StepContext:
         update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage but
             `transform_batch` runs once for each, at the same `step`, on its own part of the batch.
         stream: names the hook's draws of this pass: nothing more for the only network and objective of a run.
+        replica: which part of the batch this is; an evaluation has all of it.
+        sums: what the hook's `batch_sums` returned, added up over the replicas, by "<hook>/<name>".
     """
 
     step: tf.Tensor
@@ -92,6 +95,8 @@ class StepContext:
     micro_batch: tf.Tensor | None = None
     update: int = 0
     stream: str = ""
+    replica: Replica = field(default_factory=Replica)
+    sums: dict[str, tf.Tensor] = field(default_factory=dict)
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step, micro batch).

@@ -32,6 +32,7 @@ class Draws:
         update: which of the objective's runs in this step.
         training: whether this is a training step; an evaluation draws the same at every step.
         micro_batch: int32 scalar, which micro batch is at hand; None where all of the batch is.
+        replica: index of the replica; each has noise of its own.
     """
 
     seed: int
@@ -40,6 +41,7 @@ class Draws:
     update: int
     training: bool
     micro_batch: tf.Tensor | None = None
+    replica: int = 0
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return the seed of one draw, int32 [2]; see `ForwardFunction.stateless_seed`.
@@ -49,4 +51,5 @@ class Draws:
         """
         if not self.training:
             return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
-        return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}", self.step, self.micro_batch)
+        own = f"/replica_{self.replica}" if self.replica else ""
+        return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}{own}", self.step, self.micro_batch)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from trainer.errors import unknown_name
 from trainer.hook import GraphHook
 from trainer.network import Network
+from trainer.replicas.seeds import own_seeds
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.stage import in_stage
@@ -59,6 +60,8 @@ def read_network(
     context.weights, state = dict(context.latent), dict(context.state)
     if context.training and not keeps_state:
         state |= _seeds_of_step(network, context)
+    if context.training:
+        state = own_seeds(state, seed_names(network), context.replica)
     for hook in own:
         with in_stage(hook, "transform_weights"):
             after = hook.transform_weights(context.weights, context)
@@ -75,13 +78,23 @@ def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tenso
     though nobody writes the variables.
     """
     seeds = {}
-    for name in network.state_variables.keys() - network.weights.keys():
+    for name in seed_names(network):
         kept = context.state[name]
         drawn = tf.random.stateless_uniform(
             kept.shape, context.stateless_seed(f"seed_state/{name}"), 0, 2**31 - 1, dtype=tf.int32
         )
         seeds[name] = tf.cast(drawn, kept.dtype)
     return seeds
+
+
+def seed_names(network: Network) -> list[str]:
+    """Return the names of the state variables that are seed states.
+
+    Args:
+        network: whose they are.
+    """
+    weights = network.weights
+    return [name for name in network.state_variables if name not in weights]
 
 
 def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:

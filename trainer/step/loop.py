@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import tensorflow as tf
 
@@ -16,6 +17,7 @@ from trainer.step.trainer import Trainer
 from trainer.step.writes import READING_OPS
 
 BatchFunction = Callable[[tf.Tensor], Batch]
+StepFunction = Callable[[tf.Tensor, Batch], tuple[tf.Tensor, tf.Tensor]]
 
 
 class ChunkLoop:
@@ -25,8 +27,12 @@ class ChunkLoop:
     tensor of the next batch is there. Batches that were made ahead are there at once. An accelerator works behind the
     host's back: there it is the time of the host, from when it has handed the step over.
 
+    Several replicas of one process make each step side by side, each traced for itself, with variables of its own. They
+    meet in sums over the replicas alone, which leave the same values on each.
+
     Attributes:
-        trainer: builds the step.
+        trainer: builds the step; of several replicas, that of the first, whose metrics are kept.
+        trainers: of all replicas of this process.
         accumulators: the sums of the training metrics.
         veto_names: of the vetoes, in the order of the flags.
         xla: whether XLA compiles the step.
@@ -34,30 +40,37 @@ class ChunkLoop:
         waited: seconds that the latest chunk waited for batches.
     """
 
-    def __init__(self, trainer: Trainer, batch: BatchFunction, *, xla: bool) -> None:
+    def __init__(
+        self,
+        trainer: Trainer | Sequence[Trainer],
+        batch: BatchFunction | Sequence[BatchFunction],
+        *,
+        xla: bool,
+    ) -> None:
         """Trace the loop and audit the step in it.
 
         Args:
-            trainer: builds the step.
+            trainer: builds the step; for several replicas in this process, the trainer of each.
             batch: returns the batch of a step (int64 scalar); called inside the traced loop. A `BatchQueue` is put to
-                the first step of each chunk.
+                the first step of each chunk. For several replicas, what returns the part of each.
             xla: whether to compile the step (not the loop around it) with XLA.
 
         Raises:
             UserError: the audit refuses the step.
         """
-        self.trainer = trainer
+        self.trainers = [trainer] if isinstance(trainer, Trainer) else list(trainer)
+        self.trainer = self.trainers[0]
         self.graph = tf.Graph()
         self.accumulators = Accumulators()
         self.veto_names: list[str] = []
         self.xla = xla
         self.waited = 0.0
-        self._batch = batch
-        self._step = tf.function(self._traced_step, autograph=False, jit_compile=True) if xla else self._traced_step
+        self._batches = [batch] if callable(batch) else list(batch)
+        self._steps = [self._step_of(each) for each in self.trainers]
         scalar = tf.TensorSpec([], tf.int64)
         self._loop = tf.function(self._run, autograph=False).get_concrete_function(scalar, scalar)
         self.accumulators.reset()
-        for commit in trainer.commits:
+        for commit in (commit for each in self.trainers for commit in each.commits):
             audit(commit)
 
     @property
@@ -75,23 +88,32 @@ class ChunkLoop:
         Returns:
             Steps made since the start of the run, and the names of the vetoes that held back the next one.
         """
-        queue = self._batch if isinstance(self._batch, BatchQueue) else None
-        if queue is not None:
+        queues = [each for each in self._batches if isinstance(each, BatchQueue)]
+        for queue in queues:
             queue.seek(start)
         with python_errors():
             step, flags, waited = self._loop(tf.constant(start, tf.int64), tf.constant(steps, tf.int64))
         self.waited = float(waited)
-        if queue is not None:
+        for queue in queues:
             queue.position = int(step)
         raised = [name for name, flag in zip(self.veto_names, flags.numpy(), strict=True) if flag]
         return int(step) - bool(raised), raised
 
-    def _traced_step(self, step: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
+    def _step_of(self, trainer: Trainer) -> StepFunction:
+        """Return what makes the step of a replica: a graph of its own where XLA or several replicas want one."""
+        step = partial(self._traced_step, trainer)
+        if self.xla:
+            return tf.function(step, autograph=False, jit_compile=True)
+        return tf.function(step, autograph=False) if len(self.trainers) > 1 else step
+
+    def _traced_step(self, trainer: Trainer, step: tf.Tensor, batch: Batch) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the sums and counts [metrics, 2] and the veto flags [vetoes] of one step; note their names."""
-        self.graph = tf.compat.v1.get_default_graph()
-        result = self.trainer.train_step(step, batch)
-        self.accumulators.names = list(result.sums)
-        self.veto_names = list(result.vetoes)
+        with tf.device(trainer.replica.device):
+            result = trainer.train_step(step, batch)
+        if trainer is self.trainer:
+            self.graph = tf.compat.v1.get_default_graph()
+            self.accumulators.names = list(result.sums)
+            self.veto_names = list(result.vetoes)
         sums = tf.stack([tf.stack([total, count]) for total, count in result.sums.values()])
         flags = tf.stack(list(result.vetoes.values())) if result.vetoes else tf.zeros([0], tf.bool)
         return sums, flags
@@ -108,14 +130,16 @@ class ChunkLoop:
             # Each op takes its turn among those that are ready, so these dependencies keep the clock before the work.
             asked = _time_after([waited])
             with tf.control_dependencies([asked]):
-                batch = self._batch(tf.identity(step))
-            ready = _time_after(tf.nest.flatten(batch))
+                batches = [batch(tf.identity(step)) for batch in self._batches]
+            ready = _time_after(tf.nest.flatten(batches))
             with tf.control_dependencies([ready]):
-                batch = tf.nest.map_structure(tf.identity, batch)
+                batches = tf.nest.map_structure(tf.identity, batches)
             before = len(tf.compat.v1.get_default_graph().get_operations())
-            sums, flags = self._step(step, batch)
+            results = [make(step, batch) for make, batch in zip(self._steps, batches, strict=True)]
+            sums, flags = results[0]
             self.accumulators.add(sums)
-            with tf.device(HOST), tf.control_dependencies([*_writes_since(before), sums]):
+            done = [*_writes_since(before), *(each for each, _ in results)]
+            with tf.device(HOST), tf.control_dependencies(done):
                 waited += ready - asked
             return step + 1, flags, waited
 

@@ -13,6 +13,7 @@ from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
 from trainer.objective import Batch, Objective, ObjectiveOutput
 from trainer.order import first_instances, order_hooks
+from trainer.replicas.replica import Replica
 from trainer.step.accumulate import accumulate
 from trainer.step.audit import BEGIN, FORWARD, Commit
 from trainer.step.class_weights import check_class_losses, weigh_losses
@@ -20,6 +21,7 @@ from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
+from trainer.step.join_replicas import join_flags_and_sums, join_replicas
 from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, SumAndCount, average_output
 from trainer.step.ownership import check_ownership, find_objective
@@ -80,6 +82,7 @@ class Trainer:
         accumulation_steps: micro batches in which a step computes its batch.
         class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
         loss_scale: by which the loss is multiplied for the gradients of float16; None without.
+        replica: whose part of every batch it trains on.
         commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
@@ -93,6 +96,7 @@ class Trainer:
         accumulation_steps: int = 1,
         class_weights: tf.Tensor | None = None,
         loss_scale: LossScale | None = None,
+        replica: Replica | None = None,
     ) -> None:
         """Order the hooks and check that networks, objectives and hooks fit together.
 
@@ -105,6 +109,7 @@ class Trainer:
             class_weights: float32 [classes], see `weigh_losses`; None for all alike.
             loss_scale: for networks that compute in float16; a step whose gradients overflow for it is left out, and
                 the loop goes on. None to differentiate the loss as it is.
+            replica: whose part of every batch it trains on; None for the only one.
         """
         self.networks = {network.name: network for network in networks}
         self.objectives = list(objectives)
@@ -113,6 +118,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         self.class_weights = class_weights
         self.loss_scale = loss_scale
+        self.replica = replica or Replica()
         self.commits: list[Commit] = []
         check_ownership(networks, self.objectives)
         if class_weights is not None:
@@ -180,8 +186,9 @@ class Trainer:
         for name, network in self.networks.items():
             context = self._context(name, step, batch, objective=objective, training=training, update=update)
             passes[name] = read_network(network, self.hooks, context, keeps_state=name in changes)
+        draws = Draws(self.seed, step, objective, update, training, replica=self.replica.index)
         scale = self.loss_scale.inner() if training and self.loss_scale is not None else None
-        return Forward(passes, training, Draws(self.seed, step, objective, update, training), scale)
+        return Forward(passes, training, draws, scale)
 
     def _context(
         self, network: str, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0
@@ -197,6 +204,7 @@ class Trainer:
             batch,
             update=update,
             stream=stream + (f"{update}/" if update else ""),
+            replica=self.replica if training else Replica(),
         )
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
@@ -308,13 +316,15 @@ class Trainer:
                 forward, batch, changes=changed, compute=compute, count=self.accumulation_steps, scale=self._scale
             )
             gradients = self.compute_gradients(reached, changed, upstream)
+        contexts = {name: each.context for name, each in changed.items()}
+        gradients = join_replicas(self.replica, gradients, contexts, computed)
         overflow = None
         if self.loss_scale is not None:
             overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
-        contexts = {name: each.context for name, each in changed.items()}
+            (overflow,) = self.replica.any([overflow])
         self._transform_gradients(gradients, contexts)
         self._transform_state(contexts)
-        vetoes = self._vetoes(contexts, overflow)
+        vetoes = join_flags_and_sums(self.replica, self._vetoes(contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         # What was added the classic way while the forward pass was traced stands beside what the run began with.
@@ -322,7 +332,7 @@ class Trainer:
         stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
             committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
-        values |= measures
+        values |= dict(zip(measures, self.replica.mean(list(measures.values())), strict=True))
         count = tf.cast(committed, tf.float32)
         sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
         return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)

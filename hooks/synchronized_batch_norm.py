@@ -1,0 +1,110 @@
+"""Batch norm by the statistics of the whole batch where replicas share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hooks.normalization.fused_call import calls_replaced
+from hooks.normalization.fused_layers import OWN_METHODS, PLAIN
+from hooks.options import check_patterns
+from trainer.errors import UserError
+from trainer.hook import GraphHook
+from trainer.ops.synchronized_moments import synchronized_moments
+from trainer.replicas.replica import Replica
+from trainer.select import layer_paths, select_layers
+from trainer.step.context import BuildContext, StepContext
+
+EVERY_LAYER = "*"
+
+
+class SynchronizedBatchNorm(GraphHook):
+    """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
+
+    Without it each replica normalizes by its own part of the batch: with few examples a replica, the statistics are
+    noisy, and a run depends on how many replicas it has. With it, any number of replicas trains the run that one would,
+    within rounding. It costs one sum over the replicas a layer, forward and backward. A run with one replica does not
+    notice it. Ioffe and Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, arXiv 1711.07240, section 3.3.
+
+    State saved: none.
+    """
+
+    after = ("fused_batch_norm",)  # of two that replace the call of a layer, the later one counts
+
+    def __init__(self, *, layers: str | Sequence[str] = "*", network: str = "*") -> None:
+        """Check the options.
+
+        Args:
+            layers: patterns on paths or names of batch norm layers; "*" for all that there are, also for none.
+            network: name of the network, or a pattern; "*" for every network of a run.
+
+        Raises:
+            UserError: an option has the wrong type or value.
+        """
+        self.layers = check_patterns("layers", layers)
+        self.network = network
+        self._chosen: dict[str, keras.layers.BatchNormalization] = {}
+        self._replicas = 1
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def build(self, context: BuildContext) -> None:
+        model = context.network.model
+        if self.layers == EVERY_LAYER:
+            self._chosen = {path: layer for path, layer in layer_paths(model).items() if isinstance(layer, PLAIN)}
+        else:
+            self._chosen = select_layers(
+                model, self.layers, accept=lambda layer: isinstance(layer, PLAIN), kind="batch norm layer"
+            )
+
+    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
+        if context.replica.count == 1:
+            return nullcontext()
+        self._replicas = context.replica.count
+        return calls_replaced(
+            [(layer, partial(self._call, path, context.replica)) for path, layer in self._chosen.items()]
+        )
+
+    def _call(
+        self, path: str, replica: Replica, inputs: Any, training: bool | None = None, mask: Any = None
+    ) -> tf.Tensor:
+        layer = self._chosen[path]
+        if not (training and layer.trainable):
+            return PLAIN.call(layer, inputs, training=training, mask=mask)
+        own = any(getattr(type(layer), name) is not getattr(PLAIN, name) for name in OWN_METHODS)
+        if mask is not None or layer.renorm or own:
+            what = "a mask" if mask is not None else "renorm" if layer.renorm else f"a class {type(layer).__name__}"
+            raise UserError(
+                f"The layer '{path}' has {what}, whose statistics cannot be taken over {replica.count} replicas. "
+                "Expected a plain batch norm layer: leave it out of hooks.synchronized_batch_norm.layers."
+            )
+        return _normalize(layer, tf.convert_to_tensor(inputs), replica)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the layers that normalized over several replicas, and how many these were."""
+        return {"replicas": self._replicas, "layers": list(self._chosen)} if self._replicas > 1 else {}
+
+
+def _normalize(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, replica: Replica) -> tf.Tensor:
+    """Do what `BatchNormalization.call` does in training, by the statistics of the batch that replicas share."""
+    values = tf.cast(inputs, tf.float32)
+    axis = layer.axis % values.shape.rank
+    moving_mean = keras.ops.cast(layer.moving_mean, "float32")
+    moving_variance = keras.ops.cast(layer.moving_variance, "float32")
+    mean, variance = synchronized_moments(values, axis=axis, shift=moving_mean, mean=replica.mean)
+    layer.moving_mean.assign(moving_mean * layer.momentum + mean * (1.0 - layer.momentum))
+    layer.moving_variance.assign(moving_variance * layer.momentum + variance * (1.0 - layer.momentum))
+    factor = tf.math.rsqrt(variance + layer.epsilon)
+    if layer.scale:
+        factor *= keras.ops.cast(layer.gamma, "float32")
+    offset = -mean * factor
+    if layer.center:
+        offset += keras.ops.cast(layer.beta, "float32")
+    shape = [-1 if place == axis else 1 for place in range(values.shape.rank)]
+    return tf.cast(values * tf.reshape(factor, shape) + tf.reshape(offset, shape), inputs.dtype)

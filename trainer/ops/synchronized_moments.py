@@ -1,0 +1,33 @@
+"""Mean and variance of channels over a batch that several replicas share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+Mean = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+
+
+def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mean) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return mean and biased variance of channels over all replicas' parts of a batch, which are equal in size.
+
+    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one sum for both. The variance within a
+    part is that of two passes, and the shift takes the common size of the means out of the difference of squares, which
+    would round (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+
+    Args:
+        x: this replica's part, float32, [..., channels, ...].
+        axis: of the channels, 0 or more.
+        shift: float32 [channels], the same on every replica, near the mean, such as a moving one; gets no gradient.
+        mean: returns the means of tensors over the replicas, as `Replica.mean` does, with gradients.
+
+    Returns:
+        mean and variance, float32 [channels], the same on every replica.
+    """
+    others = [place for place in range(x.shape.rank) if place != axis]
+    own_mean, own_variance = tf.nn.moments(x, others)
+    shift = tf.stop_gradient(shift)
+    distance = own_mean - shift
+    distance, squared = mean([distance, own_variance + tf.square(distance)])
+    return shift + distance, squared - tf.square(distance)

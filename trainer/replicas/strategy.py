@@ -1,0 +1,80 @@
+"""The replicas of this process, as `trainer.strategy` wants them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.replicas.replica import Replica, replicas_of
+
+NONE, MIRRORED, MULTI_WORKER = STRATEGIES = ("none", "mirrored", "multi_worker")
+
+
+def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
+    """Return the replicas that this process has.
+
+    Args:
+        strategy: "none" for the only replica there is; "mirrored" for one on each of several devices of this process.
+        replicas: how many for "mirrored"; None for as many as there are GPUs.
+        batch_size: examples of a step; each replica gets an equal part.
+
+    Raises:
+        UserError: the devices are not there, or the batch cannot be shared equally.
+    """
+    if strategy == NONE:
+        if replicas is not None:
+            raise UserError(
+                f"trainer.replicas={replicas} received with trainer.strategy=none, which has one. Expected "
+                "trainer.strategy=mirrored, or trainer.replicas=null."
+            )
+        return replicas_of([None])
+    devices = mirrored_devices(replicas)
+    if batch_size % len(devices):
+        raise UserError(
+            f"trainer.batch_size={batch_size} cannot be shared equally by {len(devices)} replicas. Expected a multiple "
+            f"of {len(devices)}: it is the batch of all replicas together."
+        )
+    return replicas_of(devices)
+
+
+def mirrored_devices(count: int | None) -> list[str]:
+    """Return the names of the devices of replicas in this process: GPUs where there are any, else parts of the CPU.
+
+    Args:
+        count: how many; None for as many as there are GPUs.
+
+    Raises:
+        UserError: there are fewer GPUs, or no number for a CPU, which TensorFlow would have to divide before it starts.
+    """
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        if count is not None and count > len(gpus):
+            raise UserError(
+                f"trainer.replicas={count} received, but there are {len(gpus)} GPUs. Expected at most these."
+            )
+        return [f"/GPU:{index}" for index in range(len(gpus) if count is None else count)]
+    if count is None:
+        raise UserError(
+            "trainer.strategy=mirrored received, but there is no GPU. Expected trainer.replicas=<number> to divide the "
+            "CPU, or trainer.strategy=none."
+        )
+    _divide_cpu(count)
+    return [f"/CPU:{index}" for index in range(count)]
+
+
+def _divide_cpu(count: int) -> None:
+    """Make logical CPUs, once for a process: TensorFlow fixes its devices when it starts."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    configured = tf.config.get_logical_device_configuration(cpu)
+    if configured is not None and len(configured) >= count:
+        return
+    try:
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except RuntimeError as error:
+        have = len(tf.config.list_logical_devices("CPU"))
+        if have >= count:
+            return
+        raise UserError(
+            f"trainer.replicas={count} comes too late: TensorFlow has started with {have} CPU devices. Give every run "
+            "of a process the same number, or start them one by one."
+        ) from error
