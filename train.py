@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
@@ -35,16 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(help_text())
         return DONE
     try:
+        if (code := sweep(arguments)) is not None:
+            return code
         jobs = check(arguments)
     except UserError as error:
         return report(error, WRONG, debug=asks_for_traceback(arguments))
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
-    return run_jobs(jobs) if jobs else DONE
+    return run_job(jobs[0])[0] if jobs else DONE
 
 
 def check(arguments: Sequence[str]) -> list[Job]:
-    """Return the validated jobs of a command line. Where it only shows a config, show it and return none.
+    """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none.
 
     Args:
         arguments: without the program's name.
@@ -65,45 +65,52 @@ def check(arguments: Sequence[str]) -> list[Job]:
     return preflight(command)
 
 
-def run_jobs(jobs: Sequence[Job]) -> int:
-    """Run jobs one after another; a job that fails does not stop the rest. Return the worst exit code.
+def sweep(arguments: Sequence[str]) -> int | None:
+    """Run a sweep, each job in a process of its own, and return the worst exit code; None without -m.
 
     Args:
-        jobs: several of them are compared in a table at the end.
+        arguments: without the program's name.
+
+    Raises:
+        UserError: a mistake that shows before anything is started.
     """
-    from trainer.run.comparison import Result, comparison_table
-    from trainer.run.start_time import process_began
+    from trainer.config.command import parse_command
 
-    worst, results = DONE, []
-    for number, job in enumerate(jobs, start=1):
-        if len(jobs) > 1:
-            print(f"\nJob {number} of {len(jobs)}: {' '.join(job.overrides)}", flush=True)
-        began = process_began() if number == 1 else time.monotonic()
-        code, summary = run_job(job, partial(train_job, began=began))
-        worst = max(worst, code)
-        results.append(Result(job.recipe, job.overrides, summary))
-        if code > SIGNALLED:
-            break
-    if len(results) > 1:
-        from rich.console import Console
+    command = parse_command(arguments)
+    if not command.sweep:
+        return None
+    from trainer.sweep.command import run_command
 
-        Console().print(comparison_table(results))
-    return worst
+    return run_command(command, say)
 
 
-def train_job(job: Job, began: float | None = None) -> dict[str, Any]:
+def say(text: str) -> None:
+    """Print text at once; when its reader has left, a sweep goes on without it.
+
+    Args:
+        text: of any number of lines.
+    """
+    try:
+        print(text, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def train_job(job: Job) -> dict[str, Any]:
     """Train, and return the summary.
 
     Args:
         job: validated.
-        began: when the job began, by `time.monotonic`; None for now.
     """
     from trainer.quiet import plain_warnings, quiet_start
+    from trainer.run.start_time import process_began
 
     with quiet_start():
         from trainer.run.session import execute  # TensorFlow: seconds to import
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides, began=began)
+        return execute(job.config, job.recipe, job.overrides, began=process_began())
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

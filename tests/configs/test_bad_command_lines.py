@@ -238,6 +238,15 @@ FLAGS = {
     "--steps 3": f"unrecognized arguments: --steps 3. {WITHOUT_FLAG}",
     "--cfg jobs": f"argument --cfg/-c: invalid choice: 'jobs' (choose from 'job', 'hydra', 'all'). {WITHOUT_FLAG}",
     "--resolve": "--resolve and --package show nothing alone. Expected --cfg job --resolve.",
+    "--jobs 2": "--jobs belongs to a sweep. Expected -m beside it.",
+    "--sweep there": "--sweep belongs to a sweep. Expected -m beside it.",
+    "-m --jobs 0": "--jobs 0 received. Expected a whole number of at least 1.",
+    "-m --jobs two": "--jobs two received. Expected a whole number of at least 1.",
+    "-m --trials -3": "--trials -3 received. Expected a whole number of at least 1.",
+    "-m --trials 1.5": "--trials 1.5 received. Expected a whole number of at least 1.",
+    "-m --sweep": f"argument --sweep: expected one argument. {WITHOUT_FLAG}",
+    "-m jobs=2": "'jobs=2' received. Expected -m --jobs 2.",
+    "sweep=there": "'sweep=there' received. Expected -m --sweep there.",
     "-m --cfg job": "--cfg shows something and trains nothing. Expected it without -m and --run.",
     "--config-dir /no/such": "--config-dir /no/such does not exist. Expected a directory of configs.",
     "--config-name other": "--config-name other does not exist. Expected one of: train.",
@@ -254,7 +263,7 @@ SWEEPS = {
     "-m recipe=bnn seed=range(0,9) trainer.batch_size=range(1,9)": "The sweep has more than 64 jobs. "
     "Expected at most that many: sweep in parts.",
     "-m recipe=bnn seed=interval(0,1)": "'seed=interval(0,1)' is an interval. "
-    "Expected values that can be listed, such as seed=1,2,3.",
+    "Expected values that can be listed, such as seed=1,2,3, or --trials <number> to search it.",
     "-m recipe=glob(x*)": "'recipe=glob(x*)' stands for no value. Expected at least one.",
 }
 WITH_RECIPE = {**GROUPS, **KEYS, **HOOK_KEYS, **AUGMENT_KEYS, **TYPES, **RANGES, **FLAGS}
@@ -279,7 +288,7 @@ def test_sweep_mistakes_are_named(line: str, tree: Path) -> None:
 @pytest.mark.parametrize("line", WITH_RECIPE)
 def test_mistakes_are_named(line: str, tree: Path) -> None:
     text = WITH_RECIPE[line]
-    if line.startswith(("--resolve", "-m --cfg", "--cfg", "--steps")):
+    if line in FLAGS and not line.startswith(("--config", "data", "=3", "a[0]")):
         with pytest.raises(UserError) as caught:
             parse_command(["recipe=bnn", *line.split()])
         assert str(caught.value) == text

@@ -1,4 +1,4 @@
-"""The command itself: exit codes, one line for a mistake, a traceback for a fault, sweeps that go on."""
+"""The command itself: exit codes, one line for a mistake, a traceback for a fault."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import train
+from trainer.config.command import Command
 from trainer.errors import NonFiniteError, UserError
 from trainer.run.start_time import process_began
 
@@ -62,11 +63,11 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
     return runs
 
 
-def test_the_first_job_began_with_the_process_and_each_other_by_itself(session: list[Any], begun: list[float]) -> None:
+def test_a_run_began_with_the_process(session: list[Any], begun: list[float]) -> None:
     before = time.monotonic()
-    train.main(["-m", "recipe=bnn", "seed=1,2"])
-    assert begun[0] == pytest.approx(process_began(), abs=0.1)
-    assert begun[0] < before < begun[1] < time.monotonic()
+    train.main(["recipe=bnn", "seed=1"])
+    assert begun == [pytest.approx(process_began(), abs=0.1)]
+    assert begun[0] < before
 
 
 def test_a_run_is_executed_with_its_config(session: list[Any]) -> None:
@@ -124,44 +125,30 @@ def test_the_traceback_is_shown_on_request(
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_a_sweep_goes_on_after_a_failure_and_compares_its_jobs(
-    session: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(
+    session: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    arguments = ["-m", "recipe=bnn,baseline", "seed=1,13", "trainer.batch_size=32"]
-    assert train.main(arguments) == 2
-    captured = capfd.readouterr()
-    assert [(recipe, seed) for recipe, seed, _ in session] == [
-        ("bnn", 1),
-        ("bnn", 13),
-        ("baseline", 1),
-        ("baseline", 13),
-    ]
-    assert captured.err == "Error: The data is not there.\n" * 2
-    rows = [line.split() for line in captured.out.splitlines() if "seed=" in line and not line.startswith("Job")]
-    assert rows == [
-        ["bnn", "seed=1", "0.9100", "0.8100", "6.63", "KiB", "1.2"],
-        ["bnn", "seed=13", "-", "-", "-", "failed"],
-        ["baseline", "seed=1", "0.9100", "0.8100", "6.63", "KiB", "1.2"],
-        ["baseline", "seed=13", "-", "-", "-", "failed"],
-    ]
+    commands: list[Command] = []
+
+    def run_command(command: Command, say: Callable[[str], None]) -> int:
+        commands.append(command)
+        say("shown")
+        return 143
+
+    monkeypatch.setattr("trainer.sweep.command.run_command", run_command)
+    assert train.main(["-m", "recipe=bnn", "--jobs", "3", "seed=1,2", "--sweep", "there"]) == 143
+    assert commands == [Command(("recipe=bnn", "seed=1,2"), sweep=True, directory="there", jobs=3)]
+    assert session == []
 
 
-def test_the_worst_exit_code_of_a_sweep_is_returned(session: list[Any]) -> None:
-    assert train.main(["-m", "recipe=bnn", "seed=14,1"]) == 1
-    assert train.main(["-m", "recipe=bnn", "seed=1,2"]) == 0
-    assert train.main(["-m", "recipe=bnn", "seed=14,13,1"]) == 2
-
-
-def test_an_interruption_ends_a_sweep(session: list[Any]) -> None:
-    assert train.main(["-m", "recipe=bnn", "seed=1,16,2"]) == 130
-    assert [seed for _, seed, _ in session] == [1, 16]
-
-
-def test_one_wrong_job_stops_a_sweep_before_it_starts(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_wrong_job_stops_a_sweep_before_it_starts(
+    session: list[Any], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert train.main(["-m", "recipe=bnn", "trainer.batch_size=32,0"]) == 2
     assert capfd.readouterr().err == "Error: trainer.batch_size=0 received. Expected at least 1.\n"
     assert session == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_showing_a_config_trains_nothing(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
@@ -196,6 +183,7 @@ def command(*arguments: str, cwd: Path) -> tuple[int, str, str, float]:
         ["recipe=bnn", "hooks=null"],
         ["recipe=bnn", "+hooks.x={_target_: os.system, command: 'touch here'}"],
         ["-m", "recipe=bnn,bnnn"],
+        ["-m", "recipe=bnn", "seed=1,2", "--jobs", "many"],
         ["--unknown"],
     ],
     ids=" ".join,

@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from trainer.errors import UserError
 
 MAX_JOBS = 64
+SWEEP_FLAGS = ("--jobs", "--sweep", "--trials")
 INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -26,6 +27,9 @@ class Command:
     Attributes:
         overrides: such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress".
         sweep: whether -m was given.
+        directory: of the sweep; None for a new one.
+        jobs: of the sweep at a time; None for as many as fit.
+        trials: how many jobs a search makes; None for every combination of what the overrides list.
         config_dir: a further directory of configs.
         config_name: another root config than train.
         display: flags of Hydra that show something and train nothing, such as ("--cfg", "job").
@@ -33,6 +37,9 @@ class Command:
 
     overrides: tuple[str, ...]
     sweep: bool = False
+    directory: str | None = None
+    jobs: int | None = None
+    trials: int | None = None
     config_dir: str | None = None
     config_name: str | None = None
     display: tuple[str, ...] = ()
@@ -41,6 +48,12 @@ class Command:
     def shows_config(self) -> bool:
         """Return whether a config is shown, so that its overrides must be right."""
         return "--cfg" in self.display or "--info" in self.display
+
+    @property
+    def flags(self) -> list[str]:
+        """Return the flags that say where configs lie, for a job of its own."""
+        named = (("--config-dir", self.config_dir), ("--config-name", self.config_name))
+        return [text for flag, value in named if value is not None for text in (flag, value)]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -60,6 +73,8 @@ def parse_command(arguments: Sequence[str]) -> Command:
     parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--multirun", "-m", action="store_true")
+    for flag in SWEEP_FLAGS:
+        parser.add_argument(flag)
     parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--config-name", "-cn")
@@ -70,7 +85,37 @@ def parse_command(arguments: Sequence[str]) -> Command:
     for flags in (("--version",), ("--hydra-help",), ("--shell-completion", "-sc")):
         parser.add_argument(*flags, action="store_true")
     found = parser.parse_intermixed_args(list(arguments))
-    return Command(tuple(found.overrides), found.multirun, found.config_dir, found.config_name, _display(found))
+    _check_sweep_flags(found)
+    return Command(
+        tuple(found.overrides),
+        sweep=found.multirun,
+        directory=found.sweep,
+        jobs=_count("--jobs", found.jobs),
+        trials=_count("--trials", found.trials),
+        config_dir=found.config_dir,
+        config_name=found.config_name,
+        display=_display(found),
+    )
+
+
+def _check_sweep_flags(found: argparse.Namespace) -> None:
+    given = [flag for flag in SWEEP_FLAGS if getattr(found, flag.removeprefix("--")) is not None]
+    if given and not found.multirun:
+        raise UserError(f"{given[0]} belongs to a sweep. Expected -m beside it.")
+    if found.sweep == "":
+        raise UserError("--sweep has no value. Expected --sweep <directory>.")
+    for override in found.overrides:
+        key, _, value = override.partition("=")
+        if f"--{key}" in SWEEP_FLAGS:
+            raise UserError(f"'{override}' received. Expected -m --{key} {value or '<value>'}.")
+
+
+def _count(flag: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"{flag} {text} received. Expected a whole number of at least 1.")
+    return int(text)
 
 
 def _display(found: argparse.Namespace) -> tuple[str, ...]:
@@ -152,7 +197,10 @@ def _choices(override: Override, sweep: bool) -> list[str]:
         one = f"{key}=[{override.get_value_string()}]"
         raise UserError(f"'{text}' lists several values. Expected -m to run them one by one, or a list: {one}.")
     if not override.is_discrete_sweep():
-        raise UserError(f"'{text}' is an interval. Expected values that can be listed, such as {key}=1,2,3.")
+        raise UserError(
+            f"'{text}' is an interval. Expected values that can be listed, such as {key}=1,2,3, "
+            "or --trials <number> to search it."
+        )
     try:
         values_in_turn = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
         return [f"{key}={value}" for value in values_in_turn]

@@ -148,10 +148,7 @@ def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
         config_dir: the project's configs.
     """
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
-    flags = list(command.display)
-    for flag, value in (("--config-dir", command.config_dir), ("--config-name", command.config_name)):
-        flags += [flag, value] if value is not None else []
-    sys.argv = [sys.argv[0], *command.overrides, *flags]
+    sys.argv = [sys.argv[0], *command.overrides, *command.display, *command.flags]
     hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)(_nothing)()
 
 

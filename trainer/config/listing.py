@@ -25,11 +25,16 @@ Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]
   python train.py recipe=<name> data=<name> optimizer.learning_rate=3e-3 trainer.epochs=20
   python train.py recipe=<name> +hooks=<name> hooks.<name>=null run_dir=runs/my_run
   python train.py resume=runs/my_run
-  python train.py -m recipe=<first>,<second> seed=1,2,3
+  python train.py -m recipe=<first>,<second> seed=1,2,3 --jobs 2
 """
 FLAGS = """\
 Flags
-  -m, --multirun        run every combination of values listed with commas, one after another
+  -m, --multirun        run every combination of values listed with commas: each in a process of its own, several at a
+                        time; run again with the same --sweep, it makes only what is missing
+  --jobs <number>       with -m: how many at a time; without it as many as cores, or as GPUs
+  --sweep <dir>         with -m: the directory of the sweep; without it runs/sweeps/<date_time>
+  --trials <number>     with -m: let Optuna choose so many jobs: of listed values, and of intervals such as
+                        'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))', 'model.layers=int(interval(1, 5))'
   --cfg job --resolve   show the composed config instead of training; its keys are what key=value may set
   --info defaults       show which config files it is composed of
   --config-dir <path>   search a directory of your own configs, too

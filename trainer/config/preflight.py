@@ -48,12 +48,36 @@ def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
         UserError: any mistake that shows without building something.
     """
     with open_composer(command, config_dir) as composer:
-        overrides = parse_overrides(command.overrides, composer.loader)
-        for override in overrides:
-            _check_is_ours(override)
-        _check_repetition(overrides)
-        bases: dict[tuple[str, ...], dict[str, Any]] = {}
-        return [_job(texts, composer, bases) for texts in expand_sweep(overrides, command.sweep)]
+        return _jobs(expand_sweep(_parsed(command.overrides, composer), command.sweep), composer)
+
+
+def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: Path = CONFIG_DIR) -> list[Job]:
+    """Return jobs whose overrides are known, each composed and checked.
+
+    Args:
+        command: says where configs lie.
+        jobs: overrides of each, one value each.
+        config_dir: the project's configs.
+
+    Raises:
+        UserError: any mistake that shows without building something.
+    """
+    with open_composer(command, config_dir) as composer:
+        return _jobs([expand_sweep(_parsed(texts, composer), sweep=False)[0] for texts in jobs], composer)
+
+
+def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
+    bases: dict[tuple[str, ...], dict[str, Any]] = {}
+    return [_job(texts, composer, bases) for texts in jobs]
+
+
+def _parsed(texts: Sequence[str], composer: Composer) -> list[Override]:
+    """Return the overrides that texts stand for, after checking that each stands once and sets a value of ours."""
+    overrides = parse_overrides(texts, composer.loader)
+    for override in overrides:
+        _check_is_ours(override)
+    _check_repetition(overrides)
+    return overrides
 
 
 def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:

@@ -19,12 +19,14 @@ class Result:
     Attributes:
         recipe: the recipe's name.
         overrides: the job's, one value each.
-        summary: what its summary.json holds; empty when the job failed.
+        summary: what its summary.json holds; empty when the job did not come to its end.
+        status: what stands in the place of the seconds where there is no summary.
     """
 
     recipe: str
     overrides: Sequence[str]
     summary: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "failed"
 
 
 def comparison_table(results: Sequence[Result]) -> Table:
@@ -46,7 +48,7 @@ def comparison_table(results: Sequence[Result]) -> Table:
         table.add_column(name, justify="right", min_width=10 if name == "size" else 7)
     for result, overrides, row in zip(results, own, rows, strict=True):
         values = [value for name in metrics for value in row.get(name, (None, None))]
-        cells = [format_value(value) for value in values] + _cells(result.summary)
+        cells = [format_value(value) for value in values] + _cells(result)
         table.add_row(result.recipe, *([overrides] if any(own) else []), *cells)
     return table
 
@@ -62,8 +64,9 @@ def own_overrides(result: Result, results: Sequence[Result]) -> list[str]:
     return [each for each in result.overrides if each not in shared and not each.startswith("recipe=")]
 
 
-def _cells(summary: Mapping[str, Any]) -> list[str]:
-    """Return size and seconds; a job without a summary failed."""
+def _cells(result: Result) -> list[str]:
+    """Return size and seconds; how the job ended where it has no summary."""
+    summary = result.summary
     if not summary:
-        return ["-", "failed"]
+        return ["-", result.status]
     return [format_bytes(summary["bytes"]["deployed"]), f"{summary['seconds']:.1f}"]

@@ -1,4 +1,4 @@
-"""Let go of a run's graphs when it is over, so that a sweep does not grow with every job."""
+"""Let go of a run's graphs when it is over, so that a process does not grow with every run."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 SHOWN_LOSS = "loss/total"
+COMPLETE = ("completed", "stopped")
+"""Of summary.json: the run has made all its steps, or a hook has ended it for good."""
 
 
 def format_value(value: float | None) -> str:

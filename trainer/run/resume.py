@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.stored import read_stored
 from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
+from trainer.run.results import COMPLETE
 from trainer.run.state import assign_variables, share_variables
 
 if TYPE_CHECKING:
     from trainer.run.checkpoint import Checkpoint
     from trainer.run.fit import Fit
 
-COMPLETE = ("completed", "stopped")
-"""Of summary.json: the run has made all its steps, or a hook has ended it for good."""
 MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
 """Of environment.json: what may change the bits of a step."""
 

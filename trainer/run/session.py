@@ -134,7 +134,7 @@ def _set_threads(threads: int | None) -> None:
         except RuntimeError as error:
             raise UserError(
                 f"trainer.threads={threads} comes too late: TensorFlow has started with another number. "
-                "Give every job of a sweep the same number, or start them one by one."
+                "Expected the same number for all runs of a process."
             ) from error
 
 

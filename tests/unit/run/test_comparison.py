@@ -48,6 +48,7 @@ def test_failed_job_says_so() -> None:
     cells = columns(Result("a", [], SUMMARY), Result("b", []))
     assert cells["seconds"] == ["12.3", "failed"]
     assert cells["test accuracy"] == ["0.9700", "-"]
+    assert columns(Result("b", [], status="interrupted"))["seconds"] == ["interrupted"]
 
 
 def test_only_what_tells_jobs_apart_is_shown() -> None:

@@ -1,0 +1,186 @@
+"""Give the jobs of a sweep to SLURM: `python scripts/submit.py recipe=bnn,baseline seed=0,1 --sweep <directory>`.
+
+The command line is that of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
+every node must see. When its time is over, or when it is preempted, a run saves, and its task is queued again to go
+on. The same command again submits what is missing; `python train.py -m --sweep <directory>` makes it here instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main
+from trainer.config.command import Command, parse_command
+from trainer.errors import UserError, unknown_name
+from trainer.run.lock import locked
+from trainer.sweep.command import missing_jobs
+from trainer.sweep.open import open_sweep
+from trainer.sweep.process import TRAIN
+from trainer.sweep.record import RUNNING, WAITING
+from trainer.sweep.task import SweepTask
+
+ROOT = Path(__file__).resolve().parents[1]
+RESOURCES = ROOT / "scripts" / "slurm.yaml"
+CLUSTERS = ("slurm", "local")
+USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
+
+  --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>;
+                       of a sweep that exists, what is missing is submitted
+  --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
+  --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
+  --config-dir <dir>, --config-name <name>   as for python train.py
+"""
+
+
+@dataclass
+class Options:
+    """Hold the options.
+
+    Attributes:
+        command: the sweep.
+        resources: of each job, by submitit's names.
+        cluster: one of `CLUSTERS`.
+    """
+
+    command: Command
+    resources: dict[str, Any]
+    cluster: str
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: those of a sweep, with or without -m, and the own flags.
+
+    Raises:
+        UserError: a flag without its value, a file that is none, or a search.
+    """
+    rest, own = list(arguments), {"--resources": str(RESOURCES), "--cluster": CLUSTERS[0]}
+    for flag in own:
+        if flag in rest:
+            place = rest.index(flag)
+            if place + 1 == len(rest):
+                raise UserError(f"{flag} has no value. Expected {flag} <value>; see --help.")
+            own[flag] = rest[place + 1]
+            del rest[place : place + 2]
+    command = parse_command(["-m", *(each for each in rest if each not in ("-m", "--multirun"))])
+    if command.trials is not None:
+        raise UserError("--trials received. Expected a grid: a search chooses a job by those before; see train.py -m.")
+    if command.jobs is not None:
+        raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
+    if own["--cluster"] not in CLUSTERS:
+        raise unknown_name("cluster", own["--cluster"], CLUSTERS)
+    return Options(command, read_resources(Path(own["--resources"])), own["--cluster"])
+
+
+def read_resources(path: Path) -> dict[str, Any]:
+    """Return the resources that a file gives to each job.
+
+    Args:
+        path: of a YAML file.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    import yaml
+
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"--resources {path} cannot be read. Expected a YAML file such as {RESOURCES}.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"--resources {path} holds no names with values. Expected a YAML file such as {RESOURCES}.")
+    return found
+
+
+def make_executor(options: Options, directory: Path) -> Any:
+    """Return what submits to the cluster.
+
+    Args:
+        options: checked.
+        directory: for submitit's own files.
+
+    Raises:
+        UserError: submitit or SLURM is not there, or a resource that they do not know.
+    """
+    try:
+        submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
+    except ImportError as error:
+        raise UserError("This needs submitit. Expected it installed: pip install 'hookline[slurm]'.") from error
+    resources = dict(options.resources)
+    again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
+    try:
+        executor = submitit.AutoExecutor(directory, cluster=options.cluster, **again)
+        executor.update_parameters(**resources)
+    except RuntimeError as error:
+        raise UserError(f"{error} Expected a node of a SLURM cluster, or --cluster local to try it here.") from error
+    except (NameError, ValueError, TypeError, AssertionError) as error:
+        raise UserError(f"A value in --resources is wrong: {str(error).partition('Valid parameters')[0]}") from error
+    return executor
+
+
+def submit(options: Options, script: Path = TRAIN) -> list[Any]:
+    """Submit what is missing of a sweep; return submitit's jobs.
+
+    Args:
+        options: checked.
+        script: that each job runs.
+
+    Raises:
+        UserError: a mistake in a job or in the resources.
+    """
+    opened = open_sweep(options.command, datetime.now())
+    sweep = opened.sweep
+    sweep.directory = sweep.directory.absolute()
+    if sweep.trials is not None:
+        raise UserError(f"{sweep.directory} is a search. Expected python train.py -m --sweep {sweep.directory}.")
+    sweep.threads = sweep.threads or options.resources.get("cpus_per_task", 1)
+    with TemporaryDirectory() as nowhere:
+        make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
+    try:
+        sweep.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{sweep.directory} cannot be made: {error.strerror}. Give another with --sweep.") from error
+    with locked(sweep.directory):
+        executor = make_executor(options, sweep.directory / "submitit")
+        missing = missing_jobs(sweep)
+        for job in missing:
+            job.status = job.status if job.status == RUNNING else WAITING  # a task of before may be at it
+        sweep.write()
+        # The nodes unpickle the tasks by their module, wherever they start.
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        tasks = [SweepTask(sweep.directory, job.number, Path.cwd(), script) for job in missing]
+        with executor.batch() if tasks else nullcontext():
+            submitted = [executor.submit(task) for task in tasks]
+    for job, found in zip(missing, submitted, strict=True):
+        print(f"Job {job.number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
+    print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; how they stand: {sweep.directory}/sweep.json")
+    print(f"Compare, at any time: python scripts/compare.py {sweep.directory}")
+    return submitted
+
+
+def _command(options: Options) -> int:
+    failed = 0
+    submitted = submit(options)
+    if options.cluster == "local":
+        failed = max((job.result() for job in submitted), default=0)
+    return failed
+
+
+main = make_main(USAGE, parse, _command)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Stand in for train.py in a sweep: leave what a run leaves, and end as its seed says; milliseconds instead of seconds.
+
+The seed decides: 13 is refused, 14 leaves nothing, 15 waits for a signal and for being resumed, 16 starts a process,
+waits for a signal and does not hear the first, 17 fails until FIXED is set, 18 is out of time until it is resumed,
+19 kills itself, 20 leaves a process behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def say(text: str) -> None:
+    """Print a line, at once if the process was started so that it does."""
+    sys.stdout.write(f"{text}\n")
+
+
+def finish(run: Path, status: str, seed: int, **more: Any) -> None:
+    """Write the summary of a run."""
+    summary = {
+        "recipe": "bnn",
+        "status": status,
+        "best": {"monitor": "metric/accuracy", "value": seed / 10, "values": {"metric/accuracy": seed / 10}},
+        "test": {"metric/accuracy": 0.5},
+        "bytes": {"float32": 4096, "deployed": 1024},
+        "seconds": 1.25,
+        **more,
+    }
+    (run / "summary.json").write_text(json.dumps(summary))
+
+
+def leave() -> None:
+    """Start a process that outlives this one."""
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    say(f"left {left.pid}")
+
+
+def wait(run: Path, seed: int) -> None:
+    """Wait for a signal, then say that the run was interrupted, and end with its code."""
+
+    def end(number: int, frame: object) -> None:
+        say(f"heard {number}")
+        if seed == 16:
+            return
+        finish(run, "interrupted", seed)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    if seed == 16:
+        leave()
+    (run / "ready").touch()
+    for _ in range(1200):
+        time.sleep(0.05)
+    sys.exit("nobody has sent a signal")
+
+
+def main() -> None:
+    """Do what the seed says."""
+    values = dict(each.split("=", 1) for each in sys.argv[1:] if "=" in each)
+    resumed = "resume" in values
+    run = Path(values.get("resume") or values["run_dir"])
+    if not resumed:
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(json.dumps(values))
+    seed = int(json.loads((run / "config.yaml").read_text())["seed"])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    say(f"arguments {sys.argv[1:]}\ngpus {visible}\npid {os.getpid()}\nparent {os.getppid()}")
+    if seed == 13 or (seed == 17 and "FIXED" not in os.environ):
+        finish(run, "failed", seed)
+        say("Error: The data is not there.\nthe end")
+        sys.exit(2)
+    if seed == 17 and os.environ["FIXED"] == "half":
+        say("this time it is another fault")
+        sys.exit(3)
+    if (seed == 15 and not resumed) or seed == 16:
+        wait(run, seed)
+    if seed == 18 and not resumed:
+        finish(run, "paused", seed)
+    elif seed == 19:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif seed == 20:
+        leave()
+        finish(run, "completed", seed)
+        os._exit(0)
+    elif seed != 14:
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        finish(run, "completed", seed)
+
+
+if __name__ == "__main__":
+    main()

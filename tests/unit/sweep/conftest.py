@@ -1,0 +1,37 @@
+"""Sweeps of jobs that take milliseconds, run in this process or in one of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.config.command import parse_command
+from trainer.sweep import command as sweep_command
+
+FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_job.py"
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A function that runs `-m recipe=bnn ...` in an empty directory; returns the exit code and the lines shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep_command, "usable_cores", lambda: 4)
+    monkeypatch.setattr(sweep_command, "usable_gpus", tuple)
+
+    def sweep(*arguments: str) -> tuple[int, list[str]]:
+        said: list[str] = []
+        code = sweep_command.run_command(parse_command(["-m", *arguments]), said.append, script=FAKE)
+        return code, "\n".join(said).splitlines()
+
+    return sweep
+
+
+@pytest.fixture
+def recorded() -> Callable[[str], list[dict[str, Any]]]:
+    """A function that returns the jobs in the sweep.json of a directory."""
+    return lambda directory: json.loads(Path(directory, "sweep.json").read_text())["jobs"]

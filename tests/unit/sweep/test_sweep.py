@@ -1,0 +1,215 @@
+"""A sweep from its command line: what runs, what is left out when it runs again, what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.sweep.conftest import Run
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.errors import UserError
+from trainer.run.lock import locked
+from trainer.sweep import command as sweep_command
+
+Recorded = Callable[[str], list[dict[str, Any]]]
+
+
+def statuses(jobs: list[dict[str, Any]]) -> list[str]:
+    return [job["status"] for job in jobs]
+
+
+def started(lines: list[str]) -> list[str]:
+    return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|goes on)", line))
+
+
+def test_every_job_runs_as_if_it_was_typed_and_leaves_its_run_and_its_log(run: Run, recorded: Recorded) -> None:
+    code, lines = run("recipe=bnn", "seed=1,2", "+hooks=ema", "--sweep", "all", "--config-name", "train")
+    assert code == 0
+    jobs = recorded("all")
+    assert [job["overrides"] for job in jobs] == [["recipe=bnn", f"seed={seed}", "+hooks=ema"] for seed in (1, 2)]
+    assert [(job["number"], job["run"], job["status"], job["exit_code"]) for job in jobs] == [
+        (1, "01_seed-1", "completed", 0),
+        (2, "02_seed-2", "completed", 0),
+    ]
+    assert all(0 < job["seconds"] < 60 for job in jobs)
+    typed = "recipe=bnn seed=1 +hooks=ema run_dir=all/01_seed-1 trainer.threads=2 --config-name train"
+    log = Path("all/01.log").read_text().splitlines()
+    assert log[:2] == [f"$ python fake_job.py {typed}", f"arguments {typed.split()}"]
+    assert lines[0] == "Sweep of 2 jobs in all"
+    assert lines[1] == "2 to run, 2 at a time, 2 threads each. They print to all/<number>.log"
+    assert "[1/2] started     seed=1" in lines
+    assert any(re.fullmatch(r"\[2/2\] completed   seed=2: accuracy 0.2000, \d+\.\d s", line) for line in lines)
+    assert lines[-1] == "Compare: python scripts/compare.py all; tensorboard --logdir all"
+    assert any(line.split() == ["bnn", "seed=2", "0.2000", "0.5000", "1.00", "KiB", "1.2"] for line in lines)
+
+
+def test_without_a_name_a_sweep_gets_a_directory_by_the_time(run: Run) -> None:
+    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0
+    first, second = sorted(Path("runs/sweeps").iterdir())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", first.name)
+    assert (second / "01" / "summary.json").exists()
+
+
+def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, recorded: Recorded) -> None:
+    code, lines = run("recipe=bnn", "seed=13,1,14,19", "--sweep", "s", "--jobs", "1")
+    assert code == 137
+    assert statuses(recorded("s")) == ["failed", "completed", "failed", "failed"]
+    assert [job["exit_code"] for job in recorded("s")] == [2, 0, 0, 137]
+    failure = next(line for line in lines if "Error: " in line)
+    assert re.fullmatch(
+        r"\[1/4\] failed      seed=13: Error: The data is not there\. \(exit code 2, \d+\.\d s\)\. Log: s/01\.log",
+        failure,
+    )
+    assert lines.index(failure) < lines.index("[2/4] started     seed=1")
+    assert any("seed=14: it left no summary.json" in line for line in lines)
+    assert lines[-5:-1] == [
+        "Job 1 failed: see s/01.log",
+        "Job 3 failed: see s/03.log",
+        "Job 4 failed: see s/04.log",
+        "Run what is missing: python train.py -m --sweep s",
+    ]
+
+
+@pytest.mark.parametrize(("seeds", "code"), [("13,1", 2), ("14,1", 1), ("1,2", 0), ("14,13", 2)])
+def test_the_worst_exit_code_is_returned(run: Run, seeds: str, code: int) -> None:
+    assert run("recipe=bnn", f"seed={seeds}")[0] == code
+
+
+@pytest.mark.parametrize("again", [("recipe=bnn", "seed=1,17,18"), ()])
+def test_running_again_makes_only_what_is_missing(
+    run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, again: tuple[str, ...]
+) -> None:
+    assert run("recipe=bnn", "seed=1,17,18", "--sweep", "s")[0] == 2
+    assert statuses(recorded("s")) == ["completed", "failed", "interrupted"]
+    before = Path("s/01.log").read_bytes()
+    monkeypatch.setenv("FIXED", "1")
+    code, lines = run(*again, "--sweep", "s", "--jobs", "1")
+    assert code == 0
+    assert lines[1:3] == ["1 needs nothing more.", lines[2]]
+    assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: bits hang on it
+    assert "[2/3] started     seed=17" in lines
+    assert "[3/3] goes on     seed=18" in lines
+    assert Path("s/01.log").read_bytes() == before
+    assert [job["run"] for job in recorded("s")] == ["01_seed-1", "02_seed-17_try2", "03_seed-18"]
+    assert "arguments ['resume=s/03_seed-18']" in Path("s/03.log").read_text()
+    code, lines = run(*again, "--sweep", "s")
+    assert (code, lines[:2]) == (0, ["Sweep of 3 jobs in s", "3 need nothing more."])
+    assert started(lines) == []
+
+
+def test_what_an_earlier_process_said_is_not_taken_for_what_went_wrong_now(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("recipe=bnn", "seed=17", "--sweep", "s")[0] == 2
+    monkeypatch.setenv("FIXED", "half")
+    code, lines = run("--sweep", "s")
+    assert code == 3
+    assert any("recipe=bnn seed=17: this time it is another fault (exit code 3," in line for line in lines)
+    assert Path("s/01.log").read_text().count("$ python") == 2
+
+
+def test_a_run_that_was_killed_goes_on_and_one_that_was_deleted_begins_anew(run: Run, recorded: Recorded) -> None:
+    assert run("recipe=bnn", "seed=19,2", "plugins=[mine]", "--sweep", "s")[0] == 137
+    content = json.loads(Path("s/sweep.json").read_text())
+    content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a sweep that was killed leaves it
+    Path("s/sweep.json").write_text(json.dumps(content))
+    for path in Path("s/02_seed-2").iterdir():
+        path.unlink()
+    Path("s/02_seed-2").rmdir()
+    _, lines = run("--sweep", "s")
+    assert started(lines) == ["on", "seed=2"]
+    assert "arguments ['resume=s/01_seed-19', 'plugins=[mine]']" in Path("s/01.log").read_text()
+    assert recorded("s")[0]["seconds"] > 1000
+    assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
+
+
+def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Recorded) -> None:
+    run("recipe=bnn", "seed=1,2", "--sweep", "s")
+    code, lines = run("seed=2,3,1", "recipe=bnn", "--sweep", "s")
+    assert code == 0
+    assert lines[:3] == ["Sweep of 3 jobs in s", "1 of them are new: the sweep had 2.", "2 need nothing more."]
+    assert started(lines) == ["seed=3"]
+    assert recorded("s")[2]["overrides"] == ["seed=3", "recipe=bnn"]
+    before = Path("s/sweep.json").read_bytes()
+    with pytest.raises(UserError, match="^s holds another sweep: of the job 'recipe=bnn seed=1', which this"):
+        run("recipe=bnn", "seed=2,3", "--sweep", "s")
+    with pytest.raises(UserError, match="s was begun with other flags: none"):
+        run("recipe=bnn", "seed=1,2,3", "--sweep", "s", "--config-name", "train")
+    with pytest.raises(UserError, match="--trials 3 received. Expected none: s is no search"):
+        run("--sweep", "s", "--trials", "3")
+    assert Path("s/sweep.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("recipe=bnn seed=1,1", "The sweep has the job 'recipe=bnn seed=1' twice."),
+        ("recipe=bnn run_dir=a,b", "'run_dir=a,b' received with -m. Expected --sweep <directory>"),
+        ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0 received. Expected at least 1."),
+        ("--sweep none", "--sweep none is no sweep yet, and no recipe was given."),
+        ("recipe=bnn --sweep file", "The directory file of the sweep cannot be written."),
+        ("recipe=bnn --sweep .", "--sweep . holds files, but no sweep.json."),
+        ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep (KeyError: 'overrides')."),
+        ("recipe=bnn --sweep newer", "newer/sweep.json has version 2. Expected 1."),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(run: Run, line: str, message: str) -> None:
+    Path("file").touch()
+    for name, content in (("broken", {"version": 1, "jobs": [{}]}), ("newer", {"version": 2})):
+        Path(name).mkdir()
+        Path(name, "sweep.json").write_text(json.dumps(content).replace("{}", '{"run": 3}'))
+    before = sorted(Path().rglob("*"))
+    with pytest.raises((UserError, TypeError)) as caught:
+        run(*line.split())
+    assert isinstance(caught.value, UserError)
+    assert message.partition(" (")[0] in str(caught.value)
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_a_sweep_that_was_killed_before_its_record_stood_can_be_run(run: Run) -> None:
+    Path("s").mkdir()
+    Path("s/.lock").touch()
+    assert run("recipe=bnn", "seed=1", "--sweep", "s")[0] == 0
+
+
+def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
+    run("recipe=bnn", "seed=1", "--sweep", "s")
+    with locked(Path("s")), pytest.raises(UserError, match=f"s is in use: the process {os.getpid()}"):
+        run("--sweep", "s")
+
+
+def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_command, "usable_gpus", lambda: ("3", "GPU-b"))
+    _, lines = run("recipe=bnn", "seed=1,2,3", "trainer.threads=null,3", "--sweep", "s")
+    assert "6 to run, 2 at a time, 2 threads each" in lines[1]
+    logs = {path.name: path.read_text() for path in Path("s").glob("*.log")}
+    assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
+    assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
+    assert not any("trainer.threads=2" in log for log in logs.values())  # the user has said it
+
+
+def test_a_sweep_of_resumed_runs_is_as_it_was_typed(run: Run, recorded: Recorded, stored: tuple[str, str]) -> None:
+    one, two = stored
+    code, _ = run(f"resume={one},{two}", "--sweep", "s")
+    assert code == 0
+    assert [job["run"] for job in recorded("s")] == [str(Path(one).absolute()), str(Path(two).absolute())]
+    assert f"arguments ['resume={one}']" in Path("s/01.log").read_text()
+
+
+@pytest.fixture
+def stored(run: Run) -> tuple[str, str]:
+    """Two runs that are out of time, with the config that a run leaves."""
+    paths = ("old/a", "old/b")
+    for path in paths:
+        (job,) = preflight(parse_command(["recipe=bnn", "seed=18"]))
+        Path(path).mkdir(parents=True)
+        Path(path, "config.yaml").write_text(json.dumps(job.config))  # JSON is YAML, too
+        Path(path, "overrides.txt").write_text("recipe=bnn\nseed=18\n")
+    return paths

@@ -1,0 +1,210 @@
+"""The command `-m`: open the sweep, run what is missing, compare."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from trainer.config.command import Command
+from trainer.config.preflight import preflight_each
+from trainer.errors import UserError
+from trainer.run.comparison import Result, comparison_table
+from trainer.run.lock import locked
+from trainer.sweep.open import OpenSweep, command_of, new_job, open_sweep, own_overrides
+from trainer.sweep.process import TRAIN
+from trainer.sweep.record import FAILED, Sweep, SweepJob, is_complete, read_summary, record
+from trainer.sweep.run import SweepRun, describe_best
+from trainer.sweep.search import Search
+from trainer.sweep.slots import divide, usable_cores, usable_gpus
+from trainer.sweep.start import added_threads, is_done, job_arguments
+
+Say = Callable[[str], None]
+WRONG = 2
+"""Exit code of a job whose values do not go together, as `train.py` has it."""
+WIDTH_WITHOUT_TERMINAL = 120
+
+
+def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
+    """Run a sweep and return the worst exit code.
+
+    Args:
+        command: with -m.
+        say: shows text on the screen.
+        script: that each job runs.
+
+    Raises:
+        UserError: a mistake that shows before the first job starts; nothing is written then.
+    """
+    opened = open_sweep(command, datetime.now())
+    directory = opened.sweep.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}. Give another with --sweep.") from error
+    with locked(directory):
+        worst = _run(opened, command.jobs, say, script)
+    _report(opened, say)
+    return worst
+
+
+def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
+    sweep = opened.sweep
+    missing = missing_jobs(sweep)
+    count = len(missing) + (max(0, sweep.trials - len(sweep.jobs)) if sweep.trials else 0)
+    examples = [*opened.checked.values(), *([opened.example] if opened.example else [])]
+    spread = any(job.config["trainer"]["strategy"] != "none" for job in examples)
+    slots = divide(count, asked, usable_cores(), usable_gpus(), spread=spread)
+    sweep.threads = sweep.threads or slots.threads
+    sweep.write()
+    say(describe_start(opened, count, len(slots)))
+    if not count:
+        return 0
+    supply = _Supply(opened, missing, say)
+    run = SweepRun(
+        sweep,
+        slots,
+        next_job=supply,
+        arguments=lambda job: job_arguments(sweep, job, added_threads(sweep, opened.checked[job.number])),
+        label=lambda job: _label(opened, job),
+        say=say,
+        script=script,
+    )
+    return max(run.run(), supply.worst)
+
+
+def missing_jobs(sweep: Sweep) -> list[SweepJob]:
+    """Return the recorded jobs that are still to be made, and record how the others ended.
+
+    A trial of a search that failed is a result, too: it says where not to look. In a grid it is made again.
+
+    Args:
+        sweep: as recorded.
+    """
+    missing = []
+    for job in sweep.jobs:
+        if is_done(sweep, job):
+            job.status = str(read_summary(sweep.run_directory(job))["status"])
+        elif sweep.trials is None or job.status != FAILED:
+            missing.append(job)
+    return missing
+
+
+class _Supply:
+    """Give the jobs that are missing, then those that a search chooses; note how wrong its choices were."""
+
+    def __init__(self, opened: OpenSweep, missing: Sequence[SweepJob], say: Say) -> None:
+        self._opened, self._missing, self._say = opened, list(missing), say
+        self.worst = 0
+        config = opened.example.config if opened.example else {}
+        sweep = opened.sweep
+        self._search = Search(sweep, opened.fixed, opened.space, config) if sweep.trials else None
+
+    def __call__(self) -> SweepJob | None:
+        if self._missing:
+            return self._missing.pop(0)
+        sweep = self._opened.sweep
+        while self._search is not None and len(sweep.jobs) < (sweep.trials or 0):
+            overrides = self._search.suggest()
+            job = new_job(
+                len(sweep.jobs) + 1, overrides, [each for each in overrides if each not in self._opened.fixed]
+            )
+            sweep.jobs.append(job)
+            try:
+                (self._opened.checked[job.number],) = preflight_each(command_of(sweep), [overrides])
+            except UserError as error:  # values that are right one by one, but not together
+                job.status, job.exit_code = FAILED, WRONG
+                self.worst = max(self.worst, WRONG)
+                sweep.log(job).write_text(f"Error: {error}\n", encoding="utf-8")
+                record(sweep, job)
+                self._say(f"[{job.number}/{sweep.trials}] {FAILED:<11} {_label(self._opened, job)}: Error: {error}")
+            else:
+                return job
+        return None
+
+
+def _label(opened: OpenSweep, job: SweepJob) -> str:
+    """Return the overrides that tell a job from the others; all of them where there is no other."""
+    if opened.space:
+        own = [each for each in job.overrides if each not in opened.fixed]
+    else:
+        own = own_overrides(job.overrides, [each.overrides for each in opened.sweep.jobs])
+    return " ".join(own or job.overrides)
+
+
+def describe_start(opened: OpenSweep, missing: int, places: int) -> str:
+    """Return what is going to happen, in a line or two.
+
+    Args:
+        opened: the sweep.
+        missing: jobs to make.
+        places: for jobs at a time.
+    """
+    sweep = opened.sweep
+    total = sweep.trials or len(sweep.jobs)
+    lines = [f"Sweep of {total} {'trials' if sweep.trials else 'jobs' if total > 1 else 'job'} in {sweep.directory}"]
+    if opened.added:
+        lines.append(f"{opened.added} of them are new: the sweep had {len(sweep.jobs) - opened.added}.")
+    if missing < total:
+        lines.append(f"{total - missing} need{'s' if total - missing == 1 else ''} nothing more.")
+    if missing:
+        threads = f"{sweep.threads} thread{'s' if sweep.threads != 1 else ''} each"
+        lines.append(f"{missing} to run, {places} at a time, {threads}. They print to {sweep.directory}/<number>.log")
+    return "\n".join(lines)
+
+
+def _report(opened: OpenSweep, say: Say) -> None:
+    """Show the jobs side by side, what is missing, and where to look next."""
+    sweep = opened.sweep
+    results = []
+    for job in sweep.jobs:
+        summary = read_summary(sweep.run_directory(job))
+        recipe = opened.checked[job.number].recipe if job.number in opened.checked else "-"
+        results.append(Result(recipe, job.overrides, summary if is_complete(summary) else {}, job.status))
+    if any(each.summary for each in results):
+        console = Console()
+        console.width = console.width if console.is_terminal else WIDTH_WITHOUT_TERMINAL
+        with console.capture() as capture:
+            console.print(comparison_table(results))
+        say("\n" + capture.get().rstrip())
+    say(describe_end(opened, results))
+
+
+def describe_end(opened: OpenSweep, results: Sequence[Result]) -> str:
+    """Return what came of the jobs and what can be done next.
+
+    Args:
+        opened: a sweep that has ended.
+        results: of its jobs, in order.
+    """
+    sweep = opened.sweep
+    directory = shlex.quote(str(sweep.directory))
+    lines = [
+        f"Job {job.number} {job.status}: see {sweep.log(job)}"
+        for job, result in zip(sweep.jobs, results, strict=True)
+        if not result.summary and job.exit_code is not None
+    ]
+    if missing_jobs(sweep) or len(sweep.jobs) < (sweep.trials or 0):
+        lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
+    mode = opened.example.config["trainer"]["monitor_mode"] if opened.example else ""
+    if opened.example and (best := best_result(results, mode)) is not None:
+        value = describe_best(dict(best.summary)).rstrip(", ")
+        lines.append(f"Best {value}: {' '.join(each for each in best.overrides if each not in opened.fixed)}")
+    if any(result.summary for result in results):
+        lines.append(f"Compare: python scripts/compare.py {directory}; tensorboard --logdir {directory}")
+    return "\n".join(lines)
+
+
+def best_result(results: Sequence[Result], mode: str) -> Result | None:
+    """Return the result with the best value of what is monitored; None where none has one.
+
+    Args:
+        results: of the jobs.
+        mode: "max" or "min".
+    """
+    values = {number: (each.summary.get("best") or {}).get("value") for number, each in enumerate(results)}
+    found = {number: value for number, value in values.items() if value is not None}
+    return results[(max if mode == "max" else min)(found, key=lambda number: found[number])] if found else None

@@ -1,0 +1,170 @@
+"""sweep.json: the jobs of a sweep, where they run and how they ended; the contract that other tools read."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import UserError
+from trainer.run.results import COMPLETE
+
+FILE_NAME, LOCK, VERSION = "sweep.json", ".record", 1
+WAITING, RUNNING, FAILED, INTERRUPTED = "waiting", "running", "failed", "interrupted"
+STATUSES = (WAITING, RUNNING, *COMPLETE, FAILED, INTERRUPTED)
+
+
+@dataclass
+class SweepJob:
+    """Hold one job of a sweep.
+
+    Attributes:
+        number: from 1, in the order of the command line.
+        overrides: as the user wrote them, one value each.
+        run: the run directory: absolute, or relative to the sweep's.
+        status: one of `STATUSES`.
+        exit_code: of the latest process; None while there is none.
+        seconds: wall time of all its processes.
+    """
+
+    number: int
+    overrides: list[str]
+    run: str
+    status: str = WAITING
+    exit_code: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Sweep:
+    """Hold a sweep as its directory records it.
+
+    Attributes:
+        directory: of the sweep.
+        jobs: in order.
+        flags: of the command line that each job has, too, such as ["--config-dir", "mine"].
+        threads: of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where
+            the overrides say it.
+        trials: how many jobs a search shall make; None where the jobs are a grid.
+        space: overrides of a search, as the user wrote them.
+    """
+
+    directory: Path
+    jobs: list[SweepJob] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    threads: int | None = None
+    trials: int | None = None
+    space: list[str] = field(default_factory=list)
+
+    def run_directory(self, job: SweepJob) -> Path:
+        """Return where a job runs.
+
+        Args:
+            job: of this sweep.
+        """
+        return self.directory / job.run
+
+    def log(self, job: SweepJob) -> Path:
+        """Return the file that holds what a job's processes print.
+
+        Args:
+            job: of this sweep.
+        """
+        return self.directory / f"{job.number:02}.log"
+
+    def write(self) -> None:
+        """Write sweep.json by a temporary name, so that a reader never sees half of it.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        content = {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "directory"}}
+        temporary = self.directory / f"{FILE_NAME}.{os.getpid()}.tmp"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.directory / FILE_NAME)
+        except OSError as error:
+            raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
+
+
+def record(sweep: Sweep, job: SweepJob) -> None:
+    """Write how a job stands now into the record of its sweep; the other jobs keep what others wrote of them.
+
+    Args:
+        sweep: that was written before.
+        job: of it, or a new one.
+
+    Raises:
+        UserError: the record cannot be read or written.
+    """
+    try:
+        descriptor = os.open(sweep.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(f"{sweep.directory / LOCK} cannot be written: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        recorded = read_sweep(sweep.directory)
+        jobs = {each.number: each for each in recorded.jobs} | {job.number: job}
+        recorded.jobs = [jobs[number] for number in sorted(jobs)]
+        recorded.write()
+    finally:
+        os.close(descriptor)
+
+
+def read_sweep(directory: Path) -> Sweep:
+    """Return the sweep that a directory records.
+
+    Args:
+        directory: holds sweep.json.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
+    path = directory / FILE_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["version"] != VERSION:
+            raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
+        named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
+        return Sweep(directory, [_job(each) for each in content["jobs"]], **{name: content[name] for name in named})
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read as a sweep ({type(error).__name__}: {error}).") from error
+
+
+def _job(content: Mapping[str, Any]) -> SweepJob:
+    job = SweepJob(**content)
+    texts: Any = [job.run, *job.overrides]  # a file may hold anything
+    if not all(isinstance(each, str) for each in texts) or job.status not in STATUSES:
+        raise ValueError(f"job {job.number}")
+    return job
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Return what the summary.json of a run holds; nothing where it has none that can be read.
+
+    Args:
+        run: its directory.
+    """
+    try:
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def is_complete(summary: Mapping[str, Any]) -> bool:
+    """Return whether a run has come to its end, so that nothing is left to do.
+
+    Args:
+        summary: what its summary.json holds.
+    """
+    return summary.get("status") in COMPLETE

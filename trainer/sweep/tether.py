@@ -1,0 +1,40 @@
+"""Run a Python script that ends with the process that started it: `python tether.py <descriptor> <script> ...`.
+
+The descriptor is the reading end of a pipe whose writing end only that process holds. When that process is gone,
+however it ended, the pipe closes, and this process is killed with all that it has started. Everything else is as for
+`python <script> ...`. Linux and macOS.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+
+
+def end_with(descriptor: int) -> None:
+    """Wait until the other end of a pipe is closed, then kill this process group.
+
+    Args:
+        descriptor: the reading end; nothing is ever written.
+    """
+    while os.read(descriptor, 1):
+        pass
+    if os.getpgrp() == os.getpid():  # of its own, as it was started
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Watch, and run the script in the place of this one."""
+    descriptor, *arguments = sys.argv[1:]
+    threading.Thread(target=end_with, args=(int(descriptor),), name="tether", daemon=True).start()
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
