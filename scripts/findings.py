@@ -17,6 +17,7 @@ from trainer.run.checkpoint_disk import DamagedError, read_json
 from trainer.run.checkpoint_index import Index, read_index
 from trainer.run.checkpoint_manifest import read_manifest
 from trainer.run.checkpoint_tensors import tensors_digest
+from trainer.run.results import COMPLETE
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
     "config.yaml",
@@ -25,7 +26,6 @@ CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
     "summary.json",
     "checkpoints",
 )
-COMPLETE = ("completed", "stopped")
 Line = Mapping[str, Any]
 
 

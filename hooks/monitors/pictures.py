@@ -14,7 +14,7 @@ from hooks.monitors.frame_files import read_frames, remove_frames, write_frames
 from hooks.options import check_flag, check_integer
 from trainer.hook import HostHook
 from trainer.run.control import Report, Run
-from trainer.run.resume import COMPLETE
+from trainer.run.results import COMPLETE
 
 DIRECTORY_NAME = "pictures"
 

@@ -1,4 +1,4 @@
-"""TensorBoard: scalars of every report, and config, plan and result as text; written from the host."""
+"""TensorBoard: scalars of every report; config, plan and result as text; hyperparameters. Written from the host."""
 
 from __future__ import annotations
 
@@ -22,16 +22,21 @@ from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
 from hooks.monitors.pictures import encode_picture
 from hooks.options import check_integer
+from trainer.config.stored import read_overrides
 from trainer.errors import WriteError
 from trainer.hook import HostHook
-from trainer.run.results import format_value, metric_rows
+from trainer.run.control import Report
+from trainer.run.results import COMPLETE, format_value, metric_rows
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from trainer.run.control import Run
 
 DIRECTORY_NAME = "tensorboard"
+SESSION = "hparams"
+"""Where hyperparameters and what came of them stand: apart from the curves, so that no curve is in their table."""
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
 QUEUE_LENGTH = 100
 FAILURES = (OSError, tf.errors.OpError)
@@ -43,6 +48,9 @@ class TensorBoard(HostHook):
 
     All scalars of a report go into one event, so curves of the splits overlay under one tag. The step is the number
     of optimizer steps. A thread of the writer does the writing; its errors surface at the next report.
+
+    `tensorboard/hparams` holds the hyperparameters, and at the end the best values on the validation split and those on
+    the test split: TensorBoard's HPARAMS tab shows a row for each run below its directory.
     """
 
     def __init__(self, *, pictures_every: int = 10) -> None:
@@ -71,6 +79,7 @@ class TensorBoard(HostHook):
         self._first_step, self._started = run.step, set()
         self._evaluations = self._evaluations if run.step else 0
         self._write_texts(run.step, {"run/config": config_as_markdown(run.config), "run/plan": run.plan})
+        self._open_session(run)
         if self._pictures_every and (pictures := run.first_pictures()):
             self._write("train", run.step, picture_summary(pictures))
         self._flush()
@@ -94,7 +103,24 @@ class TensorBoard(HostHook):
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         if self._directory is not None:
             self._write_texts(run.step, {"run/summary": summary_as_markdown(summary)})
+            self._close_session(run, summary)
         self._close()
+
+    def _open_session(self, run: Run) -> None:
+        """Write the hyperparameters. Of a run that goes on, this takes the place of what an earlier end has left."""
+        with self._writing(SESSION):
+            for path in (run.directory / DIRECTORY_NAME / SESSION).glob("events.out.tfevents.*"):
+                path.unlink()  # TensorBoard believes the first status of a session, not the last
+        values = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
+        self._write(SESSION, run.step, start_summary(values, time.time()))
+        self._close(SESSION)  # nothing more comes before the end
+
+    def _close_session(self, run: Run, summary: dict[str, Any]) -> None:
+        """Write what came of the run; the end is told only where there is one, and not where it will go on."""
+        reached = Report(run.step, SESSION, reached_values(summary))
+        self._write(SESSION, run.step, scalar_summary(reached))
+        if (status := summary.get("status")) in (*COMPLETE, "failed"):
+            self._write(SESSION, run.step, end_summary(status, time.time()))
 
     def _write_texts(self, step: int, texts: dict[str, str]) -> None:
         summary = Summary()
@@ -142,8 +168,9 @@ class TensorBoard(HostHook):
             with self._writing(split):
                 self._writers[split].flush()
 
-    def _close(self) -> None:
-        for split in list(self._writers):
+    def _close(self, *splits: str) -> None:
+        """Close the writers of some splits; without any, of all."""
+        for split in splits or list(self._writers):
             with self._writing(split):
                 self._writers.pop(split).close()
 

@@ -24,7 +24,8 @@ TRAINER_KEYS = (
     "trainer.classes_per_batch, trainer.compile, trainer.epochs, "
     "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.max_seconds, trainer.monitor, "
     "trainer.monitor_mode, "
-    "trainer.placement, trainer.precision, trainer.report_every_steps, trainer.steps, trainer.threads"
+    "trainer.placement, trainer.precision, trainer.replicas, trainer.report_every_steps, trainer.steps, "
+    "trainer.strategy, trainer.threads"
 )
 HOOKS = "bnn_rounding, center_loss, checkpoint, progress"
 BNN_ARGUMENTS = "clip, layers, quantizer, scale, skip"

@@ -81,6 +81,18 @@ def recipe_of(run: str, key: str) -> str:
     return recipe_name(found[0])
 
 
+def read_overrides(directory: Path) -> list[str]:
+    """Return the overrides of a run's command line; none where the file cannot be read.
+
+    Args:
+        directory: of the run.
+    """
+    try:
+        return (directory / OVERRIDES).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
 def recipe_name(text: str) -> str:
     """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]".
 

@@ -9,14 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trainer.comparison.comparison import compare
+from trainer.comparison.find import find_runs
+from trainer.comparison.report import print_comparison
 from trainer.config.command import Command
 from trainer.config.preflight import preflight_each
 from trainer.errors import UserError
-from trainer.run.comparison import Result, comparison_table
 from trainer.run.lock import locked
 from trainer.sweep.open import OpenSweep, command_of, new_job, open_sweep, own_overrides
 from trainer.sweep.process import TRAIN
 from trainer.sweep.record import FAILED, Sweep, SweepJob, is_complete, read_summary, record
+from trainer.sweep.result import Result
 from trainer.sweep.run import SweepRun, describe_best
 from trainer.sweep.search import Search
 from trainer.sweep.slots import divide, usable_cores, usable_gpus
@@ -25,7 +28,6 @@ from trainer.sweep.start import added_threads, is_done, job_arguments
 Say = Callable[[str], None]
 WRONG = 2
 """Exit code of a job whose values do not go together, as `train.py` has it."""
-WIDTH_WITHOUT_TERMINAL = 120
 
 
 def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
@@ -162,13 +164,11 @@ def _report(opened: OpenSweep, say: Say) -> None:
     results = []
     for job in sweep.jobs:
         summary = read_summary(sweep.run_directory(job))
-        recipe = opened.checked[job.number].recipe if job.number in opened.checked else "-"
-        results.append(Result(recipe, job.overrides, summary if is_complete(summary) else {}, job.status))
+        results.append(Result(job.overrides, summary if is_complete(summary) else {}))
     if any(each.summary for each in results):
         console = Console()
-        console.width = console.width if console.is_terminal else WIDTH_WITHOUT_TERMINAL
         with console.capture() as capture:
-            console.print(comparison_table(results))
+            print_comparison(console, compare(find_runs([str(sweep.directory)]).runs))
         say("\n" + capture.get().rstrip())
     say(describe_end(opened, results))
 

@@ -7,9 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import list_session_groups
+from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest, Status
+from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
@@ -159,6 +166,61 @@ def curve(run, split):
     reader.Reload()
     events = reader.Tensors("loss/total")
     return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
+
+
+def sessions(run):
+    """Return TensorBoard's own reading of the hyperparameters below a run: of each session values, metrics, status."""
+    root = str(run.directory)
+    multiplexer = EventMultiplexer().AddRunsFromDirectory(root)
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, root)
+    context = Context(TBContext(logdir=root, multiplexer=multiplexer, data_provider=provider))
+    request = ListSessionGroupsRequest(
+        start_index=0, slice_size=10, allowed_statuses=list(Status.values()), include_metrics=True
+    )
+    found = list_session_groups.Handler(RequestContext(), context, "", request).run()
+    return [
+        (
+            {name: value.number_value or value.string_value for name, value in group.hparams.items()},
+            {metric.name.tag: metric.value for metric in group.metric_values},
+            Status.Name(group.sessions[0].status),
+        )
+        for group in found.session_groups
+    ]
+
+
+def test_tensorboard_shows_hyperparameters_with_what_was_reached_and_no_curve_among_it(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    (run.directory / "overrides.txt").write_text("recipe=bnn\n")
+    hook.on_fit_begin(run)
+    hook.on_evaluation_end(run, Report(10, "validation", {"loss/total": 0.75}))
+    expected = {"recipe": "bnn", "hooks": "none", "learning_rate": 0.001}
+    assert sessions(run) == [(expected, {}, "STATUS_UNKNOWN")]
+    hook.on_fit_end(run, summary)
+    metrics = {
+        "best_validation/accuracy": 0.9703,
+        "best_validation/loss": 0.1334,
+        "test/accuracy": 0.9722,
+        "test/loss": 0.1111,
+    }
+    assert sessions(run) == [(expected, pytest.approx(metrics), "STATUS_SUCCESS")]
+
+
+def test_a_run_that_failed_and_goes_on_shows_how_it_ended_at_last(make_run, summary):
+    run = make_run()
+    statuses = []
+    for step, status in ((0, "failed"), (10, "paused"), (10, "completed")):
+        hook, run.step = TensorBoard(), step
+        hook.on_fit_begin(run)
+        run.step = step + 10
+        hook.on_fit_end(run, summary | {"status": status, "test": {"metric/accuracy": step / 100}})
+        ((_, metrics, found),) = sessions(run)
+        statuses.append((found, metrics["test/accuracy"]))
+    assert statuses == [
+        ("STATUS_FAILURE", 0.0),
+        ("STATUS_UNKNOWN", pytest.approx(0.1)),
+        ("STATUS_SUCCESS", pytest.approx(0.1)),
+    ]
 
 
 def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):

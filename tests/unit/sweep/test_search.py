@@ -13,10 +13,10 @@ import pytest
 from tests.unit.sweep.conftest import Run
 from trainer.config.command import parse_command
 from trainer.errors import UserError
-from trainer.run.comparison import Result
 from trainer.sweep import search as search_module
 from trainer.sweep.command import best_result
 from trainer.sweep.record import Sweep, SweepJob
+from trainer.sweep.result import Result
 from trainer.sweep.search import Dimension, Search, read_space
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
@@ -154,7 +154,7 @@ def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, optuna: Any)
 
 
 def test_the_best_is_the_largest_or_the_smallest_value() -> None:
-    results = [Result("a", [], {"best": {"value": value}}) for value in (0.5, 0.9, None, 0.1)]
+    results = [Result([], {"best": {"value": value}}) for value in (0.5, 0.9, None, 0.1)]
     assert best_result(results, "max") is results[1]
     assert best_result(results, "min") is results[3]
     assert best_result(results[2:3], "min") is None

@@ -1,0 +1,119 @@
+"""What TensorBoard's HPARAMS tab shows of a run: its main settings, and the values that it reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+from hooks import catalogue
+from hooks.techniques import technique_hooks
+from trainer.comparison.settings import IGNORED, TARGET, overridden_key, spread_settings
+from trainer.config.values import show
+from trainer.run.results import COMPLETE, metric_rows
+
+Value = bool | float | str
+PLACES = ("data", "model", "optimizer", "schedule")
+ALWAYS = {
+    "learning_rate": "optimizer.learning_rate",
+    "batch_size": "trainer.batch_size",
+    "epochs": "trainer.epochs",
+    "steps": "trainer.steps",
+    "seed": "seed",
+}
+"""Names of the settings that every run shows, where it has them."""
+
+
+def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Value]:
+    """Return the settings by which a run is told apart from others, by name.
+
+    They are the recipe, what is built, the learning rate, batch size, length and seed, the names of the technique
+    hooks, what the recipe changed of their options, and all that the command line set.
+
+    Args:
+        recipe: its name.
+        config: resolved.
+        overrides: of the command line.
+    """
+    hooks = technique_hooks(config.get("hooks") or {})
+    settings = {key: values[0] for key, values in spread_settings([config], ignored=()).items()}
+    found: dict[str, Any] = {"recipe": recipe, "hooks": " ".join(sorted(hooks)) or "none"}
+    found |= {place: str(settings[f"{place}.{TARGET}"]).rpartition(".")[2] for place in PLACES if _has(settings, place)}
+    found |= {name: settings[key] for name, key in ALWAYS.items() if settings.get(key) is not None}
+    for name, node in hooks.items():
+        changed = _changed_options(name, node)
+        found |= {key: value for key, value in settings.items() if _is_part(key, changed)}
+    given = {overridden_key(text) for text in overrides} - {*found, *ALWAYS.values(), *IGNORED}
+    found |= {key: value for key, value in settings.items() if _is_part(key, given) and not key.endswith(TARGET)}
+    return {name: _plain(value) for name, value in found.items()}
+
+
+def _has(settings: Mapping[str, Any], place: str) -> bool:
+    return f"{place}.{TARGET}" in settings
+
+
+def _changed_options(name: str, node: Mapping[str, Any]) -> set[str]:
+    """Return the keys of the options that are not what the hook's own config file says."""
+    entry = next((entry for entry in catalogue().values() if entry.target == node.get(TARGET)), None)
+    default: Any = {} if entry is None else OmegaConf.to_container(OmegaConf.load(entry.config_file))
+    same = default[entry.name] if entry else default
+    return {f"hooks.{name}.{key}" for key, value in node.items() if key != TARGET and value != same.get(key)}
+
+
+def _is_part(key: str, keys: set[str]) -> bool:
+    return key in keys or any(key.startswith(f"{each}.") for each in keys if "." in each)
+
+
+def _plain(value: Any) -> Value:
+    return value if isinstance(value, bool | int | float | str) else show(value)
+
+
+def start_summary(values: Mapping[str, Value], seconds: float) -> Summary:
+    """Return the record that opens a session of TensorBoard's hparams plugin.
+
+    Args:
+        values: hyperparameters by name.
+        seconds: when the run began, since the epoch.
+    """
+    start = plugin_data_pb2.SessionStartInfo(start_time_secs=seconds)
+    for name, value in values.items():
+        if isinstance(value, bool):
+            start.hparams[name].bool_value = value
+        elif isinstance(value, int | float):
+            start.hparams[name].number_value = value
+        else:
+            start.hparams[name].string_value = value
+    return _record(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
+
+
+def end_summary(status: str, seconds: float) -> Summary:
+    """Return the record that closes a session.
+
+    Args:
+        status: as in `summary.json`.
+        seconds: when the run ended, since the epoch.
+    """
+    known = api_pb2.STATUS_SUCCESS if status in COMPLETE else api_pb2.STATUS_FAILURE
+    end = plugin_data_pb2.SessionEndInfo(status=known, end_time_secs=seconds)
+    return _record(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end))
+
+
+def _record(tag: str, data: plugin_data_pb2.HParamsPluginData) -> Summary:
+    summary = Summary()
+    summary.value.add(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
+    return summary
+
+
+def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run reached: its best values on the validation split, and those on the test split, by tag.
+
+    Args:
+        summary: what `summary.json` holds.
+    """
+    rows = metric_rows(summary)
+    best = {f"best_validation/{name}": value for name, _, value, _ in rows}
+    tested = {f"test/{name}": value for name, *_, value in rows}
+    return {tag: value for tag, value in {**best, **tested}.items() if value is not None}

@@ -1,0 +1,28 @@
+"""Which hooks of a run are its technique: all but those that watch, and those that every run has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from hooks import CONFIG_DIRECTORY
+
+MONITORS = "hooks.monitors."
+
+
+def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the hooks of a config that make a run what it is, by name.
+
+    Args:
+        hooks: nodes with a `_target_`, by name; None for one that was removed.
+    """
+    everywhere = OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
+    return {
+        name: node
+        for name, node in hooks.items()
+        if isinstance(node, Mapping)
+        and name not in everywhere
+        and not str(node.get("_target_", "")).startswith(MONITORS)
+    }

@@ -1,0 +1,202 @@
+"""Compare finished runs: `python scripts/compare.py <sweep directory or runs ...>`.
+
+Runs that differ only in the seed are one row: mean and standard deviation of what they reached. Runs that failed or are
+not at their end are listed, and are in no average.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main, parse_options
+from trainer.comparison.comparison import Comparison, Group, compare, sort
+from trainer.comparison.find import find_runs
+from trainer.comparison.metrics import default_metrics, parse_metrics
+from trainer.comparison.report import print_comparison
+from trainer.comparison.settings import show_setting
+from trainer.errors import UserError, unknown_name
+
+USAGE = """python scripts/compare.py <directory> [<directory> ...] [key=value ...]
+
+Each directory is a run, a sweep, or holds runs below it, such as runs/bnn.
+
+  metrics      what to compare, such as metrics=accuracy,validation/loss/total,train/loss/total; a name without a split
+               is of the test split; without it all metrics of the test split
+  sort         column to sort by: validation, size, parameters, seconds, a metric (sort=test/accuracy) or a setting
+               (sort=learning_rate); without it the best on the validation split comes first
+  against      the group that others are compared with, seed by seed, such as against=recipe=baseline; settings are
+               joined by a comma; without it the best by validation
+  csv          file to write the table to, with all settings in which the groups differ
+  chart        PNG file for curves of training and validation over the steps, with a panel for each metric
+  overwrite    true writes over files that exist
+
+Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; damaged ones below a directory are listed.
+"""
+
+
+@dataclass
+class Options:
+    """Hold the options.
+
+    Attributes:
+        metrics: names of metrics, or None for all of the test split.
+        sort: name of a column, or None for the validation split.
+        against: settings of the group to compare with, or None for the best.
+        csv: file to write, or None.
+        chart: PNG file to write, or None.
+        overwrite: whether files are replaced.
+    """
+
+    metrics: str | None = None
+    sort: str | None = None
+    against: str | None = None
+    csv: str | None = None
+    chart: str | None = None
+    overwrite: bool = False
+
+
+@dataclass
+class Request:
+    """Hold a command line.
+
+    Attributes:
+        paths: the directories.
+        options: what to do with them.
+    """
+
+    paths: list[str]
+    options: Options
+
+
+def parse(arguments: Sequence[str]) -> Request:
+    """Return what a command line asks for.
+
+    Args:
+        arguments: such as ["runs/bnn", "metrics=accuracy"].
+
+    Raises:
+        UserError: an unknown option, no directory, or a file that cannot be written.
+    """
+    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    keyed = [argument for argument in arguments if argument not in paths]
+    options = parse_options(keyed, Options, texts=("metrics", "sort", "against", "csv", "chart"))
+    if not paths:
+        raise UserError(
+            "No run was given. Expected directories, such as runs/bnn; see python scripts/compare.py --help."
+        )
+    if not isinstance(options.overwrite, bool):
+        raise UserError(f"Invalid overwrite: {options.overwrite!r}. Expected true or false.")
+    for name, ending in (("csv", ".csv"), ("chart", ".png")):
+        if (text := getattr(options, name)) is not None:
+            check_output(name, text, ending, overwrite=options.overwrite)
+    return Request(paths, options)
+
+
+def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
+    """Refuse a file that cannot or must not be written.
+
+    Args:
+        key: the option's name.
+        text: path of the file.
+        ending: that its name must have.
+        overwrite: whether it may exist.
+
+    Raises:
+        UserError: another ending, a file that exists, or a folder that does not.
+    """
+    path = Path(text).expanduser()
+    if path.suffix != ending:
+        raise UserError(f"{key}={text} received. Expected a file that ends with {ending}.")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected one that is there.")
+
+
+def _command(request: Request) -> None:
+    from hooks.monitors.console import open_console
+
+    options = request.options
+    found = find_runs(request.paths)
+    choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
+    if not any(run.is_complete for run in found.runs):
+        choose = default_metrics  # nothing has been measured: what was asked for cannot be wrong
+    comparison = compare(found.runs, choose)
+    comparison.unreadable = found.unreadable
+    if options.sort is not None:
+        sort(comparison, options.sort)
+    reference = None if options.against is None else find_group(comparison, options.against)
+    console = open_console()
+    print_comparison(console, comparison, reference)
+    for line in write_files(comparison, options):
+        console.print(line, soft_wrap=True)
+
+
+def find_group(comparison: Comparison, text: str) -> Group:
+    """Return the one group that has some settings.
+
+    Args:
+        comparison: of runs.
+        text: such as "recipe=bnn,learning_rate=0.001".
+
+    Raises:
+        UserError: an unknown setting, or no group or several that have these values.
+    """
+    keys = {
+        **dict(zip(comparison.names, comparison.columns, strict=True)),
+        **{key: key for key in comparison.differing},
+    }
+    wanted = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {text: ""}
+    for name in wanted:
+        if name not in keys:
+            raise unknown_name("setting in against", name, keys)
+    matching = [
+        group
+        for group in comparison.groups
+        if all(show_setting(keys[name], group.settings[keys[name]]) == value for name, value in wanted.items())
+    ]
+    if len(matching) != 1:
+        labels = "; ".join(comparison.label(group).replace(" ", ",") for group in comparison.groups)
+        raise UserError(f"against={text} stands for {len(matching)} groups. Expected one of: {labels}.")
+    return matching[0]
+
+
+def write_files(comparison: Comparison, options: Options) -> list[str]:
+    """Write the files that were asked for; return a line for each, and what is to be said of it.
+
+    Args:
+        comparison: of runs.
+        options: checked.
+
+    Raises:
+        UserError: there is nothing to write, or a file cannot be written.
+    """
+    if (options.csv or options.chart) and not comparison.groups:
+        raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
+    lines = []
+    try:
+        if options.csv:
+            from scripts.comparison.csv_file import write_csv
+
+            write_csv(comparison, Path(options.csv).expanduser())
+            lines.append(f"table: {options.csv}")
+        if options.chart:
+            from scripts.comparison.chart import write_chart
+
+            notes = write_chart(comparison, Path(options.chart).expanduser())
+            lines += [f"chart: {options.chart}", *notes]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be written: {error.strerror}. Expected a place that can.") from error
+    return lines
+
+
+main = make_main(USAGE, parse, _command)
+
+if __name__ == "__main__":
+    sys.exit(main())

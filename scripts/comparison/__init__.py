@@ -1,0 +1,1 @@
+"""What `scripts/compare.py` writes beside its tables: a CSV file, and a chart of curves."""

@@ -1,0 +1,94 @@
+"""The curves of runs, from their metrics.jsonl, and their mean over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.comparison.stored_run import number
+
+FILE_NAME = "metrics.jsonl"
+Curve = dict[int, float]
+"""Values by step."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Hold what one metrics.jsonl says of some metrics.
+
+    Attributes:
+        values: by split and name of the metric.
+        damaged: lines that could not be read; one that was cut off at the end is not counted.
+    """
+
+    values: dict[tuple[str, str], Curve]
+    damaged: int
+
+
+def read_curves(directory: Path, names: Sequence[str]) -> Curves:
+    """Return the curves of a run.
+
+    Args:
+        directory: of the run.
+        names: of metrics, such as "loss/total".
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    lines = (directory / FILE_NAME).read_text(encoding="utf-8", errors="replace").split("\n")
+    values: dict[tuple[str, str], Curve] = {}
+    damaged = 0
+    for line in lines[:-1]:  # a whole line ends with a line end
+        try:
+            report = json.loads(line)
+            step, split = int(report["step"]), str(report["split"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            damaged += 1
+            continue
+        for name in names:
+            if (value := number(report.get(name))) is not None:
+                values.setdefault((split, name), {})[step] = value
+    return Curves(values, damaged)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Hold the mean of curves where all of them have a value.
+
+    Attributes:
+        steps: int [points].
+        mean: float [points].
+        deviation: float [points], the standard deviation (divided by n - 1); 0 for a lone curve.
+    """
+
+    steps: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+
+def average(curves: Sequence[Curve]) -> Band:
+    """Return the mean of curves over the steps that all of them have.
+
+    Args:
+        curves: at least one.
+    """
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
+    deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return Band(np.array(steps, dtype=int), values.mean(axis=0), deviation)
+
+
+def tail(curve: Curve, band: Band) -> Curve:
+    """Return the end of a curve behind a mean, from the mean's last step on; empty where it does not go on.
+
+    Args:
+        curve: one of those that were averaged.
+        band: their mean.
+    """
+    last = int(band.steps[-1]) if len(band.steps) else -1
+    rest = {step: value for step, value in curve.items() if step >= last}
+    return rest if len(rest) > 1 else {}

@@ -1,0 +1,100 @@
+"""Run directories and sweeps as they lie on disk, made without training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.comparison.stored_run import StoredRun
+
+MONITORS = {"progress": {"_target_": "hooks.monitors.progress.Progress", "lines": 50}}
+
+
+def config_of(seed: int = 0, rate: float = 0.003, hooks: Mapping[str, Any] | None = None, **trainer: Any) -> dict:
+    return {
+        "seed": seed,
+        "run_dir": None,
+        "debug": False,
+        "data": {"_target_": "recipes.data.digits.digits", "seed": 0},
+        "model": {"_target_": "recipes.models.mlp.mlp", "units": [8, 8]},
+        "optimizer": {"_target_": "recipes.optimizers.adam.Adam", "learning_rate": rate},
+        "schedule": {"_target_": "trainer.schedules.cosine"},
+        "trainer": {
+            "epochs": 2,
+            "batch_size": 64,
+            "threads": None,
+            "monitor": "loss/cross_entropy",
+            "monitor_mode": "min",
+            **trainer,
+        },
+        "hooks": {**MONITORS, **(hooks or {})},
+    }
+
+
+def summary_of(accuracy: float | None = 0.9, loss: float = 0.3, **parts: Any) -> dict:
+    return {
+        "recipe": "bnn",
+        "status": "completed",
+        "seconds": 2.0,
+        "final": {"loss/total": 0.1, "metric/accuracy": 1.0},
+        "best": {"values": {"loss/cross_entropy": loss, "loss/total": loss, "metric/accuracy": 0.95}},
+        "test": {"weights": "best", "loss/total": loss + 0.1, "metric/accuracy": accuracy},
+        "params": {"total": 1000, "trainable": 900},
+        "bytes": {"float32": 4000, "deployed": 2048},
+        **parts,
+    }
+
+
+def job(
+    recipe: str = "bnn", seed: int = 0, accuracy: float | None = 0.9, loss: float = 0.3, *given: str, **config: Any
+) -> StoredRun:
+    """Return a run that is complete; `config` goes to `config_of`."""
+    overrides = [f"recipe={recipe}", f"seed={seed}", *given]
+    summary = summary_of(accuracy, loss)
+    return StoredRun("job 1", recipe, tuple(overrides), config_of(seed, **config), summary, summary["status"])
+
+
+def failed(recipe: str = "bnn", seed: int = 0, number: int = 1, **config: Any) -> StoredRun:
+    overrides = (f"recipe={recipe}", f"seed={seed}")
+    return StoredRun(f"job {number}", recipe, overrides, config_of(seed, **config), {}, "failed (exit code 1)")
+
+
+def write_run(
+    directory: Path,
+    config: Mapping[str, Any] | None = None,
+    summary: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = ("recipe=bnn", "seed=0"),
+    *,
+    losses: Sequence[float] = (1.0, 0.5),
+    written: float | None = None,
+) -> Path:
+    """Write a run; without a summary it is not at its end."""
+    directory.mkdir(parents=True)
+    (directory / "config.yaml").write_text(yaml.safe_dump(dict(config or config_of())))
+    (directory / "overrides.txt").write_text("".join(f"{each}\n" for each in overrides))
+    lines = [
+        {"step": 10 * (index + 1), "split": split, "loss/cross_entropy": loss, "metric/accuracy": 1 - loss / 2}
+        for index, loss in enumerate(losses)
+        for split in ("train", "validation")
+    ]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if summary is not None:
+        (directory / "summary.json").write_text(json.dumps(summary))
+        if written is not None:
+            os.utime(directory / "summary.json", (written, written))
+    return directory
+
+
+def write_sweep(directory: Path, *jobs: Mapping[str, Any], version: int = 1) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    whole = [
+        {"number": number, "overrides": [], "run": None, "status": "waiting", "exit_code": None, "seconds": 0.0, **each}
+        for number, each in enumerate(jobs, start=1)
+    ]
+    (directory / "sweep.json").write_text(json.dumps({"version": version, "jobs": whole}))
+    return directory

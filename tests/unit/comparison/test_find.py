@@ -1,0 +1,88 @@
+"""Which runs paths stand for."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.support.stored_runs import summary_of, write_run, write_sweep
+from trainer.comparison.find import find_runs
+from trainer.errors import UserError
+
+
+def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
+    for name in ("b/2", "b/1", "a"):
+        write_run(tmp_path / name, summary=summary_of())
+    write_run(tmp_path / ".a.123.partial")
+    write_run(tmp_path / "a" / "export" / "inner")
+    found = find_runs([str(tmp_path), str(tmp_path / "a"), str(tmp_path / "b" / ".." / "a")])
+    assert [os.path.relpath(run.name, tmp_path) for run in found.runs] == ["a", "b/1", "b/2"]
+    assert found.unreadable == []
+
+
+def test_what_is_damaged_is_an_error_where_it_is_named_and_told_of_where_it_is_found(tmp_path):
+    write_run(tmp_path / "good")
+    bad = write_run(tmp_path / "bad", summary={})
+    with pytest.raises(UserError, match="another format"):
+        find_runs([str(bad)])
+    found = find_runs([str(tmp_path)])
+    assert [run.name for run in found.runs] == [str(tmp_path / "good")]
+    assert len(found.unreadable) == 1
+    assert str(bad) in found.unreadable[0]
+
+
+def test_places_without_a_run_are_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, line in (("none", "does not exist"), ("file", "is a file"), ("empty", "holds no run")):
+        with pytest.raises(UserError, match=f"{name} {line}. Expected the directory of a run"):
+            find_runs([str(tmp_path / name)])
+
+
+def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
+    elsewhere = write_run(tmp_path / "elsewhere", summary=summary_of())
+    sweep = tmp_path / "sweep"
+    write_run(sweep / "1", summary=summary_of(), overrides=["recipe=bnn", "trainer.threads=1"])
+    write_run(sweep / "2")
+    write_sweep(
+        sweep,
+        {"run": "1", "overrides": ["recipe=bnn"], "status": "interrupted"},
+        {"run": "2", "overrides": ["recipe=bnn"], "status": "failed", "exit_code": 1},
+        {"run": str(elsewhere), "overrides": ["recipe=bnn"], "status": "completed", "exit_code": 0},
+        {"run": "4", "overrides": ["recipe=[a,b]", "seed=3"], "status": "waiting"},
+    )
+    runs = find_runs([str(sweep)]).runs
+    assert [run.status for run in runs] == ["completed", "failed (exit code 1)", "completed", "waiting"]
+    assert [run.is_complete for run in runs] == [True, False, True, False]
+    assert runs[0].overrides == ("recipe=bnn",)  # what the user gave, without what the sweep set
+    assert (runs[3].name, runs[3].recipe, runs[3].directory) == ("job 4", "a+b", None)
+    assert [run.name.partition(",")[0] for run in runs] == ["job 1", "job 2", "job 3", "job 4"]
+    assert len(find_runs([str(tmp_path)]).runs) == 4  # the sweep below a directory, and no run of it twice
+
+
+def test_a_damaged_run_of_a_sweep_is_told_of_with_its_job(tmp_path):
+    write_run(tmp_path / "1", summary={})
+    write_sweep(tmp_path, {"run": "1", "status": "completed"})
+    assert find_runs([str(tmp_path)]).unreadable[0].startswith(f"job 1: {tmp_path}/1/summary.json is of another format")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("{", "cannot be read: it is damaged"),
+        ("[]", "is of version None"),
+        (json.dumps({"version": 2, "jobs": []}), "is of version 2. Expected version 1"),
+        (json.dumps({"version": 1, "jobs": [{"number": 1}]}), "has jobs without"),
+        (json.dumps({"version": 1, "jobs": 3}), "has jobs without"),
+    ],
+)
+def test_a_damaged_sweep_is_one_line(tmp_path, text, line):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(text)
+    with pytest.raises(UserError, match=line):
+        find_runs([str(tmp_path / "sweep")])
+    write_run(tmp_path / "run")
+    found = find_runs([str(tmp_path)])
+    assert (len(found.runs), len(found.unreadable)) == (1, 1)
