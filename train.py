@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
-from trainer.errors import NonFiniteError, UserError
+from trainer.errors import NonFiniteError, UserError, WorkersError
+from trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
     from trainer.config.preflight import Job
@@ -107,7 +108,8 @@ def train_job(job: Job) -> dict[str, Any]:
     from trainer.quiet import plain_warnings, quiet_start
     from trainer.run.start_time import process_began
 
-    with quiet_start():
+    several = cluster_of(job.config["trainer"]) is not None  # its mistakes show before TensorFlow is imported
+    with quiet_start(errors=not several):
         from trainer.run.session import execute  # TensorFlow: seconds to import
     with plain_warnings():
         return execute(job.config, job.recipe, job.overrides, began=process_began())
@@ -124,7 +126,7 @@ def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tupl
         return DONE, work(job)
     except UserError as error:
         return report(error, WRONG, debug=job.config["debug"]), {}
-    except NonFiniteError as error:
+    except (NonFiniteError, WorkersError) as error:
         return report(error, FAILED, debug=job.config["debug"]), {}
     except KeyboardInterrupt as error:
         return report(error, interrupted_code(error)), {}

@@ -21,6 +21,10 @@ class WriteError(UserError):
     """Report that something beside the checkpoints could not be written. Training goes on without it."""
 
 
+class WorkersError(RuntimeError):
+    """Report that the workers of a run cannot go on together: one is gone, hangs, or failed."""
+
+
 class NonFiniteError(ArithmeticError):
     """Report that a step produced NaN or infinity, and that its update was withheld."""
 

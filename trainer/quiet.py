@@ -10,21 +10,32 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet_start() -> Iterator[None]:
+def quiet_start(*, errors: bool = True) -> Iterator[None]:
     """Import TensorFlow and look for devices, with what the C++ libraries print meanwhile sent to nowhere.
 
     They print device notices before TensorFlow's own log level applies, and once more when devices are first looked
     for. A Python exception is not affected.
+
+    Args:
+        errors: whether C++ libraries may print errors later. Those of a cluster tell the loss of a worker many times,
+            which the run says in one line.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if errors else "3")
+    with silent():
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+        yield
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Send what is written to the standard error inside, also by C++ libraries, to nowhere."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
-        import tensorflow as tf
-
-        tf.config.list_physical_devices()
         yield
     finally:
         sys.stderr.flush()

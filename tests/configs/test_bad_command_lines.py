@@ -25,7 +25,7 @@ TRAINER_KEYS = (
     "trainer.evaluate_every_epochs, trainer.evaluation_batch_size, trainer.max_seconds, trainer.monitor, "
     "trainer.monitor_mode, "
     "trainer.placement, trainer.precision, trainer.replicas, trainer.report_every_steps, trainer.steps, "
-    "trainer.strategy, trainer.threads"
+    "trainer.strategy, trainer.threads, trainer.worker_timeout"
 )
 HOOKS = "bnn_rounding, center_loss, checkpoint, progress"
 BNN_ARGUMENTS = "clip, layers, quantizer, scale, skip"

@@ -27,7 +27,10 @@ FREE = (
     "trainer.allow_slow_precision",
     "trainer.max_seconds",
     "trainer.placement",
+    "trainer.replicas",
+    "trainer.strategy",
     "trainer.threads",
+    "trainer.worker_timeout",
 )
 """What may differ from the run's own config. Another number of threads changes bits: the run says so."""
 PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")

@@ -63,9 +63,12 @@ class TrainerConfig:
     )
     allow_slow_precision: bool = setting(False, "whether to use a precision by which this machine loses time")
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
-    strategy: str = setting("none", "replicas that share every batch", choices=("none", "mirrored"))
+    strategy: str = setting("none", "replicas that share every batch", choices=("none", "mirrored", "multi_worker"))
     replicas: int | None = setting(
         None, "how many, with strategy=mirrored; null: one a GPU; a divisor of batch_size", minimum=1
+    )
+    worker_timeout: float = setting(
+        3600, "seconds that a worker waits for another one, with strategy=multi_worker; 0: for ever", minimum=0
     )
     threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
     max_seconds: float | None = setting(

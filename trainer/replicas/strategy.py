@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.replicas.cluster import MULTI_WORKER
 from trainer.replicas.replica import Replica, replicas_of
 
-NONE, MIRRORED, MULTI_WORKER = STRATEGIES = ("none", "mirrored", "multi_worker")
+NONE, MIRRORED = "none", "mirrored"
 
 
 def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
     """Return the replicas that this process has.
 
     Args:
-        strategy: "none" for the only replica there is; "mirrored" for one on each of several devices of this process.
+        strategy: "none" for the only replica there is; "mirrored" for one on each of several devices of this process;
+            "multi_worker" for the only worker there is.
         replicas: how many for "mirrored"; None for as many as there are GPUs.
         batch_size: examples of a step; each replica gets an equal part.
 
@@ -28,16 +32,29 @@ def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list
                 "trainer.strategy=mirrored, or trainer.replicas=null."
             )
         return replicas_of([None])
-    devices = mirrored_devices(replicas)
-    if batch_size % len(devices):
-        raise UserError(
-            f"trainer.batch_size={batch_size} cannot be shared equally by {len(devices)} replicas. Expected a multiple "
-            f"of {len(devices)}: it is the batch of all replicas together."
-        )
+    devices = share_of_devices(0, 1) if strategy == MULTI_WORKER else mirrored_devices(replicas)
+    check_shared(batch_size, len(devices))
     return replicas_of(devices)
 
 
-def mirrored_devices(count: int | None) -> list[str]:
+def check_shared(batch_size: int, replicas: int) -> None:
+    """Refuse a batch that replicas cannot share equally.
+
+    Args:
+        batch_size: examples of a step.
+        replicas: of the run.
+
+    Raises:
+        UserError: says which batch they could share.
+    """
+    if batch_size % replicas:
+        raise UserError(
+            f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected a multiple "
+            f"of {replicas}: it is the batch of all replicas together."
+        )
+
+
+def mirrored_devices(count: int | None) -> list[str | None]:
     """Return the names of the devices of replicas in this process: GPUs where there are any, else parts of the CPU.
 
     Args:
@@ -60,6 +77,32 @@ def mirrored_devices(count: int | None) -> list[str]:
         )
     _divide_cpu(count)
     return [f"/CPU:{index}" for index in range(count)]
+
+
+def share_of_devices(place: int, workers: int) -> list[str | None]:
+    """Return the devices of the replicas of one of several workers on this host.
+
+    GPUs that CUDA_VISIBLE_DEVICES names are this worker's own, as a scheduler gives them. Others are divided.
+
+    Args:
+        place: of the worker among those on the host.
+        workers: on the host.
+
+    Raises:
+        UserError: there are fewer GPUs than workers.
+    """
+    gpus: list[str | None] = [f"/GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))]
+    if not gpus:
+        return [None]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") or workers == 1:
+        return gpus
+    if len(gpus) < workers:
+        raise UserError(
+            f"{workers} workers are on this host, which has {len(gpus)} GPUs. Expected at most one worker a GPU, or "
+            "CUDA_VISIBLE_DEVICES for each worker."
+        )
+    each = len(gpus) // workers
+    return gpus[place * each : (place + 1) * each]
 
 
 def _divide_cpu(count: int) -> None:

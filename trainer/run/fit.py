@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -22,7 +22,8 @@ from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.own_values import own_values
 from trainer.run.resume import roll_back, run_state
 from trainer.run.start_time import StartTime
-from trainer.run.state import VariableValues, assign_variables, evaluation_keys
+from trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
+from trainer.run.workers import Workers
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
 from trainer.step.stage import in_stage
@@ -70,6 +71,7 @@ class Fit:
         digest: of all variables after the last step; None before.
         elapsed_before: wall time of this run in earlier processes, in seconds.
         started: the time to the first step; what comes before `train` is in it already.
+        workers: the other processes of the run; this one is the chief.
     """
 
     run: Run
@@ -87,6 +89,7 @@ class Fit:
     digest: str | None = None
     elapsed_before: float = 0.0
     started: StartTime = field(default_factory=StartTime)
+    workers: Workers = field(default_factory=Workers)
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _reported: tuple[float, float] = (0.0, 0.0)
@@ -115,12 +118,15 @@ class Fit:
         self._reported = (run.waited_seconds, run.train_seconds)
         if run.resumed_at:
             self.call("on_resume", run)
+            self.workers.take(run.step, trainer_variables(self.loop.trainer))
         self.call("on_fit_begin", run)
         self._training = True
         self.started.end("begin")
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
             next_report, next_evaluation = self.cadence.next_report(run.step), self.cadence.next_evaluation(run.step)
+            if (asked := self.workers.run_to(end)) is not None:
+                self._leave(*asked)
             self._chunk(end)
             if run.vetoes:
                 self._answer_vetoes()
@@ -131,7 +137,9 @@ class Fit:
             if end == next_evaluation or run.control.evaluate or run.control.stop_reason is not None:
                 self._evaluate()
             self._save()
-            self._leave_if_asked()
+            if (reason := self.interruption.reason) is not None:
+                self._leave(reason, self.interruption.signal_number)
+        self.workers.check_equal(trainer_variables(self.loop.trainer))
         self.digest = tensors_digest(VariableValues(self.variables))
 
     def finish(self) -> dict[str, Any]:
@@ -187,7 +195,8 @@ class Fit:
     def _chunk(self, end: int) -> None:
         run = self.run
         start, before = time.perf_counter(), run.step
-        run.step, run.vetoes = self.loop.run(before, end - before)
+        with self.workers.watching():
+            run.step, run.vetoes = self.loop.run(before, end - before)
         elapsed, steps = time.perf_counter() - start, run.step - before
         if self._step_seconds is None:
             self.started.end("step")
@@ -250,6 +259,7 @@ class Fit:
                 self._roll_back(run.control.rate_factor)
             elif run.control.skip:
                 run.step += 1
+                self.workers.move(run.step)
             else:
                 raise self._held_back("no hook went on")
         except NonFiniteError:
@@ -263,24 +273,24 @@ class Fit:
         if checkpoint is None:
             raise self._held_back("there is no checkpoint to go back to")
         roll_back(self, checkpoint, rate_factor)
+        self.workers.take(self.run.step, trainer_variables(self.loop.trainer))
         self.call("on_resume", self.run)
         self.call("on_fit_begin", self.run)
 
     def _held_back(self, why: str) -> NonFiniteError:
         return NonFiniteError(f"Step {self.run.step} was held back by {', '.join(self.run.vetoes)}, and {why}.")
 
-    def _leave_if_asked(self) -> None:
-        """Save and raise where the run shall end before its time; no evaluation, which the whole run would not make."""
-        if (reason := self.interruption.reason) is not None:
-            self.run.control.save("last")
-            self._save()
-            self.wait_for_checkpoints()
-            run = self.run
-            raise Interrupted(
-                f"Ended by {reason} after step {run.step} of {run.total_steps}. "
-                f"Go on with: python train.py resume={run.directory}",
-                self.interruption.signal_number,
-            )
+    def _leave(self, reason: str, signal_number: int | None) -> NoReturn:
+        """Save and raise, before the run's time; no evaluation, which the whole run would not make."""
+        self.run.control.save("last")
+        self._save()
+        self.wait_for_checkpoints()
+        run = self.run
+        raise Interrupted(
+            f"Ended by {reason} after step {run.step} of {run.total_steps}. "
+            f"Go on with: python train.py resume={run.directory}",
+            signal_number,
+        )
 
     def wait_for_checkpoints(self) -> None:
         """Return when all checkpoints are on disk, and say which could not be written."""

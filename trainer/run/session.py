@@ -15,7 +15,6 @@ from trainer.errors import UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
-from trainer.replicas.strategy import NONE, local_replicas
 from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
@@ -23,6 +22,7 @@ from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, environment, make_directory
 from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
+from trainer.run.follow import follow
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
@@ -36,6 +36,7 @@ from trainer.run.start_time import StartTime
 from trainer.run.state import run_variables
 from trainer.run.summary import build_summary, write_summary
 from trainer.run.views import Views
+from trainer.run.workers import ClusterWorkers, Workers, join_workers
 
 
 @released_graphs()
@@ -57,20 +58,50 @@ def execute(
         UserError: a mistake that the user can mend.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
         Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
+        WorkersError: the run has several processes, and they cannot go on together.
     """
     started = StartTime(began)
     started.end("import")
     settings = config["trainer"]
-    check_precision(settings["precision"], allow_slow=settings["allow_slow_precision"])
-    if config["resume"] is not None:
-        return _resume(config, recipe, started)
+    _set_threads(settings["threads"])
+    workers = join_workers(settings)
+    try:
+        check_precision(settings["precision"], allow_slow=settings["allow_slow_precision"])
+        if isinstance(workers, ClusterWorkers) and workers.index:
+            summary = _follow(config, workers)
+        elif config["resume"] is not None:
+            summary = _resume(config, recipe, started, workers)
+        else:
+            summary = _begin(config, recipe, overrides, started, workers)
+    except BaseException as error:
+        workers.leave(error)
+        raise
+    workers.leave(None)
+    return summary
+
+
+def _begin(
+    config: Mapping[str, Any], recipe: str, overrides: Sequence[str], started: StartTime, workers: Workers
+) -> dict[str, Any]:
+    """Make a new run."""
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
-    parts = prepare(config)
+    parts = prepare(config, workers)
+    workers.compare(config, parts, directory)
     _note_build(started, parts)
     fit = build_fit(config, recipe, parts, directory, open_store(directory), started)
+    fit.workers = workers
     make_directory(directory, config, overrides)
     with locked(directory):
         return _train(fit, parts)
+
+
+def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> dict[str, Any]:
+    """Train beside the chief, which writes; nothing is left here to sum up."""
+    begun = {} if config["resume"] is None else {"init_from": None}  # the chief gives its variables then
+    parts = prepare({**config, **begun}, workers)
+    workers.compare({**config, **begun}, parts)
+    follow(config["trainer"], parts, workers)
+    return {}
 
 
 def _note_build(started: StartTime, parts: Assembly) -> None:
@@ -78,12 +109,13 @@ def _note_build(started: StartTime, parts: Assembly) -> None:
     started.split("build", parts.trace_seconds, "trace")
 
 
-def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[str, Any]:
+def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers: Workers) -> dict[str, Any]:
     """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
         if (summary := completed_summary(directory)) is not None:
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
+            workers.leave(None, complete=True)
             return summary
         store = open_store(directory)
         checkpoint = store.newest()
@@ -92,11 +124,13 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime) -> dict[
         if checkpoint is None:
             check_place(directory, config)
         begun = {} if checkpoint is None else {"init_from": None}
-        parts = prepare({**config, **begun})
+        parts = prepare({**config, **begun}, workers)
+        workers.compare({**config, "init_from": None}, parts, directory)
         _note_build(started, parts)
         for difference in changed_environment(directory):
             warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
         fit = build_fit(config, recipe, parts, directory, store, started)
+        fit.workers = workers
         if checkpoint is None:
             fit.run.resumed_at = [0]
         else:
@@ -109,20 +143,19 @@ def open_store(directory: Path) -> CheckpointStore:
     return CheckpointStore(directory / "checkpoints", environment=environment())
 
 
-def prepare(config: Mapping[str, Any]) -> Assembly:
+def prepare(config: Mapping[str, Any], workers: Workers | None = None) -> Assembly:
     """Open the data, build everything, trace and audit the step; nothing is written, nothing trained.
 
     Args:
         config: the resolved config.
+        workers: of a run that is trained; None where it is looked at in this process alone.
 
     Raises:
         UserError: a mistake that the user can mend.
     """
     keras.utils.clear_session()
     _set_threads(config["trainer"]["threads"])
-    settings = config["trainer"]
-    replicas = local_replicas(settings.get("strategy", NONE), settings.get("replicas"), settings["batch_size"])
-    parts = assemble(config, replicas)
+    parts = assemble(config, (workers or Workers()).replicas(config["trainer"]))
     _check_monitor(config["trainer"]["monitor"], parts.validation.names)
     return parts
 
@@ -240,6 +273,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         memory=peak_memory_bytes(),
         start=fit.started.summary() if fit.run.first_step_seconds else None,
     )
+    summary |= fit.workers.summary()
     failures = [*_summary_failures(fit.run.directory, summary), *fit.call_all("on_fit_end", fit.run, summary)]
     if failure is not None:
         raise failure

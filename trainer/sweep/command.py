@@ -13,8 +13,9 @@ from trainer.comparison.comparison import compare
 from trainer.comparison.find import find_runs
 from trainer.comparison.report import print_comparison
 from trainer.config.command import Command
-from trainer.config.preflight import preflight_each
+from trainer.config.preflight import Job, preflight_each
 from trainer.errors import UserError
+from trainer.replicas.cluster import MULTI_WORKER
 from trainer.run.lock import locked
 from trainer.sweep.open import OpenSweep, command_of, new_job, open_sweep, own_overrides
 from trainer.sweep.process import TRAIN
@@ -42,6 +43,11 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
         UserError: a mistake that shows before the first job starts; nothing is written then.
     """
     opened = open_sweep(command, datetime.now())
+    if any(job.config["trainer"]["strategy"] == MULTI_WORKER for job in _examples(opened)):
+        raise UserError(
+            f"trainer.strategy={MULTI_WORKER} received with -m, whose jobs are one process each. Expected one run at a "
+            "time: python scripts/launch.py workers=<number> ..., or trainer.strategy=mirrored."
+        )
     directory = opened.sweep.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -57,8 +63,7 @@ def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
     sweep = opened.sweep
     missing = missing_jobs(sweep)
     count = len(missing) + (max(0, sweep.trials - len(sweep.jobs)) if sweep.trials else 0)
-    examples = [*opened.checked.values(), *([opened.example] if opened.example else [])]
-    spread = any(job.config["trainer"]["strategy"] != "none" for job in examples)
+    spread = any(job.config["trainer"]["strategy"] != "none" for job in _examples(opened))
     slots = divide(count, asked, usable_cores(), usable_gpus(), spread=spread)
     sweep.threads = sweep.threads or slots.threads
     sweep.write()
@@ -76,6 +81,10 @@ def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
         script=script,
     )
     return max(run.run(), supply.worst)
+
+
+def _examples(opened: OpenSweep) -> list[Job]:
+    return [*opened.checked.values(), *([opened.example] if opened.example else [])]
 
 
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:

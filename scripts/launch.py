@@ -1,0 +1,270 @@
+"""Start the workers of a run on this machine: `python scripts/launch.py workers=2 recipe=bnn ...`."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import run_command
+from train import check
+from trainer.errors import UserError
+from trainer.replicas.cluster import cluster_of
+
+ROOT = Path(__file__).resolve().parents[1]
+USAGE = """python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
+
+  workers  processes to start on this machine, which share every batch
+  grace    seconds that the others get to end by themselves when one has failed; then SIGTERM, then SIGKILL
+
+Everything else is for train.py. The output of worker 0 comes as it is, that of the others with a prefix. Ctrl-C and
+SIGTERM go to all: the run is saved and ends. The exit code is the worst of the workers'.
+"""
+OURS = ("workers", "grace")
+STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
+LAST_SECONDS = 10.0
+"""Between SIGTERM and SIGKILL."""
+POLL_SECONDS = 0.1
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process gets when the one that started it is gone."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Hold what to start.
+
+    Attributes:
+        workers: how many processes.
+        grace: seconds.
+        overrides: for each.
+    """
+
+    workers: int
+    grace: float
+    overrides: list[str]
+
+
+@dataclass
+class Launcher:
+    """Watch over workers until all have ended.
+
+    Attributes:
+        processes: in the order of the workers.
+        grace: seconds.
+    """
+
+    processes: list[subprocess.Popen[bytes]]
+    grace: float
+    _steps: list[tuple[float, int]] = field(default_factory=list)
+
+    def wait(self) -> int:
+        """Return the worst exit code, when all have ended; end the others when one fails."""
+        while any(each.poll() is None for each in self.processes):
+            if not self._steps and any(each.poll() for each in self.processes):
+                now = time.monotonic()
+                self._steps = [(now + self.grace, signal.SIGTERM), (now + self.grace + LAST_SECONDS, signal.SIGKILL)]
+            while self._steps and time.monotonic() >= self._steps[0][0]:
+                self.send(self._steps.pop(0)[1])
+                self._steps = self._steps or [(time.monotonic() + LAST_SECONDS, signal.SIGKILL)]
+            time.sleep(POLL_SECONDS)
+        return max(exit_code(each.returncode) for each in self.processes)
+
+    def send(self, number: int) -> None:
+        """Send a signal to every worker that runs, and to what it has started.
+
+        Args:
+            number: of the signal.
+        """
+        for each in self.processes:
+            if each.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(each.pid, number)
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: the workers get it.
+
+        Args:
+            number: of the signal.
+            frame: not used.
+        """
+        del frame
+        self.send(number)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["workers=2", "recipe=bnn"].
+
+    Raises:
+        UserError: no number of workers, or what cannot go to several workers.
+    """
+    given = {key: text for key, _, text in (each.partition("=") for each in arguments) if key in OURS}
+    rest = [each for each in arguments if each.partition("=")[0] not in OURS]
+    for text in rest:
+        if text.startswith("-"):
+            raise UserError(
+                f"'{text}' received. Expected key=value: one run for all workers. A sweep (-m) starts its jobs itself."
+            )
+        if text.partition("=")[0].lstrip("+") == STRATEGY and text.partition("=")[2] != "multi_worker":
+            raise UserError(f"'{text}' received. Expected no other strategy than multi_worker, which is set here.")
+    workers = given.get("workers", "")
+    if not workers.isdecimal() or int(workers) < 1:
+        raise UserError(f"workers={workers} received. Expected a whole number of at least 1, such as workers=2.")
+    try:
+        grace = float(given.get("grace", "20"))
+    except ValueError:
+        grace = -1.0
+    if not 0 <= grace < float("inf"):
+        raise UserError(f"grace={given['grace']} received. Expected seconds, such as grace=20.")
+    if not rest:
+        raise UserError("No recipe was given. Expected such as: workers=2 recipe=bnn.")
+    return Options(int(workers), grace, [*rest, *_added(rest, int(workers))])
+
+
+def checked(options: Options) -> Options:
+    """Return options whose config is right: a mistake is told once, before anything is started.
+
+    Args:
+        options: as `parse` made them.
+
+    Raises:
+        UserError: as train.py would raise it in every worker.
+    """
+    for job in check(options.overrides):
+        cluster_of(job.config["trainer"], environments(options.workers, {})[0])
+    return options
+
+
+def _added(overrides: Sequence[str], workers: int) -> list[str]:
+    """Return the overrides that the user did not give: the strategy, and a part of the cores for each worker."""
+    given = {each.partition("=")[0].lstrip("+") for each in overrides}
+    added = [] if STRATEGY in given else [f"{STRATEGY}=multi_worker"]
+    if THREADS not in given:
+        added.append(f"{THREADS}={max(1, cores() // workers)}")
+    return added
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody listens at.
+
+    Args:
+        count: how many.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return the environment of each worker: where all are, and its own GPUs where some are named.
+
+    Args:
+        workers: how many.
+        environment: of this process.
+    """
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
+    gpus = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+    result = []
+    for index in range(workers):
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        own = {"TF_CONFIG": json.dumps(task), "PYTHONUNBUFFERED": "1"}
+        if len(gpus) >= workers:
+            each = len(gpus) // workers
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[index * each : (index + 1) * each])
+        result.append({**environment, **own})
+    return result
+
+
+def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT / "train.py"))) -> int:
+    """Start the workers, wait for them, and return the worst exit code.
+
+    Args:
+        options: checked.
+        program: what each worker runs, with the overrides as its arguments.
+    """
+    command = [*program, *options.overrides]
+    parent = os.getpid()
+    launcher = Launcher([], options.grace)
+    before = {number: signal.signal(number, launcher.pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    threads = []
+    try:
+        for index, environment in enumerate(environments(options.workers, os.environ)):
+            stream = {} if index == 0 else {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C comes through the launcher, once
+                preexec_fn=lambda: _end_with(parent),
+                **stream,  # type: ignore[call-overload]
+            )
+            launcher.processes.append(process)
+            if process.stdout is not None:
+                threads.append(threading.Thread(target=_stream, args=(process.stdout, index), daemon=True))
+                threads[-1].start()
+        return launcher.wait()
+    finally:
+        launcher.send(signal.SIGKILL)
+        for thread in threads:
+            thread.join(timeout=5.0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code(code: int) -> int:
+    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended.
+
+    Args:
+        code: of `Popen.returncode`.
+    """
+    return code if code >= 0 else 128 - code
+
+
+def _end_with(parent: int) -> None:
+    """Let the kernel kill this process when the launcher is gone, however it ends; called in the new process."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before
+            os._exit(1)
+
+
+def _stream(lines: IO[bytes], index: int) -> None:
+    """Print the lines of a worker with its number before each."""
+    with lines:
+        for line in lines:
+            sys.stdout.write(f"[worker {index}] {line.decode(errors='replace').rstrip()}\n")
+            sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return the exit code.
+
+    Args:
+        arguments: without the program's name; None for the process's own.
+    """
+    return run_command(arguments, USAGE, lambda given: launch(checked(parse(given))))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Workers wait for one another before TensorFlow starts."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scripts.launch import free_ports
+from trainer.errors import UserError, WorkersError
+from trainer.replicas.cluster import Cluster
+from trainer.replicas.rendezvous import meet
+
+
+def clusters(count: int) -> list[Cluster]:
+    addresses = tuple(f"127.0.0.1:{port}" for port in free_ports(count))
+    return [Cluster(addresses, index, "TF_CONFIG") for index in range(count)]
+
+
+def come(cluster: Cluster, *, after: float = 0.0, seconds: float = 10.0):
+    """Return None, or the error."""
+    time.sleep(after)
+    try:
+        return meet(cluster, seconds)
+    except (UserError, WorkersError) as error:
+        return error
+
+
+def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again() -> None:
+    first, second, third = clusters(3)
+    with ThreadPoolExecutor(3) as pool:
+        came = [pool.submit(come, second), pool.submit(come, first, after=0.2), pool.submit(come, third, after=0.6)]
+        begun = time.monotonic()
+        assert [each.result() for each in came] == [None] * 3
+    assert time.monotonic() - begun > 0.5
+    socket.create_server(("127.0.0.1", int(first.addresses[0].rpartition(":")[2]))).close()
+
+
+def test_the_chief_names_those_who_do_not_come() -> None:
+    first, second, third = clusters(3)
+    with ThreadPoolExecutor(2) as pool:
+        came = [pool.submit(come, first, seconds=0.6), pool.submit(come, third, seconds=1.2)]
+        chief, other = (each.result() for each in came)
+    assert str(chief) == f"Waited in vain for worker 1 ({second.addresses[1]}). Expected all 3 workers to be started."
+    assert type(chief) is type(other) is WorkersError
+    assert "worker 0 (" in str(other)
+
+
+def test_a_stranger_and_a_second_worker_of_one_index_do_not_count() -> None:
+    first, second = clusters(2)
+    host, _, port = first.addresses[0].rpartition(":")
+    thread = threading.Thread(target=lambda: come(second, after=0.4))
+    with ThreadPoolExecutor(1) as pool:
+        chief = pool.submit(come, first, seconds=5.0)
+        time.sleep(0.2)
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert not chief.done()
+        thread.start()
+        assert chief.result() is None
+        thread.join()
+
+
+def test_workers_of_other_lists_end_with_one_line() -> None:
+    first, second = clusters(2)
+    other = Cluster((first.addresses[0], "127.0.0.1:9"), 1, "TF_CONFIG")
+    assert second.index == 1
+    with ThreadPoolExecutor(2) as pool:
+        errors = [pool.submit(come, each).result for each in (first, other)]
+        told = {str(each()) for each in errors}
+    assert len(told) == 1
+    assert "Worker 1 knows the workers" in told.pop()
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    first, _ = clusters(2)
+    with socket.create_server(("", int(first.addresses[0].rpartition(":")[2]))), pytest.raises(UserError) as error:
+        meet(first, 1.0)
+    assert f"Worker 0 cannot listen at {first.addresses[0]}: Address already in use." in str(error.value)
+
+
+def test_a_host_that_has_no_such_name_is_told() -> None:
+    with pytest.raises(UserError, match="no host has that name"):
+        meet(Cluster(("no-such-host.invalid:1", "127.0.0.1:2"), 1, "TF_CONFIG"), 5.0)

@@ -1,0 +1,205 @@
+"""Two real processes on the loopback interface: the run of one process, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.launch import environments
+from tests.support.resumed import PLUGIN, go_on
+from tests.support.workers import ROOT, Launched, is_gone, kill, launched, trained
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.run.lock import locked
+from trainer.run.session import execute
+
+COMMON = (
+    "trainer.epochs=null",
+    "trainer.batch_size=60",
+    "trainer.report_every_steps=5",
+    "hooks.progress=null",
+    "hooks.final_table=null",
+    "hooks.tensorboard=null",
+)
+GENTLE = (*COMMON, "trainer.steps=100", "optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")
+"""With a learning rate at which rounding does not grow until a sign or a mask decides otherwise."""
+ENDLESS = (*COMMON, "recipe=bnn", "trainer.steps=100000", "hooks.checkpoint.every_seconds=0")
+CUT = (PLUGIN, "+hooks.signal={_target_:tests.support.signals.Signal,steps:[50]}")
+SECONDS = 30.0
+"""Within which the others must end."""
+
+
+def losses(directory: Path) -> list[tuple[int, float]]:
+    """Return the losses of the training reports with their steps."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss/total"]) for line in lines if line["split"] == "train"]
+
+
+def summary_of(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "summary.json").read_text())
+
+
+def check_same_run(directory: Path, whole: Path) -> None:
+    """Check that two runs have the same losses to 1e-5."""
+    found, expected = losses(directory), losses(whole)
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert len(found) == 20
+    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], abs=1e-5)
+
+
+def train(*overrides: str, code: int = 0) -> None:
+    """Make a run of one process."""
+    done = trained([*overrides, "trainer.threads=1"])
+    assert done.returncode == code, done.stderr
+
+
+def launch(*overrides: str, log: Path, code: int = 0) -> str:
+    """Make a run of two workers and return what they printed."""
+    found, text = launched(*overrides, log=log)
+    assert found == code, text
+    return text
+
+
+def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    text = launch("recipe=bnn", *GENTLE, *CUT, f"run_dir={run}", log=tmp_path / "log", code=143)
+    assert "Ended by SIGTERM after step 50 of 100. Go on with" in text
+    assert "[worker 1] Ended with worker 0, which has saved the run." in text
+    assert "Traceback" not in text
+    with pytest.warns(UserWarning, match="resume: intra_op_threads was"):
+        go_on(run, "trainer.strategy=none", "trainer.threads=null")
+    (job,) = preflight(parse_command(["recipe=bnn", *GENTLE, f"run_dir={whole}"]))
+    execute(job.config, job.recipe, job.overrides)
+    check_same_run(run, whole)
+    assert "workers" not in summary_of(run)
+
+
+def endless(directory: Path) -> Launched:
+    """Return a run of two workers that has made some checkpoints."""
+    run = Launched(*ENDLESS, f"run_dir={directory}", log=directory.with_suffix(".log"))
+    metrics = directory / "metrics.jsonl"
+    run.wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 10)
+    return run
+
+
+def check_sound(run: Launched, directory: Path, workers: list[int], since: float) -> None:
+    """Check that all have ended in time, without a traceback, and that somebody else can go on with the run."""
+    run.end(SECONDS)
+    assert time.monotonic() - since < SECONDS
+    assert all(is_gone(each) for each in workers)
+    assert "Traceback" not in run.text, run.text
+    with locked(directory):
+        pass
+
+
+def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = endless(directory)
+    workers = run.workers()
+    check_sound(run, directory, workers, kill(workers[1]))
+    assert run.process.returncode == 128 + signal.SIGKILL
+    lines = [line for line in run.text.splitlines() if line.startswith("Error")]
+    assert lines == [
+        "Error: Worker 1 is gone, or answers no more; its own output may say why. Go on by starting all workers again "
+        f"with resume={directory}"
+    ]
+    summary = summary_of(directory)
+    assert (summary["status"], summary["stop_reason"]) == ("failed", lines[0].removeprefix("Error: "))
+
+
+@pytest.mark.long
+def test_when_the_chief_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = endless(directory)
+    workers = run.workers()
+    check_sound(run, directory, workers, kill(workers[0]))
+    assert "[worker 1] Error: Worker 0 is gone" in run.text
+
+
+@pytest.mark.long
+def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = endless(directory)
+    workers = run.workers()
+    stopped = kill(workers[1], signal.SIGSTOP)
+    run.wait_for(lambda: is_gone(workers[0]), SECONDS)
+    assert time.monotonic() - stopped < SECONDS
+    assert "Error: Worker 1 is gone, or answers no more" in run.text
+    run.end(60.0)  # the launcher ends what stands still
+    assert all(is_gone(each) for each in workers)
+
+
+@pytest.mark.long
+def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = endless(directory)
+    workers = run.workers()
+    check_sound(run, directory, workers, kill(workers[1], signal.SIGTERM))
+    assert run.process.returncode == 128 + signal.SIGTERM
+    summary = summary_of(directory)
+    assert summary["status"] == "interrupted"
+    assert summary["stop_reason"].startswith(f"Ended by SIGTERM on worker 1 after step {summary['steps']} of")
+    assert (directory / "checkpoints" / f"step_{summary['steps']:08d}").is_dir()
+
+
+@pytest.mark.long
+def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    run = endless(tmp_path / "run")
+    workers = run.workers()
+    kill(run.process.pid)
+    run.process.wait()
+    deadline = time.monotonic() + 5.0
+    while not all(is_gone(each) for each in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recipe", ["bnn", "frozen_mask", "center_loss", "attention"])
+def test_two_workers_train_the_run_of_one_process(recipe: str, tmp_path: Path) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    launch(f"recipe={recipe}", *GENTLE, f"run_dir={run}", log=tmp_path / "log")
+    train(f"recipe={recipe}", *GENTLE, f"run_dir={whole}")
+    check_same_run(run, whole)
+    assert summary_of(run)["workers"] == {"count": 2, "equal": True}
+
+
+@pytest.mark.long
+def test_one_process_may_go_on_as_two_workers_and_two_go_on_exactly(tmp_path: Path) -> None:
+    one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
+    train("recipe=bnn", *GENTLE, *CUT, f"run_dir={one}", code=143)
+    launch(f"resume={one}", PLUGIN, log=tmp_path / "log")
+    launch("recipe=bnn", *GENTLE, *CUT, f"run_dir={two}", log=tmp_path / "log", code=143)
+    launch(f"resume={two}", PLUGIN, log=tmp_path / "log")
+    launch("recipe=bnn", *GENTLE, f"run_dir={whole}", log=tmp_path / "log")
+    check_same_run(one, whole)
+    assert losses(two) == losses(whole)
+    assert summary_of(two)["digest"] == summary_of(whole)["digest"]
+    assert "nothing is left to do" in launch(f"resume={two}", PLUGIN, log=tmp_path / "log")
+
+
+@pytest.mark.long
+def test_workers_with_another_config_do_not_start(tmp_path: Path) -> None:
+    workers = []
+    for index, environment in enumerate(environments(2, os.environ)):
+        overrides = ["recipe=bnn", *COMMON, "trainer.steps=10", f"seed={index}", f"run_dir={tmp_path / 'run'}"]
+        command = [sys.executable, "train.py", *overrides, "trainer.strategy=multi_worker", "trainer.threads=1"]
+        workers.append(
+            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    for worker in workers:
+        text, _ = worker.communicate(timeout=120)
+        assert worker.returncode == 1
+        assert text.decode().splitlines() == [
+            "Error: Worker 1 differs from worker 0 in seed: 1 there, 0 on worker 0. Expected the same project, config "
+            "and data on all workers."
+        ]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,55 @@
+"""Lists of hosts as SLURM writes them, such as "gpu[01-03,7],login": expanded without asking SLURM."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from trainer.errors import UserError
+
+PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Return the hosts of a list, in order.
+
+    Args:
+        text: such as "gpu[01-03,7],login"; a name may have several brackets.
+
+    Raises:
+        UserError: brackets that do not match, or a range that is none.
+    """
+    hosts: list[str] = []
+    place = 0
+    while place < len(text):
+        found = PART.match(text, place)
+        if found is None or (found.end() < len(text) and text[found.end()] != ","):
+            raise _wrong(text)
+        hosts += _expand(found[0].strip(), text)
+        place = found.end() + 1
+    return hosts
+
+
+def _expand(name: str, text: str) -> Iterator[str]:
+    found = BRACKETS.search(name)
+    if found is None:
+        yield name
+        return
+    for number in _numbers(found[1], text):
+        yield from _expand(name[: found.start()] + number + name[found.end() :], text)
+
+
+def _numbers(inside: str, text: str) -> Iterator[str]:
+    """Yield the numbers of brackets, as wide as they are written."""
+    for part in inside.split(","):
+        found = RANGE.fullmatch(part.strip())
+        if found is None or (found[2] is not None and int(found[2]) < int(found[1])):
+            raise _wrong(text)
+        first, last = found[1], found[2] or found[1]
+        yield from (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+
+
+def _wrong(text: str) -> UserError:
+    return UserError(f"The list of hosts '{text}' cannot be read. Expected such as gpu[01-03,7],login.")

@@ -1,0 +1,133 @@
+"""Workers wait for one another before TensorFlow starts: TensorFlow would wait for ever, deaf to signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from trainer.errors import UserError, WorkersError
+from trainer.replicas.cluster import Cluster
+
+WAIT_SECONDS = 300.0
+"""How long workers wait for all of them to come."""
+POLL_SECONDS = 0.2
+GREETING, GO = "hookline", b"go\n"
+
+
+def meet(cluster: Cluster, seconds: float = WAIT_SECONDS) -> None:
+    """Return when all workers have come. The chief listens at its own address, which is free again afterwards.
+
+    Args:
+        cluster: of the run.
+        seconds: how long to wait.
+
+    Raises:
+        UserError: the chief cannot listen, or workers do not agree on the cluster.
+        WorkersError: some do not come in time; the message names them.
+    """
+    deadline = time.monotonic() + seconds
+    if cluster.index == 0:
+        _gather(cluster, deadline)
+    else:
+        _greet(cluster, deadline)
+
+
+def _gather(cluster: Cluster, deadline: float) -> None:
+    """Listen until every worker has greeted, then let all go on."""
+    port = int(cluster.addresses[0].rpartition(":")[2])
+    guests: dict[int, socket.socket] = {}
+    try:
+        server = socket.create_server(("", port), backlog=len(cluster.addresses))
+    except OSError as error:
+        raise UserError(
+            f"Worker 0 cannot listen at {cluster.addresses[0]}: {os.strerror(error.errno or 0)}. Expected a free port."
+        ) from error
+    with server:
+        server.settimeout(POLL_SECONDS)
+        try:
+            while len(guests) < len(cluster.addresses) - 1:
+                _check_time(deadline, [n for n in range(1, len(cluster.addresses)) if n not in guests], cluster)
+                try:
+                    guest, _ = server.accept()
+                except TimeoutError:
+                    continue
+                index = None
+                try:
+                    index = _read_greeting(guest, cluster)
+                finally:
+                    if index is None or index in guests:
+                        guest.close()
+                    else:
+                        guests[index] = guest
+        except BaseException as error:
+            if isinstance(error, UserError):
+                _send(guests, str(error).encode() + b"\n")
+            raise
+        else:
+            _send(guests, GO)
+        finally:
+            for guest in guests.values():
+                guest.close()
+
+
+def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
+    """Return which worker has come; None where it is none of ours."""
+    guest.settimeout(5.0)
+    try:
+        greeting: dict[str, Any] = json.loads(_line(guest))
+        index, addresses = int(greeting[GREETING]), greeting["addresses"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if addresses != list(cluster.addresses):
+        message = (
+            f"Worker {index} knows the workers {', '.join(map(str, addresses))}, worker 0 knows "
+            f"{', '.join(cluster.addresses)}. Expected the same list on each."
+        )
+        _send({index: guest}, message.encode() + b"\n")
+        raise UserError(message)
+    return index if 0 < index < len(cluster.addresses) else None
+
+
+def _greet(cluster: Cluster, deadline: float) -> None:
+    """Greet the chief as soon as it listens, and wait for its word."""
+    host, _, port = cluster.addresses[0].rpartition(":")
+    greeting = json.dumps({GREETING: cluster.index, "addresses": cluster.addresses}).encode() + b"\n"
+    while True:
+        _check_time(deadline, [0], cluster)
+        try:
+            with socket.create_connection((host, int(port)), timeout=5.0) as chief:
+                chief.sendall(greeting)
+                chief.settimeout(max(1.0, deadline - time.monotonic()))
+                answer = _line(chief)
+        except socket.gaierror as error:
+            raise UserError(f"Worker 0 is at {cluster.addresses[0]}, and no host has that name.") from error
+        except OSError:
+            answer = b""
+        if answer == GO:
+            return
+        if answer.endswith(b"\n"):
+            raise UserError(answer.decode(errors="replace"))
+        time.sleep(POLL_SECONDS)
+
+
+def _send(guests: dict[int, socket.socket], line: bytes) -> None:
+    for guest in guests.values():
+        try:
+            guest.sendall(line)
+        except OSError:  # it is gone: TensorFlow's start will tell
+            continue
+
+
+def _line(other: socket.socket) -> bytes:
+    """Return a line; less where the other end closes."""
+    with other.makefile("rb") as file:
+        return file.readline(2**20)
+
+
+def _check_time(deadline: float, missing: list[int], cluster: Cluster) -> None:
+    if time.monotonic() > deadline:
+        names = ", ".join(f"worker {n} ({cluster.addresses[n]})" for n in missing)
+        raise WorkersError(f"Waited in vain for {names}. Expected all {len(cluster.addresses)} workers to be started.")

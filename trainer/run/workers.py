@@ -1,0 +1,262 @@
+"""The worker processes of a run at the edges of its chunks: the chief gives orders, and all hear what any was told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import WorkersError
+from trainer.replicas.cluster import Cluster, cluster_of
+from trainer.replicas.collectives import Group
+from trainer.replicas.messages import Messages
+from trainer.replicas.replica import Replica, replicas_of
+from trainer.replicas.start_cluster import start_cluster
+from trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
+from trainer.run.assembly import Assembly
+from trainer.run.checkpoint_tensors import tensors_digest
+from trainer.run.compare_workers import facts_of, first_difference
+from trainer.run.interruption import Interrupted, Interruption
+from trainer.run.lost_workers import abort_after, describe_loss, is_loss, named
+from trainer.run.orders import Kind, Order, asked_by, ending, number_of, signal_of
+from trainer.run.state import VariableValues
+
+Variables = Mapping[str, tf.Variable]
+COMPLETE = "The run is complete: nothing is left to do."
+"""What the chief tells the others in place of a start."""
+
+
+class Workers:
+    """Be the only process of a run: there is nobody to agree with, and nothing costs anything.
+
+    Attributes:
+        index: of this worker; 0 is the chief, which alone has host hooks, and writes.
+        count: how many there are.
+    """
+
+    index = 0
+    count = 1
+
+    def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
+        """Return the replicas of this process.
+
+        Args:
+            settings: `trainer` of the config.
+        """
+        return local_replicas(settings.get("strategy", "none"), settings.get("replicas"), settings["batch_size"])
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Turn TensorFlow's errors on the loss of a worker into one line."""
+        yield
+
+    def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
+        """Hold what must be equal on all workers against each other, once, before the start.
+
+        Args:
+            config: the resolved config.
+            parts: built from it.
+            directory: of the run, on the chief.
+
+        Raises:
+            WorkersError: names the worker that differs, or that could not be built.
+        """
+
+    def run_to(self, step: int) -> tuple[str, int | None] | None:
+        """Let all workers begin a chunk.
+
+        Args:
+            step: at which it ends.
+
+        Returns:
+            None to begin it. Otherwise a worker was asked to end: why, in words, and the number of the signal, if any.
+        """
+        del step
+        return None
+
+    def move(self, step: int) -> None:
+        """Let all workers be at a step, with the variables that they have."""
+
+    def take(self, step: int, variables: Variables) -> None:
+        """Let all workers be at a step, with the variables of the chief, after something outside the step wrote them.
+
+        Args:
+            step: steps made.
+            variables: of the chief, by key.
+        """
+
+    def check_equal(self, variables: Variables) -> None:
+        """Warn where the variables of a worker are not those of the chief, bit for bit; called after the last step."""
+
+    def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
+        """Tell the other workers that this one ends.
+
+        Args:
+            error: that ended it; None when all is done.
+            complete: whether the run was complete before it began.
+        """
+
+    def summary(self) -> dict[str, Any]:
+        """Return what summary.json holds of the workers."""
+        return {}
+
+
+class ClusterWorkers(Workers):
+    """Be one of several processes of a run."""
+
+    def __init__(self, cluster: Cluster, messages: Messages, timeout: float) -> None:
+        """Begin.
+
+        Args:
+            cluster: that has been started.
+            messages: between the workers.
+            timeout: seconds that a worker waits for another; 0 for ever.
+        """
+        self.index, self.count = cluster.index, len(cluster.addresses)
+        self.directory = ""
+        self._cluster, self._messages, self._timeout = cluster, messages, timeout
+        self._started = self._over = False
+        self._equal: bool | None = None
+
+    def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
+        devices = share_of_devices(*self._cluster.beside)
+        counts = [int(each["replicas"]) for each in self._tell({"replicas": len(devices)})]
+        check_shared(settings["batch_size"], sum(counts))
+        return replicas_of(devices, first=sum(counts[: self.index]), count=sum(counts))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        try:
+            with abort_after(self._timeout):
+                yield
+        except tf.errors.OpError as error:
+            if not is_loss(error):
+                raise
+            self._over = True
+            raise WorkersError(describe_loss(str(error), self._cluster, self.directory)) from None
+
+    def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
+        place = "" if directory is None else str(directory.absolute())
+        told = self._tell({"facts": facts_of(config, parts), "directory": place})
+        self.directory, self._started = str(told[0]["directory"]), True
+        if found := first_difference([each["facts"] for each in told]):
+            raise WorkersError(found)
+
+    def run_to(self, step: int) -> tuple[str, int | None] | None:
+        asked = self._order(Kind.RUN, step).asked
+        for worker, number in enumerate(asked):
+            if number:
+                known = signal_of(number)
+                what = "trainer.max_seconds" if known is None else signal.Signals(known).name
+                return f"{what} on worker {worker}", known
+        return None
+
+    def move(self, step: int) -> None:
+        self._order(Kind.MOVE, step)
+
+    def take(self, step: int, variables: Variables) -> None:
+        self._order(Kind.TAKE, step)
+        self.share(variables)
+
+    def share(self, variables: Variables) -> None:
+        """Give the variables of every worker the chief's values.
+
+        Args:
+            variables: by key, the same keys everywhere.
+        """
+        for key in sorted(variables):
+            value = variables[key].numpy()
+            with self.watching():
+                given = self._messages.from_first(np.ascontiguousarray(value).tobytes())
+            if self.index:
+                variables[key].assign(np.frombuffer(given, value.dtype).reshape(value.shape))
+
+    def check_equal(self, variables: Variables) -> None:
+        self._order(Kind.COMPARE, 0)
+        if others := self.other_digests(variables):
+            warnings.warn(
+                f"The variables of {named(others)} are not those of worker 0 after the last step. Their machines "
+                "compute differently: give all workers the same kind.",
+                stacklevel=2,
+            )
+
+    def other_digests(self, variables: Variables) -> list[int]:
+        """Return the workers whose variables are not those of the chief.
+
+        Args:
+            variables: of this worker, by key.
+        """
+        with self.watching():
+            digests = self._messages.gather(tensors_digest(VariableValues(variables)).encode())
+        others = [worker for worker, digest in enumerate(digests) if digest != digests[0]]
+        self._equal = not others
+        return others
+
+    def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
+        if self._over or isinstance(error, WorkersError):
+            return
+        with suppress(WorkersError, Interrupted):  # the error that ends this one counts
+            if not self._started:
+                ended = COMPLETE if complete else (str(error) or type(error).__name__)
+                self._tell({"ended": ended, "number": number_of(error)})
+            elif self.index == 0:
+                self._order(ending(error), 0, number_of(error))
+
+    def summary(self) -> dict[str, Any]:
+        return {"workers": {"count": self.count, "equal": self._equal}}
+
+    def next_order(self, interruption: Interruption) -> Order:
+        """Wait for the chief's next order.
+
+        Args:
+            interruption: what asks this worker to end.
+        """
+        return self._exchange(0, 0, 0, asked_by(interruption))
+
+    def _order(self, kind: Kind, step: int, number: int = 0) -> Order:
+        return self._exchange(kind, step, number, 0)
+
+    def _exchange(self, kind: int, step: int, number: int, asked: int) -> Order:
+        own = np.zeros(3 + self.count, np.int64)
+        own[:3] = kind, step, number
+        own[3 + self.index] = asked
+        with self.watching():
+            kind, step, number, *everyone = map(int, self._messages.add(own))
+        return Order(Kind(kind), step, number, tuple(everyone))
+
+    def _tell(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return what each worker says before the start, where any may say in place of anything else that it ends."""
+        with self.watching():
+            told = [json.loads(each) for each in self._messages.gather(json.dumps(said).encode())]
+        for worker, each in enumerate(told):
+            if "ended" in each:
+                self._over = True
+                if each["ended"] == COMPLETE or each["number"]:
+                    raise Interrupted(each["ended"], signal_of(each["number"]))
+                raise WorkersError(f"Worker {worker} ended before the start: {each['ended']}")
+        return told
+
+
+def join_workers(settings: Mapping[str, Any]) -> Workers:
+    """Return the workers of a run, once all have come; at once where there is one process.
+
+    Args:
+        settings: `trainer` of the config.
+
+    Raises:
+        UserError: the environment describes no cluster, or it cannot be started.
+        WorkersError: some workers do not come.
+    """
+    cluster = cluster_of(settings)
+    if cluster is None or len(cluster.addresses) == 1:
+        return Workers()
+    start_cluster(cluster)
+    messages = Messages(cluster.index, Group(len(cluster.addresses)))
+    return ClusterWorkers(cluster, messages, settings.get("worker_timeout", 0))
