@@ -28,8 +28,9 @@ class SynchronizedBatchNorm(GraphHook):
 
     Without it each replica normalizes by its own part of the batch: with few examples a replica, the statistics are
     noisy, and a run depends on how many replicas it has. With it, any number of replicas trains the run that one would,
-    within rounding. It costs one sum over the replicas a layer, forward and backward. A run with one replica does not
-    notice it. Ioffe and Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, arXiv 1711.07240, section 3.3.
+    within rounding. It costs one sum over the replicas a layer, forward and backward. A run with one replica computes
+    the statistics in the same way, which rounds less than `tf.nn.moments` (see `synchronized_moments`). Ioffe and
+    Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, arXiv 1711.07240, section 3.3.
 
     State saved: none.
     """
@@ -64,9 +65,18 @@ class SynchronizedBatchNorm(GraphHook):
             )
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
-        if context.replica.count == 1:
+        if not context.training:
             return nullcontext()
         self._replicas = context.replica.count
+        if self._replicas > 1 and context.micro_batch is not None:
+            raise UserError(
+                f"{self._replicas} replicas cannot synchronize the statistics of micro batches: the sums of a loop in "
+                f"the step do not meet. Expected trainer.accumulation_steps=1, or hooks.{self.key}=null."
+            )
+        for path, layer in self._chosen.items():
+            what = _own_statistics(layer)
+            if self._replicas > 1 and layer.trainable and what is not None:
+                raise self._refusal(path, what)
         return calls_replaced(
             [(layer, partial(self._call, path, context.replica)) for path, layer in self._chosen.items()]
         )
@@ -75,20 +85,29 @@ class SynchronizedBatchNorm(GraphHook):
         self, path: str, replica: Replica, inputs: Any, training: bool | None = None, mask: Any = None
     ) -> tf.Tensor:
         layer = self._chosen[path]
-        if not (training and layer.trainable):
-            return PLAIN.call(layer, inputs, training=training, mask=mask)
-        own = any(getattr(type(layer), name) is not getattr(PLAIN, name) for name in OWN_METHODS)
-        if mask is not None or layer.renorm or own:
-            what = "a mask" if mask is not None else "renorm" if layer.renorm else f"a class {type(layer).__name__}"
-            raise UserError(
-                f"The layer '{path}' has {what}, whose statistics cannot be taken over {replica.count} replicas. "
-                "Expected a plain batch norm layer: leave it out of hooks.synchronized_batch_norm.layers."
-            )
+        special = mask is not None or _own_statistics(layer) is not None
+        if not (training and layer.trainable) or (special and replica.count == 1):
+            return type(layer).call(layer, inputs, training=training, mask=mask)
+        if special:
+            raise self._refusal(path, "a mask")
         return _normalize(layer, tf.convert_to_tensor(inputs), replica)
 
+    def _refusal(self, path: str, what: str) -> UserError:
+        return UserError(
+            f"The layer '{path}' has {what}, whose statistics cannot be taken over {self._replicas} replicas. "
+            f"Expected a plain batch norm layer: leave it out of hooks.{self.key}.layers."
+        )
+
     def summary(self) -> dict[str, Any]:
-        """Return the layers that normalized over several replicas, and how many these were."""
-        return {"replicas": self._replicas, "layers": list(self._chosen)} if self._replicas > 1 else {}
+        """Return over how many replicas layers normalized, and which ones."""
+        return {"replicas": self._replicas, "layers": list(self._chosen)}
+
+
+def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
+    """Return what makes the statistics of a layer others than those of a plain one; None where they are."""
+    if any(getattr(type(layer), name) is not getattr(PLAIN, name) for name in OWN_METHODS):
+        return f"a class {type(layer).__name__}"
+    return "renorm" if layer.renorm else None
 
 
 def _normalize(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, replica: Replica) -> tf.Tensor:

@@ -80,19 +80,22 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     from trainer.run.checkpoint_content import read_checkpoint
     from trainer.run.checkpoint_tensors import tensors_digest
     from trainer.run.directory import environment
+    from trainer.run.resume import changed_replicas
     from trainer.run.session import prepare
-    from trainer.run.state import assign_variables, read_variables, run_variables
+    from trainer.run.state import assign_variables, read_variables, run_variables, share_variables
 
     start, end = read_checkpoint(older), read_checkpoint(newer)
     rates = rate_changes(start, end)
-    parts = prepare({**config, "trainer": {**config["trainer"], "placement": PLACEMENT}})
+    parts = prepare({**config, "trainer": replayed_settings(config["trainer"], end)})
     trainer = parts.trainer
     variables = run_variables(
         trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
     )
     assign_variables(variables, start.tensors, str(older.path))
+    share_variables(parts.loop.trainers)
     train_again(config["trainer"], parts, start.step, end.step, rates)
     found = read_variables(variables)
+    between = changed_replicas(start, trainer.replica.count)
     differing = [key for key, value in found.items() if not _same_bits(value, end.tensors.get(key))]
     return Replay(
         start.step,
@@ -100,8 +103,20 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
         tensors_digest(end.tensors),
         tensors_digest(found),
         tuple(differing),
-        tuple(_changes(end.environment, environment())),
+        (*_changes(end.environment, environment()), *([between] if between else [])),
     )
+
+
+def replayed_settings(settings: Mapping[str, Any], end: Checkpoint) -> dict[str, Any]:
+    """Return the trainer's settings for a replay, in one process, on as many replicas as the run had at its end.
+
+    Args:
+        settings: `trainer` of the run's config; a run may go on with other replicas than it says.
+        end: the newer checkpoint.
+    """
+    count = end.state["run"].get("replicas", 1)
+    own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
+    return {**settings, **own, "placement": PLACEMENT}
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
@@ -161,8 +176,9 @@ def train_again(
 
 def _lower_rates(parts: Assembly, factor: float) -> None:
     if factor != 1.0:
-        for network in parts.trainer.networks.values():
-            network.lower_rate(factor)
+        for trainer in parts.loop.trainers:
+            for network in trainer.networks.values():
+                network.lower_rate(factor)
 
 
 def _same_bits(array: np.ndarray, other: np.ndarray | None) -> bool:

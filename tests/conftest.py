@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,26 @@ os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own Keras config must not
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
+
+CPUS = 4  # parts of the CPU, for tests of replicas; a test that does not name one runs on the first
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Divide the CPU right after the first test module that imports TensorFlow: it fixes its devices when it starts.
+
+    A module that computes while it is imported, and comes first, starts TensorFlow before: its session has one CPU.
+    """
+    report = yield
+    if "tensorflow" in sys.modules:
+        import tensorflow as tf
+
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        if tf.config.get_logical_device_configuration(cpu) is None:
+            with suppress(RuntimeError):
+                tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * CPUS)
+    return report
+
 
 settings.register_profile(
     "repeatable",

@@ -101,7 +101,7 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the run cost before its first step and in memory, and in which precision it computed."""
+    """Return what the run cost before its first step and in memory, and in which precision and where it computed."""
     lines = []
     if start := summary.get("time_to_first_step"):
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.items() if name != "seconds")
@@ -118,6 +118,11 @@ def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             left_out = f"{steps:,} step{'' if steps == 1 else 's'} left out for overflow"
             text += f", loss scale {precision['loss_scale']:,.0f}, {left_out}"
         lines.append(("precision", text))
+    replicas = summary.get("replicas") or {}
+    if replicas.get("count", 1) > 1:
+        lines.append(
+            ("replicas", f"{replicas['count']} ({replicas['strategy']}), {replicas['examples']:,} examples each")
+        )
     return lines
 
 

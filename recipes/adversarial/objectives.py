@@ -233,5 +233,5 @@ def _mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def _uneven(size: int, parts: int) -> UserError:
     return UserError(
         f"{size} examples are left for an update of all discriminators. Expected a multiple of {parts}: "
-        "trainer.batch_size is divided among task.pairs, and among task.discriminator_updates."
+        "trainer.batch_size is divided among replicas, task.pairs, and task.discriminator_updates."
     )

@@ -221,6 +221,16 @@ RANGES = {
         "two of them, in each micro batch: use fewer steps, or trainer.classes_per_batch=8 or another multiple of 4."
         for classes in (4, 2)
     },
+    "trainer.replicas=0": "trainer.replicas=0 received. Expected at least 1.",
+    "trainer.strategy=mirrored trainer.batch_size=64 trainer.replicas=3": "trainer.batch_size=64 is no multiple of "
+    "trainer.replicas=3. Expected an equal part of the batch for each: use trainer.batch_size=63 or "
+    "trainer.batch_size=66, or another number of replicas.",
+    "trainer.strategy=mirrored trainer.batch_size=64 trainer.replicas=4 trainer.accumulation_steps=32": "trainer."
+    "batch_size=64 is no multiple of trainer.replicas=4 times trainer.accumulation_steps=32. Expected an equal part of "
+    "the batch for each: use trainer.batch_size=128, or another number of replicas.",
+    "trainer.strategy=mirrored trainer.batch_size=64 trainer.replicas=4 trainer.classes_per_batch=4": "trainer."
+    "replicas=4 received with trainer.classes_per_batch=4. Expected whole classes, and at least two of them, for each "
+    "part of the batch: use fewer replicas, or trainer.classes_per_batch=8 or another multiple of 4.",
     "optimizer.gradient_accumulation_steps=4": "optimizer.gradient_accumulation_steps=4 received: hooks would update "
     "with every batch, the optimizer would not. Expected trainer.accumulation_steps=4 in its place, with the whole "
     "batch as trainer.batch_size.",

@@ -18,7 +18,8 @@ from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.errors import UserError
 from trainer.hook import GraphHook
-from trainer.run.assembly import _build_hooks, assemble
+from trainer.run.assembly import assemble
+from trainer.run.build_trainer import _build_hooks
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.own_values import own_values
 from trainer.run.state import run_variables

@@ -14,8 +14,8 @@ from trainer.hook import GraphHook, Hook
 from trainer.network import Network
 from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
 from trainer.recipe import Parts, Recipe
-from trainer.run.assembly import _build_hooks, _prepare_networks
 from trainer.run.binding import bind_hooks
+from trainer.run.build_trainer import _build_hooks, _prepare_networks
 from trainer.step.loop import ChunkLoop
 from trainer.step.trainer import Trainer
 

@@ -32,7 +32,7 @@ FREE = (
     "trainer.threads",
     "trainer.worker_timeout",
 )
-"""What may differ from the run's own config. Another number of threads changes bits: the run says so."""
+"""What may differ from the run's own config. Other numbers of threads and replicas change bits: the run says so."""
 PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")
 """Keys that say where the data lies; so does any other of `data` that names a file of `PLACE_SUFFIXES`.
 

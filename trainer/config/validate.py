@@ -29,6 +29,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_classes_per_batch(config["trainer"])
     _check_class_numbers(config["trainer"])
     _check_accumulation(config["trainer"])
+    _check_replicas(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
     for section in NAMED:
@@ -133,6 +134,30 @@ def _check_accumulation(trainer: Mapping[str, Any]) -> None:
             f"trainer.accumulation_steps={steps} received with trainer.classes_per_batch={classes}. Expected whole "
             f"classes, and at least two of them, in each micro batch: use fewer steps, or "
             f"trainer.classes_per_batch={2 * steps} or another multiple of {steps}."
+        )
+
+
+def _check_replicas(trainer: Mapping[str, Any]) -> None:
+    """Check that replicas, where their number is given, can share a batch, and each its part among micro batches."""
+    replicas, steps, classes = (trainer[key] for key in ("replicas", "accumulation_steps", "classes_per_batch"))
+    if replicas is None or replicas == 1:
+        return
+    size, parts = trainer["batch_size"], replicas * steps
+    received = f"trainer.replicas={replicas}"
+    if size % parts:
+        lower = size - size % parts
+        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
+        raise UserError(
+            f"trainer.batch_size={size} is no multiple of {received}"
+            f"{f' times trainer.accumulation_steps={steps}' if steps > 1 else ''}. Expected an equal part of the batch "
+            f"for each: use {multiples}, or another number of replicas."
+        )
+    if classes is not None and (classes % parts or classes < 2 * parts):
+        raise UserError(
+            f"{received} received with trainer.classes_per_batch={classes}"
+            f"{f' and trainer.accumulation_steps={steps}' if steps > 1 else ''}. Expected whole classes, and at least "
+            f"two of them, for each part of the batch: use fewer replicas, or trainer.classes_per_batch={2 * parts} or "
+            f"another multiple of {parts}."
         )
 
 

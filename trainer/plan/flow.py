@@ -165,6 +165,7 @@ class _Drawing:
         forward = f"{self.frame.key}_forward"
         veto = self._stage("veto", *dict.fromkeys((state, gradients)))
         self.vetoes = [veto] if "veto" in self.objective.hooks else []
+        summing, sums = self.objective.hooks.get("batch_sums", ()), self._stage("batch_sums", forward)
         frame = Frame(f"{self.frame.key}_updates", "UPDATE_OPS")
         updates = [update for update in self.objective.alike_updates() if update.added_by != BEGIN]
         for number, update in enumerate(updates):
@@ -173,7 +174,8 @@ class _Drawing:
             box = Box(f"{frame.key}_{number}", lines, UPDATE)
             frame.boxes.append(box)
             layers = update.added_by.startswith(TRAINER)
-            self.arrows.append(Arrow(state if layers else forward, box.key, "new state" if layers else ""))
+            start = state if layers else sums if update.added_by in summing else forward
+            self.arrows.append(Arrow(start, box.key, "new state" if layers else ""))
             held_back = self.vetoes if update.added_by != FORWARD else []  # what the forward pass writes, no veto stops
             self.arrows += [Arrow(each, box.key, "unless vetoed", control=True) for each in held_back]
         self.frame.frames += [frame] if frame.boxes else []

@@ -55,7 +55,7 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
     live = peak = unsized = 0
     ends: dict[int, int] = {}  # index of an op: bytes that nobody takes after it
     for index, operation in enumerate(operations):
-        inner = [live_bytes(each, open_size=open_size, leave_out=leave_out) for each in _inner_graphs(operation)]
+        inner = [live_bytes(each, open_size=open_size, leave_out=leave_out) for each in inner_graphs(operation)]
         unsized += sum(each.unsized for each in inner)
         made = 0
         for tensor in operation.outputs:
@@ -96,8 +96,12 @@ def _size(tensor: tf.Tensor, open_size: int) -> int | None:
     return math.prod(open_size if each is None else each for each in tensor.shape) * tensor.dtype.size
 
 
-def _inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
-    """Yield the graphs that an op runs."""
+def inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
+    """Yield the graphs that an op runs.
+
+    Args:
+        operation: of the graph of a traced function.
+    """
     for attribute in FUNCTIONS.get(operation.type, ()):
         function = operation.graph._get_function(operation.get_attr(attribute).name)
         if (graph := getattr(function, "graph", None)) is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainer.plan.memory import estimate_memory
 from trainer.plan.plan import Metrics, Plan
+from trainer.plan.replicas import replica_facts
 from trainer.plan.step import plan_step
 from trainer.run.assembly import Assembly
 from trainer.run.fit import report_names
@@ -41,6 +42,7 @@ def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str,
     return {
         "recipe": recipe,
         "steps": f"{parts.total_steps:,} of {training.batch_size:,} examples: {_epochs(epochs)}",
+        **replica_facts(parts, settings["accumulation_steps"]),
         "data": ", ".join(f"{split.size:,} {split.name}" for split in splits) + f"; on the {training.placement}",
         **({"augmentation": ", ".join(each.name for each in augments)} if augments else {}),
         "evaluation": f"every {_epochs(every) if every > 1 else 'epoch'}, {size:,} examples at a time",

@@ -17,6 +17,7 @@ STEP_STAGES = (
     "transform_gradients",
     "transform_state",
     "veto",
+    "batch_sums",
     "update_ops",
     "project",
     "measure",

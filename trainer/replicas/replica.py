@@ -34,7 +34,8 @@ class Replica:
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums over the replicas.
 
-        All replicas must get here in the same steps: never call it in a branch that one of them alone takes.
+        All replicas must get here in the same steps: never call it in a branch that one of them alone takes. Nor in a
+        loop inside the step: TensorFlow tells the sums of loops apart by the loop, and they would never meet.
 
         Args:
             tensors: float, of shapes known when traced.

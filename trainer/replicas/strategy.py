@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,6 +53,20 @@ def check_shared(batch_size: int, replicas: int) -> None:
             f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected a multiple "
             f"of {replicas}: it is the batch of all replicas together."
         )
+
+
+def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:
+    """Return what summary.json says of replicas.
+
+    Args:
+        strategy: of the config.
+        replica: any of the run.
+        batch_size: examples of a step, of all replicas together.
+
+    Returns:
+        "strategy"; "count", how many replicas shared a batch; "examples", how many each had of it.
+    """
+    return {"strategy": strategy, "count": replica.count, "examples": batch_size // replica.count}
 
 
 def mirrored_devices(count: int | None) -> list[str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,7 @@ def run_state(fit: Fit) -> dict[str, Any]:
         "rolled_back": list(run.rolled_back),
         "returns": list(run.returns),
         "data": fit.fingerprint,
+        "replicas": fit.loop.trainer.replica.count,
     }
 
 
@@ -122,6 +124,8 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
             "data, in the same order. For another run from these weights, use init_from=."
         )
     run = fit.run
+    if (change := changed_replicas(checkpoint, fit.loop.trainer.replica.count)) is not None:
+        warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
     _go_to(fit, checkpoint)
     run.train_seconds, run.timed_steps, run.waited_seconds = (
         state[name] for name in ("train_seconds", "timed_steps", "waited_seconds")
@@ -129,6 +133,17 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
     run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
     run.returns = list(state["returns"])
     fit.elapsed_before = state["seconds"]
+
+
+def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
+    """Return in words how many replicas shared a batch before and now; None where they are as many.
+
+    Args:
+        checkpoint: of the run.
+        count: of now.
+    """
+    before = checkpoint.state["run"].get("replicas", 1)  # a run of before had one
+    return None if before == count else f"replicas was {before} and is {count}"
 
 
 def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:

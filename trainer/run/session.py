@@ -15,6 +15,7 @@ from trainer.errors import UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
+from trainer.replicas.strategy import NONE, describe_replicas
 from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
@@ -257,6 +258,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         fit.wait_for_checkpoints()
     status, reason = _ending(failure, fit.run.control.stop_reason)
     networks, bits = parts.trainer.networks, stored_bits(parts.trainer, fit.run.step)
+    settings = fit.run.config["trainer"]
     summary = build_summary(
         fit.run,
         status=status,
@@ -269,7 +271,8 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         hooks=_hook_summaries(fit, parts),
         digest=fit.digest,
         verdict=judge_input(fit.run, measure=failure is None),
-        precision=describe_precision(fit.run.config["trainer"]["precision"], parts.trainer.loss_scale),
+        precision=describe_precision(settings["precision"], parts.trainer.loss_scale),
+        replicas=describe_replicas(settings.get("strategy", NONE), parts.trainer.replica, fit.run.batch_size),
         memory=peak_memory_bytes(),
         start=fit.started.summary() if fit.run.first_step_seconds else None,
     )

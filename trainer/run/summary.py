@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.run.control import Run
+from trainer.run.control import Best, Run
 from trainer.run.size import Size
 
 
@@ -27,6 +27,7 @@ def build_summary(
     digest: str | None,
     verdict: Mapping[str, Any],
     precision: Mapping[str, Any],
+    replicas: Mapping[str, Any],
     memory: Mapping[str, int | None],
     start: Mapping[str, float] | None,
 ) -> dict[str, Any]:
@@ -45,10 +46,10 @@ def build_summary(
         digest: sha256 of all variables after the last step; None when the run did not get there.
         verdict: of the input, as `judge_input` returns it.
         precision: as `describe_precision` returns it.
+        replicas: as `describe_replicas` returns it.
         memory: as `peak_memory_bytes` returns it.
         start: the time to the first step, as `StartTime` gives it; None where no step was made.
     """
-    best = run.best
     return {
         "recipe": run.recipe,
         "status": status,
@@ -60,18 +61,27 @@ def build_summary(
         "time_to_first_step": None if start is None else dict(start),
         "peak_memory_bytes": dict(memory),
         "precision": dict(precision),
+        "replicas": dict(replicas),
         "input": dict(verdict),
         "final": dict(final),
-        "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
+        "best": _best(run.best),
         "test": dict(test),
         "hooks": {name: dict(values) for name, values in hooks.items()},
         **_size(size),
         "digest": digest,
-        "resumed_at": list(run.resumed_at),
-        "rolled_back": list(run.rolled_back),
+        **_way(run),
         "networks": {name: _size(each) for name, each in sizes.items()},
         "run_dir": str(run.directory),
     }
+
+
+def _best(best: Best) -> dict[str, Any]:
+    return {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)}
+
+
+def _way(run: Run) -> dict[str, list[int]]:
+    """Return from which steps the run went on, and from which it went back."""
+    return {"resumed_at": list(run.resumed_at), "rolled_back": list(run.rolled_back)}
 
 
 def _size(size: Size) -> dict[str, dict[str, int]]:

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
+from trainer.objective import Batch
 from trainer.replicas.replica import Replica
 from trainer.replicas.seeds import shared_seeds
 from trainer.step.context import StepContext
 from trainer.step.forward import seed_names
-from trainer.step.metrics import Computed
+from trainer.step.metrics import Computed, example_weights
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
 
@@ -21,8 +23,8 @@ def join_replicas(
 ) -> dict[str, Gradients]:
     """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place.
 
-    Parts are equal, so the mean over replicas of a mean over examples is that over the batch. Everything goes in one
-    sum: many small messages would each pay the network's latency.
+    Losses, metrics and gradients are means over examples, so they are joined by `mean_over_batch`; statistics are not
+    weighed. Everything goes in one sum: many small messages would each pay the network's latency.
 
     Args:
         replica: this one; nothing changes for the only one.
@@ -30,24 +32,53 @@ def join_replicas(
         contexts: of the networks that the objective changes, by name; `new_state` is joined: means of statistics, and
             the one seed state of all.
         computed: its losses and metrics are joined.
+
+    Raises:
+        UserError: the forward pass writes state of which there is no mean.
     """
     if replica.count == 1:
         return gradients
     for context in contexts.values():
-        context.new_state = shared_seeds(context.new_state, seed_names(context.network), replica)
-    tables = [*gradients.values(), *(each.new_state for each in contexts.values()), computed.losses, computed.metrics]
-    given = [value for table in tables for value in table.values() if _is_joined(value)]
-    means = iter(replica.mean(given))
+        context.new_state = _shared_state(context, replica)
+    states = [each.new_state for each in contexts.values()]
+    tables = [*gradients.values(), computed.losses, computed.metrics, *states]
+    given = [[value for value in table.values() if _is_joined(value)] for table in tables]
+    weighed = sum(len(values) for values in given[: -len(states)])
+    batch = next(iter(contexts.values())).batch
+    means = iter(mean_over_batch(replica, batch, [value for values in given for value in values], weighed=weighed))
     joined = iter(
         [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
     )
     result = {name: next(joined) for name in gradients}
-    for context in contexts.values():
-        context.new_state = next(joined)
     computed.losses, computed.metrics = next(joined), next(joined)
     for context in contexts.values():
-        context.losses = computed.losses
+        context.new_state, context.losses = next(joined), computed.losses
     return result
+
+
+def mean_over_batch(
+    replica: Replica, batch: Batch, means: Sequence[tf.Tensor], *, weighed: int | None = None
+) -> list[tf.Tensor]:
+    """Return the means over the examples of a whole batch, from those over this replica's part of it.
+
+    Parts have equally many examples. Where the batch has "weights" of its own, a part counts by the sum of its weights:
+    so does each micro batch, and so would it where one replica has all of the batch.
+
+    Args:
+        replica: this one.
+        batch: its part.
+        means: over the examples of the part, float.
+        weighed: how many of them, the first ones, heed the weights of examples; None for all.
+    """
+    if replica.count == 1 or "weights" not in batch:
+        return replica.mean(means)
+    own = tf.reduce_sum(example_weights(batch))
+    count = len(means) if weighed is None else weighed
+    shares = [own] * count + [tf.constant(1.0)] * (len(means) - count)
+    values = [value * tf.cast(share, value.dtype) for value, share in zip(means, shares, strict=True)]
+    *sums, total = replica.sum([*values, own])
+    totals = [total] * count + [tf.constant(float(replica.count))] * (len(means) - count)
+    return [tf.math.divide_no_nan(value, tf.cast(all_, value.dtype)) for value, all_ in zip(sums, totals, strict=True)]
 
 
 def join_flags_and_sums(
@@ -73,6 +104,18 @@ def join_flags_and_sums(
     for (context, name, _), value in zip(found, sums, strict=False):
         context.sums[name] = value
     return dict(zip(vetoes, [flag > 0.0 for flag in sums[len(found) :]], strict=True)) if flags else vetoes
+
+
+def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:
+    """Return the new state with the seed states that all replicas share; refuse what they would not share."""
+    seeds = seed_names(context.network)
+    for name, value in context.new_state.items():
+        if name not in seeds and not value.dtype.is_floating:
+            raise UserError(
+                f"The forward pass writes '{name}', {value.dtype.name}, of which {replica.count} replicas cannot take "
+                "a mean. Expected a float32 variable, or trainer.strategy=none."
+            )
+    return shared_seeds(context.new_state, seeds, replica)
 
 
 def _is_joined(value: tf.Tensor | None) -> bool:

@@ -28,7 +28,8 @@ class ChunkLoop:
     host's back: there it is the time of the host, from when it has handed the step over.
 
     Several replicas of one process make each step side by side, each traced for itself, with variables of its own. They
-    meet in sums over the replicas alone, which leave the same values on each.
+    meet in sums over the replicas alone, which leave the same values on each. Their steps share no variable or other
+    resource: TensorFlow would run them one after the other, and the first would wait forever for the second's sums.
 
     Attributes:
         trainer: builds the step; of several replicas, that of the first, whose metrics are kept.
@@ -136,6 +137,8 @@ class ChunkLoop:
                 batches = tf.nest.map_structure(tf.identity, batches)
             before = len(tf.compat.v1.get_default_graph().get_operations())
             results = [make(step, batch) for make, batch in zip(self._steps, batches, strict=True)]
+            if len(results) > 1:
+                _refuse_shared(tf.compat.v1.get_default_graph().get_operations()[before:])
             sums, flags = results[0]
             self.accumulators.add(sums)
             done = [*_writes_since(before), *(each for each, _ in results)]
@@ -152,6 +155,18 @@ def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
     with tf.device(HOST), tf.control_dependencies(done):
         return tf.timestamp()
+
+
+def _refuse_shared(calls: list[tf.Operation]) -> None:
+    """Refuse steps of several replicas that TensorFlow would run one after the other."""
+    seen: set[int] = set()
+    for tensor in (each for call in calls for each in {id(t): t for t in call.inputs}.values()):
+        if tensor.dtype == tf.resource and id(tensor) in seen:
+            raise ValueError(
+                f"Replicas share a variable or another resource ({tensor.name}), so that their steps would wait for "
+                "each other forever. Expected one of its own for each: build it in the hook, not in its module."
+            )
+        seen.add(id(tensor))
 
 
 def _writes_since(count: int) -> list[tf.Operation]:

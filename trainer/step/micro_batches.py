@@ -34,7 +34,7 @@ class MicroBatches:
         if examples is None or examples % count:
             raise UserError(
                 f"trainer.accumulation_steps={count} received for batches of {examples or 'an unknown number of'} "
-                "examples. Expected as many examples in each micro batch: change trainer.batch_size."
+                "examples a replica. Expected as many examples in each micro batch: change trainer.batch_size."
             )
         self.count, self.size = count, examples // count
         self._examples, self._batch = examples, batch

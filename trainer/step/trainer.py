@@ -21,7 +21,7 @@ from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
-from trainer.step.join_replicas import join_flags_and_sums, join_replicas
+from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
 from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, SumAndCount, average_output
 from trainer.step.ownership import check_ownership, find_objective
@@ -332,7 +332,7 @@ class Trainer:
         stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
             committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
-        values |= dict(zip(measures, self.replica.mean(list(measures.values())), strict=True))
+        values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
         count = tf.cast(committed, tf.float32)
         sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
         return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)

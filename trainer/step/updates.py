@@ -32,7 +32,7 @@ def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
         raise UserError(
             f"Objective '{objective.name}' has updates={objective.updates}, received for batches of "
             f"{examples or 'an unknown number of'} examples. Expected as many examples for each update: give a "
-            f"trainer.batch_size that {objective.updates} divides."
+            f"trainer.batch_size that {objective.updates} divides, also after replicas have shared it."
         )
     size = examples // objective.updates
     for update in range(objective.updates):

@@ -26,6 +26,7 @@ def summary() -> dict:
         digest="0a",
         verdict={"placement": "host", "waiting_share": 0.4, "parts": None, "advice": None},
         precision={"compute": "float16", "loss_scale": 32768.0, "overflow_steps": 1},
+        replicas={"strategy": "none", "count": 1, "examples": 16},
         memory={"host": 5000, "device": None},
         start={"seconds": 3.5, "import": 2.5, "step": 1.0},
     )
@@ -36,7 +37,7 @@ def test_keys_are_the_documented_ones() -> None:
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
         *("test", "hooks", "params", "bytes", "networks", "run_dir", "input"),
         *("digest", "resumed_at", "rolled_back"),
-        *("time_to_first_step", "peak_memory_bytes", "precision"),
+        *("time_to_first_step", "peak_memory_bytes", "precision", "replicas"),
     }
     assert summary()["time_to_first_step"] == {"seconds": 3.5, "import": 2.5, "step": 1.0}
     assert summary()["peak_memory_bytes"] == {"host": 5000, "device": None}

@@ -243,12 +243,16 @@ def test_training_again_lowers_the_rates_where_the_run_did() -> None:
         made.append((start, start + steps))
         return start + steps, []
 
-    loop = SimpleNamespace(accumulators=SimpleNamespace(reset=lambda: None), run=run)
-    trainer = SimpleNamespace(networks={"a": SimpleNamespace(lower_rate=made.append)})
-    parts = SimpleNamespace(loop=loop, trainer=trainer, total_steps=100, steps_per_epoch=50.0)
+    others: list[float] = []
+    replicas = [
+        SimpleNamespace(networks={"a": SimpleNamespace(lower_rate=note)}) for note in (made.append, others.append)
+    ]
+    loop = SimpleNamespace(accumulators=SimpleNamespace(reset=lambda: None), run=run, trainers=replicas)
+    parts = SimpleNamespace(loop=loop, total_steps=100, steps_per_epoch=50.0)
     settings = {"evaluate_every_epochs": 1, "report_every_steps": 5}
     train_again(settings, parts, 3, 12, {3: 0.5, 7: 0.25, 10: 0.125, 12: 0.0625})
     assert made == [0.5, (3, 5), (5, 7), 0.25, (7, 10), 0.125, (10, 12), 0.0625]
+    assert others == [0.5, 0.25, 0.125, 0.0625]
 
 
 def test_a_damaged_run_is_not_trained_again(run: Path, capsys) -> None:

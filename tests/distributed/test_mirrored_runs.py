@@ -1,0 +1,124 @@
+"""Runs on several replicas: from the command line to what they leave on disk, and on with another number."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scripts.replay import choose_pair, replay
+from tests.support.command import run_small
+from tests.support.replicas import on_replicas, values
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.errors import UserError
+from trainer.plan.replicas import replica_sums
+from trainer.plan.run import plan_run
+from trainer.run.assembly import assemble
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.checkpoint_index import read_manifests
+from trainer.run.finished import read_config
+from trainer.run.session import execute, prepare
+
+TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
+SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")
+GENTLE = ("optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")  # with more, a rounding may flip a sign
+KEEPING = ("hooks.checkpoint.every_epochs=1", "hooks.checkpoint.keep_last=5")
+
+
+def losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss/total"] for line in lines if line["split"] == "train"]
+
+
+def tensors(run: Path, tag: str = "last") -> dict[str, np.ndarray]:
+    return dict(CheckpointStore(run / "checkpoints").load(tag).tensors)
+
+
+def resume(run: Path, *overrides: str) -> dict:
+    (job,) = preflight(parse_command([f"resume={run}", *overrides]))
+    return execute(job.config, job.recipe, job.overrides)
+
+
+def parts_of(recipe: str, *overrides: str):
+    small = ["model.units=[16,16]"] if recipe in ("baseline", "bnn") else []
+    (job,) = preflight(parse_command([f"recipe={recipe}", "trainer.compile=off", *small, *SHORT, *overrides]))
+    return job, prepare(job.config)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "more"),
+    [
+        pytest.param("bnn", (), marks=pytest.mark.long),
+        ("baseline", ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")),
+        pytest.param("frozen_mask", (), marks=pytest.mark.long),
+        pytest.param("center_loss", (), marks=pytest.mark.long),
+        pytest.param("attention", (), marks=pytest.mark.long),
+        pytest.param("gradient_reversal", (), marks=pytest.mark.long),
+    ],
+)
+def test_losses_are_those_of_one_replica(recipe: str, more: tuple[str, ...], tmp_path) -> None:
+    for name, strategy in (("one", ()), ("two", TWO)):
+        run_small(recipe, *SHORT, *GENTLE, *more, *strategy, run_dir=tmp_path / name)
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "center_loss",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("gan", "sgan", "retrieval", "gradient_reversal")),
+    ],
+)
+def test_all_variables_of_all_replicas_have_the_same_bits(recipe: str) -> None:
+    more = ["trainer.batch_size=40", "trainer.classes_per_batch=4"] if recipe == "retrieval" else []
+    small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
+    _, parts = parts_of(recipe, *TWO, *more, *small)
+    before = values(parts.loop)
+    assert parts.loop.run(0, 4) == (4, [])
+    after = values(parts.loop)
+    assert any(not np.array_equal(before[key], value) for key, value in after.items())
+
+
+def test_a_run_says_how_many_replicas_it_had_and_goes_on_with_another_number(tmp_path) -> None:
+    run = tmp_path / "run"
+    summary = run_small("baseline", *GENTLE, *TWO, *KEEPING, run_dir=run)
+    assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 64}
+    whole, first = tensors(run), min(each.step for each in read_manifests(run / "checkpoints"))
+    outcome = replay(read_config(str(run), []), *choose_pair(run / "checkpoints", 1))
+    assert outcome.differing == ()
+    for manifest in read_manifests(run / "checkpoints"):
+        if manifest.step > first:
+            shutil.rmtree(manifest.path)
+    (run / "summary.json").unlink()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        summary = resume(run, "trainer.strategy=none", "trainer.replicas=null")
+    assert any("replicas was 2 and is 1; the bits may differ" in str(each.message) for each in told)
+    assert (summary["resumed_at"], summary["replicas"]["count"]) == ([first], 1)
+    for key, value in tensors(run).items():
+        if not key.startswith("accumulators"):
+            np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+def test_the_plan_says_what_replicas_share_and_add_up() -> None:
+    job, parts = parts_of("baseline", *TWO)
+    facts = plan_run(job.config, job.recipe, parts).facts
+    assert facts["replicas"] == "2 of 16 examples each; on CPU:0, CPU:1"
+    trained = sum(4 * int(np.prod(v.shape)) for v in parts.trainer.networks["model"].trainable_variables.values())
+    sums = replica_sums(parts.loop.graph)
+    assert trained <= sums[0] <= trained + 4 * 200  # beside the gradients: statistics, losses, metrics
+    assert facts["sums over replicas"].endswith(f"a step, in {len(sums)} messages")
+    job, alone = parts_of("baseline")
+    assert "replicas" not in plan_run(job.config, job.recipe, alone).facts
+    assert replica_sums(alone.loop.graph) == []
+
+
+def test_a_replica_without_a_pair_of_classes_is_refused_also_where_gpus_decide_how_many_there_are() -> None:
+    (job,) = preflight(parse_command(["recipe=retrieval", "trainer.batch_size=40", "trainer.classes_per_batch=4"]))
+    with pytest.raises(UserError, match="4 replicas received with trainer.classes_per_batch=4. .* two of them"):
+        assemble(job.config, on_replicas(4))

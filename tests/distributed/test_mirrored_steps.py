@@ -1,0 +1,233 @@
+"""Several replicas make the steps that one makes: the same losses, and the same bits on all of them."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from tests.support.replicas import assert_same_run, replica_loop, trained, values
+from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
+from trainer.errors import UserError
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.run.precision import loss_scale_for
+from trainer.run.state import share_variables
+
+
+def synchronized(network: Network) -> list[GraphHook]:
+    hook = SynchronizedBatchNorm(network="model")
+    hook.name = "synchronized_batch_norm"
+    hook.build(build_context(network))
+    return [hook]
+
+
+def weighted_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return the toy batch with weights of examples that differ from replica to replica."""
+    batch = toy_batch(step)
+    return {**batch, "weights": tf.cast(tf.range(16) % 5, tf.float32) * tf.cast(tf.range(16) > 3, tf.float32)}
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_replicas_make_the_steps_of_one(count: int) -> None:
+    assert_same_run(trained(count, steps=5, hooks=synchronized), trained(1, steps=5, hooks=synchronized))
+
+
+def test_without_synchronized_batch_norm_the_moving_statistics_are_means_over_replicas() -> None:
+    before = values(replica_loop(1))
+    moving, _ = trained(2, steps=1)
+    found = moving["network/model/toy/norm/moving_mean"]
+    batch = toy_batch(tf.constant(0, tf.int64))["inputs"].numpy()
+    hidden = batch @ before["network/model/toy/hidden/kernel"] + before["network/model/toy/hidden/bias"]
+    np.testing.assert_allclose(found, 0.01 * hidden.mean(axis=0), rtol=1e-4, atol=1e-6)  # momentum 0.99
+    variance = np.mean([hidden[:8].var(axis=0), hidden[8:].var(axis=0)], axis=0)
+    np.testing.assert_allclose(moving["network/model/toy/norm/moving_variance"], 0.99 + 0.01 * variance, rtol=1e-4)
+
+
+def test_a_regularizer_counts_once() -> None:
+    network = lambda: toy_network(regularizer=0.1)  # noqa: E731
+    found, expected = (trained(count, network=network, hooks=synchronized) for count in (2, 1))
+    assert_same_run(found, expected)
+
+
+def test_examples_with_weights_count_as_they_do_on_one_replica() -> None:
+    options = {"batch": weighted_batch, "network": plain_network}
+    assert_same_run(trained(2, **options), trained(1, **options))
+
+
+def plain_network() -> Network:
+    """Return a network without batch norm."""
+    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
+    return Network("model", model, keras.optimizers.Adam(0.01, name="adam"))
+
+
+def test_dropout_differs_between_replicas_and_the_seed_state_is_one() -> None:
+    network = lambda: toy_network(dropout=0.5)  # noqa: E731
+    found, _ = trained(2, network=network)
+    other, _ = trained(1, network=network)
+    (seed,) = (key for key in found if "seed_generator" in key)
+    np.testing.assert_array_equal(found[seed], other[seed])
+    assert_masks_differ()
+
+
+def assert_masks_differ() -> None:
+    """With the same examples in both parts, equal masks would give equal losses and the mean of both that of one."""
+
+    def twice(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        half = {key: value[:8] for key, value in toy_batch(step).items()}
+        return {key: tf.concat([value, value], 0) for key, value in half.items()}
+
+    def half(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {key: value[:8] for key, value in toy_batch(step).items()}
+
+    def network() -> Network:
+        own = plain_network()
+        dropout = keras.layers.Dropout(0.5, seed=3, name="dropout")
+        model = keras.Sequential([keras.Input((FEATURES,)), dropout, *own.model.layers], name="dropping")
+        return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
+
+    _, on_both = trained(2, steps=1, batch=twice, network=network)
+    _, on_one = trained(1, steps=1, batch=half, network=network)
+    assert abs(on_both["loss/total"] - on_one["loss/total"]) > 1e-4
+
+
+def test_micro_batches_on_each_replica_give_the_step_of_one() -> None:
+    options = {"network": plain_network, "accumulation_steps": 2}
+    assert_same_run(trained(2, **options), trained(1, network=plain_network))
+
+
+def test_batch_norm_of_micro_batches_is_not_synchronized_and_the_hook_says_so() -> None:
+    with pytest.raises(UserError, match="trainer.accumulation_steps=1, or hooks.synchronized_batch_norm=null"):
+        replica_loop(2, hooks=synchronized, accumulation_steps=2)
+    trained(1, hooks=synchronized, accumulation_steps=2)
+
+
+class Boosted(ToyObjective):
+    """Multiply the losses of examples by what the batch says."""
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        output.losses["cross_entropy"] *= batch.get("boost", 1.0)
+        return output
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_the_scale_of_the_loss_is_the_same_on_all_replicas(precision: str) -> None:
+    def scaled(count: int, batch=toy_batch):
+        scale = lambda: loss_scale_for(precision)  # noqa: E731
+        return replica_loop(count, network=plain_network, batch=batch, objectives=lambda: [Boosted()], loss_scale=scale)
+
+    def overflowing(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """One example of the second half has a gradient that the scale carries out of range, in one step."""
+        boost = tf.where(tf.logical_and(step == 1, tf.range(16) == 12), 1e36, 1.0)
+        return {**toy_batch(step), "boost": boost}
+
+    loop = scaled(2)
+    assert loop.run(0, 3) == (3, [])
+    values(loop)
+    if precision == "float16":
+        loop, single = scaled(2, overflowing), scaled(1, overflowing)
+        for each in (loop, single):
+            assert each.run(0, 3) == (3, [])
+        found, expected = values(loop), values(single)
+        for key in (key for key in expected if key.startswith("loss_scale/")):
+            assert found[key] == expected[key], key
+        assert int(loop.trainers[1].loss_scale.overflow_steps) == 1
+
+
+class Veto(GraphHook):
+    """Hold back a step in whose part of the batch an input is not finite, as seen by this replica alone."""
+
+    name = "careful"
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {}
+
+    def veto(self, context):
+        return {"not finite": tf.logical_not(tf.reduce_all(tf.math.is_finite(context.batch["inputs"])))}
+
+
+@pytest.mark.parametrize("place", [0, 15])
+def test_a_veto_in_the_part_of_one_replica_holds_back_all(place: int) -> None:
+    def poisoned(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = toy_batch(step)
+        nan = tf.where(tf.logical_and(step == 2, tf.range(16) == place), float("nan"), 0.0)
+        return {**batch, "inputs": batch["inputs"] + nan[:, tf.newaxis]}
+
+    loop = replica_loop(2, hooks=lambda network: [Veto()], batch=poisoned)
+    assert loop.run(0, 5) == (2, ["not finite"])
+    held_back = values(loop)
+    assert all(np.isfinite(value).all() for value in held_back.values())
+    before, _ = trained(2, steps=2)
+    assert {key: value.tobytes() for key, value in held_back.items()} == {k: v.tobytes() for k, v in before.items()}
+    assert loop.run(3, 1) == (4, [])
+    values(loop)
+
+
+class Count(GraphHook):
+    """Keep the number of examples of class 0 by `batch_sums`, and how many parts it was called for."""
+
+    name = "count"
+
+    def __init__(self) -> None:
+        self.seen = tf.Variable(0.0)
+
+    def state(self) -> dict[str, tf.Variable]:
+        return {"seen": self.seen}
+
+    def writes(self) -> dict[str, tf.Variable]:
+        return self.state()
+
+    def batch_sums(self, context):
+        return {"zeros": tf.reduce_sum(tf.cast(context.batch["targets"] == 0, tf.float32))}
+
+    def update_ops(self, context):
+        return [self.seen.assign_add(context.sums["count/zeros"])]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_sums_over_the_batch_reach_the_hooks_of_every_replica(count: int) -> None:
+    found, _ = trained(count, steps=2, hooks=lambda network: [Count()])
+    targets = [toy_batch(tf.constant(step, tf.int64))["targets"].numpy() for step in range(2)]
+    assert found["hook/count/seen"] == np.sum(np.concatenate(targets) == 0)
+
+
+def test_a_measure_is_the_mean_over_the_whole_batch() -> None:
+    class Measure(Count):
+        def measure(self, context):
+            return {"first": tf.reduce_mean(context.batch["inputs"][:, 0])}
+
+    _, reported = trained(2, steps=1, hooks=lambda network: [Measure()])
+    expected = toy_batch(tf.constant(0, tf.int64))["inputs"].numpy()[:, 0].mean()
+    assert reported["first"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_replicas_that_were_written_from_outside_share_again() -> None:
+    loop = replica_loop(2)
+    loop.run(0, 2)
+    loop.trainer.networks["model"].model.layers[0].kernel.assign_add(tf.ones([FEATURES, 8]))
+    with pytest.raises(AssertionError):
+        values(loop)
+    share_variables(loop.trainers)
+    values(loop)
+    loop.run(2, 2)
+    values(loop)
+
+
+def test_replicas_that_share_a_variable_are_refused_where_they_would_wait_forever() -> None:
+    shared = loss_scale_for("float16")
+    with pytest.raises(ValueError, match="share a variable or another resource .* wait for each other forever"):
+        replica_loop(2, network=plain_network, loss_scale=lambda: shared)
+
+
+def test_an_objective_that_runs_twice_trains_alike_on_all_replicas() -> None:
+    class Twice(ToyObjective):
+        updates = 2
+
+    found, reported = trained(2, objectives=lambda: [Twice()], network=plain_network)
+    assert np.isfinite(reported["loss/total"])
+    (iterations,) = (value for key, value in found.items() if key.endswith("iteration"))
+    assert iterations == 6

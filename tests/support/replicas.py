@@ -1,0 +1,132 @@
+"""Replicas on parts of this machine's CPU: toy loops over them, and what they hold after some steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.support.toy import ToyObjective, toy_batch, toy_network
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.objective import Batch, Objective
+from trainer.replicas.replica import Replica, replicas_of
+from trainer.run.state import share_variables, trainer_variables
+from trainer.step.loop import BatchFunction, ChunkLoop
+from trainer.step.loss_scale import LossScale
+from trainer.step.trainer import Trainer
+
+
+def cpus(count: int) -> list[str | None]:
+    """Return the names of parts of the CPU."""
+    assert len(tf.config.list_logical_devices("CPU")) >= count, "TensorFlow started before the CPU was divided"
+    return [f"/CPU:{index}" for index in range(count)]
+
+
+def on_replicas(count: int) -> list[Replica]:
+    """Return replicas in this process; one of them has no device of its own."""
+    return replicas_of(cpus(count) if count > 1 else [None])
+
+
+def run_on_each(replicas: Sequence[Replica], compute: Callable[[Replica], object]) -> list[object]:
+    """Return what each replica computes, side by side in one traced function, as NumPy arrays.
+
+    Each has a function of its own that writes a variable of its own, as in a run: TensorFlow would let others, and
+    bare sums, wait for each other in the order in which they were traced, and the first waits for the last.
+    """
+    counts = []
+    for replica in replicas:
+        with tf.device(replica.device):
+            counts.append(tf.Variable(0.0))
+
+    def own(replica: Replica, count: tf.Variable) -> object:
+        with tf.device(replica.device), tf.control_dependencies([count.assign_add(1.0)]):
+            return compute(replica)
+
+    each = [
+        tf.function(partial(own, replica, count), autograph=False)
+        for replica, count in zip(replicas, counts, strict=True)
+    ]
+    return tf.nest.map_structure(np.array, tf.function(lambda: [run() for run in each], autograph=False)())
+
+
+def part_of(batch: BatchFunction, replica: Replica) -> BatchFunction:
+    """Return a function that gives a replica's part of each batch."""
+
+    def part(step: tf.Tensor) -> Batch:
+        whole = batch(step)
+        size = whole["inputs"].shape[0] // replica.count
+        return {key: value[replica.index * size : (replica.index + 1) * size] for key, value in whole.items()}
+
+    return part
+
+
+def replica_loop(
+    count: int,
+    *,
+    network: Callable[[], Network] = toy_network,
+    hooks: Callable[[Network], Sequence[GraphHook]] = lambda network: (),
+    objectives: Callable[[], Sequence[Objective]] = lambda: [ToyObjective()],
+    batch: BatchFunction = toy_batch,
+    loss_scale: Callable[[], LossScale | None] = lambda: None,
+    **settings: object,
+) -> ChunkLoop:
+    """Return a traced and audited loop of several replicas, each built anew from the same seed.
+
+    Args:
+        count: replicas.
+        network: returns the network, its optimizer built or not.
+        hooks: returns hooks for a network, built; they may rebuild its model.
+        objectives: returns the objectives.
+        batch: of a step, of all replicas together.
+        loss_scale: returns the scale of a replica's loss.
+        settings: of the trainer.
+    """
+    trainers = []
+    replicas = on_replicas(count)
+    for replica in replicas:
+        keras.utils.set_random_seed(0)
+        with tf.device(replica.device):
+            own = network()
+            made = list(hooks(own))
+            if not own.optimizer.built:
+                own.optimizer.build(own.model.trainable_variables)
+            scale = loss_scale()
+            trainers.append(Trainer([own], objectives(), made, seed=0, loss_scale=scale, replica=replica, **settings))
+    share_variables(trainers)
+    return ChunkLoop(trainers, [part_of(batch, replica) for replica in replicas], xla=False)
+
+
+def values(loop: ChunkLoop) -> dict[str, np.ndarray]:
+    """Return all variables of the first replica by key, once those of the others are found to have the same bits."""
+    first, *others = ({key: np.array(v) for key, v in trainer_variables(each).items()} for each in loop.trainers)
+    for other in others:
+        assert other.keys() == first.keys()
+        assert [key for key, value in first.items() if value.tobytes() != other[key].tobytes()] == []
+    return first
+
+
+def trained(count: int, *, steps: int = 3, **options: object) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return the variables after some steps, the same on all replicas, and the values reported over these."""
+    loop = replica_loop(count, **options)
+    assert loop.run(0, steps) == (steps, [])
+    return values(loop), loop.accumulators.read()
+
+
+def assert_same_run(
+    found: tuple[dict[str, np.ndarray], dict[str, float]],
+    expected: tuple[dict[str, np.ndarray], dict[str, float]],
+    *,
+    tolerance: float = 1e-5,
+) -> None:
+    """Compare what two runs report and hold."""
+    (variables, reported), (other_variables, other_reported) = found, expected
+    assert list(reported) == list(other_reported)
+    for name, value in other_reported.items():
+        assert abs(reported[name] - value) <= tolerance * max(1.0, abs(value)), name
+    assert variables.keys() == other_variables.keys()
+    for key, value in other_variables.items():
+        np.testing.assert_allclose(variables[key], value, rtol=10 * tolerance, atol=10 * tolerance, err_msg=key)

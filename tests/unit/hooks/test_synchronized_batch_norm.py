@@ -1,0 +1,96 @@
+"""Batch norm over replicas: that of the whole batch; on one replica that of Keras; refused where it would be wrong."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from tests.support.replicas import assert_same_run, replica_loop, trained
+from tests.support.toy import CLASSES, FEATURES, build_context, toy_network
+from trainer.errors import UserError
+from trainer.network import Network
+
+
+def hooks_of(**options):
+    def build(network: Network) -> list[SynchronizedBatchNorm]:
+        hook = SynchronizedBatchNorm(network="model", **options)
+        hook.name = "synchronized_batch_norm"
+        hook.build(build_context(network))
+        return [hook]
+
+    return build
+
+
+class OwnNorm(keras.layers.BatchNormalization):
+    """A layer that takes other moments."""
+
+    def _moments(self, inputs, mask):
+        return super()._moments(inputs, mask)
+
+
+def network_with(layer: keras.layers.Layer) -> Network:
+    layers = [keras.layers.Dense(8, name="hidden"), layer, keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="net")
+    return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
+
+
+def test_on_one_replica_it_does_what_keras_does() -> None:
+    assert_same_run(trained(1, hooks=hooks_of()), trained(1), tolerance=1e-6)
+
+
+def test_without_the_hook_a_replica_normalizes_by_its_part() -> None:
+    (_, whole), (_, parts) = trained(1), trained(2)
+    assert abs(whole["loss/total"] - parts["loss/total"]) > 1e-3
+
+
+@pytest.mark.parametrize("options", [{"scale": False}, {"center": False}, {"momentum": 0.5, "epsilon": 0.1}])
+def test_options_of_the_layer_are_heeded(options) -> None:
+    network = lambda: network_with(keras.layers.BatchNormalization(name="norm", **options))  # noqa: E731
+    expected = trained(1, network=network)
+    assert_same_run(trained(1, network=network, hooks=hooks_of()), expected)
+    assert_same_run(trained(2, network=network, hooks=hooks_of()), expected)
+
+
+def test_a_layer_that_is_not_trained_keeps_its_moving_statistics() -> None:
+    def network() -> Network:
+        norm = keras.layers.BatchNormalization(name="norm")
+        norm.trainable = False
+        return network_with(norm)
+
+    found, _ = trained(2, network=network, hooks=hooks_of())
+    np.testing.assert_array_equal(found["network/model/net/norm/moving_mean"], np.zeros(8))
+
+
+@pytest.mark.parametrize(
+    ("layer", "what"),
+    [
+        (lambda: OwnNorm(name="norm"), "a class OwnNorm"),
+        (lambda: keras.layers.BatchNormalization(name="norm", renorm=True), "renorm"),
+    ],
+)
+def test_a_layer_whose_statistics_it_does_not_know_is_refused_on_several_replicas_alone(layer, what) -> None:
+    with pytest.raises(UserError, match=f"'norm' has {what}, whose statistics cannot be taken over 2 replicas"):
+        replica_loop(2, network=lambda: network_with(layer()), hooks=hooks_of())
+    trained(1, network=lambda: network_with(layer()), hooks=hooks_of())
+
+
+def test_layers_are_chosen_by_pattern_and_a_pattern_without_a_match_is_refused() -> None:
+    (hook,) = hooks_of(layers="norm")(toy_network())
+    assert hook.summary() == {"replicas": 1, "layers": ["norm"]}
+    with pytest.raises(UserError, match="no_such_layer"):
+        hooks_of(layers="no_such_layer")(toy_network())
+    (hook,) = hooks_of()(network_with(keras.layers.Activation("tanh")))
+    assert hook.summary() == {"replicas": 1, "layers": []}
+
+
+def test_it_has_no_state_and_the_layers_are_called_as_before_outside_a_pass() -> None:
+    loop = replica_loop(2, hooks=hooks_of())
+    (hook,) = loop.trainer.hooks
+    assert hook.state() == {}
+    assert hook.summary() == {"replicas": 2, "layers": ["norm"]}
+    layer = loop.trainer.networks["model"].model.get_layer("norm")
+    assert "call" not in vars(layer)
+    assert np.isfinite(layer(tf.ones([2, 8]), training=True)).all()
