@@ -17,6 +17,7 @@ from trainer.hook import GraphHook, HostHook
 
 EVERYWHERE = {"fused_batch_norm", "nan_guard"}  # every run has them, so every pair trains beside them
 TECHNIQUES = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]
+SYNCHRONIZED = "synchronized_batch_norm"  # takes the layers in training: the kernel has those of evaluations
 FUSED = ("hooks.fused_batch_norm.min_entries=0",)  # these networks are too small for it otherwise
 PAIRS = list(itertools.combinations(TECHNIQUES, 2))
 
@@ -31,7 +32,8 @@ def test_pair_trains_together_or_says_why_not(first: str, second: str, tmp_path)
         return
     assert summary["status"] == "completed"
     assert {first, second, *EVERYWHERE} <= set(summary["hooks"])
-    assert summary["hooks"]["fused_batch_norm"]["training"]["fused"]
+    normalizing = summary["hooks"].get(SYNCHRONIZED) or summary["hooks"]["fused_batch_norm"]["training"]
+    assert normalizing["layers" if SYNCHRONIZED in (first, second) else "fused"]
     assert all(math.isfinite(value) for value in summary["final"].values())
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["test"] == summary["test"]
 

@@ -74,7 +74,7 @@ def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_pa
     assert "Ended by SIGTERM after step 50 of 100. Go on with" in text
     assert "[worker 1] Ended with worker 0, which has saved the run." in text
     assert "Traceback" not in text
-    with pytest.warns(UserWarning, match="resume: intra_op_threads was"):
+    with pytest.warns(UserWarning, match="resume: (intra_op_threads|replicas) was"):
         go_on(run, "trainer.strategy=none", "trainer.threads=null")
     (job,) = preflight(parse_command(["recipe=bnn", *GENTLE, f"run_dir={whole}"]))
     execute(job.config, job.recipe, job.overrides)

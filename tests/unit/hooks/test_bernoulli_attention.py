@@ -107,7 +107,8 @@ def test_every_variable_of_the_branch_trains_and_without_the_straight_through_th
     assert len(branch) == 4
     assert branch <= moved
 
-    def compared(features, probability, *, seed):
+    def compared(features, probability, *, seed, uniform):
+        del uniform
         mask = tf.cast(tf.random.stateless_uniform(tf.shape(probability), seed) < probability, tf.float32)
         return mask * features, mask
 

@@ -71,7 +71,7 @@ def test_runs_of_every_route_end_alike(tmp_path: Path) -> None:
 
 
 def test_xla_stays_off_beside_numpy_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.run.assembly.use_xla", lambda mode, hooks: True)  # as on a GPU
+    monkeypatch.setattr("trainer.run.assembly.use_xla", lambda mode, hooks, replicas: True)  # as on a GPU
     with pytest.warns(UserWarning, match="XLA stays off: the step calls Python at .*numpy_forward"):
         run_small(
             "custom_gradient", "model.route=numpy", "trainer.compile=auto", "trainer.epochs=1", run_dir=tmp_path / "a"
