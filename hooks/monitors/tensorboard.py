@@ -66,6 +66,7 @@ class TensorBoard(HostHook):
         self._writers: dict[str, EventFileWriter] = {}
         self._first_step = 0
         self._started: set[str] = set()
+        self._second_of_failure = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many evaluations there were. The reader drops the records of steps that a resumed run repeats."""
@@ -138,6 +139,7 @@ class TensorBoard(HostHook):
         try:
             yield
         except FAILURES as error:
+            self._second_of_failure = int(time.time())
             if (writer := self._writers.pop(split, None)) is not None:
                 with suppress(*FAILURES):
                     writer.close()
@@ -156,6 +158,8 @@ class TensorBoard(HostHook):
             path.mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):  # the writer's thread would fail later and less clearly
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            while int(time.time()) == self._second_of_failure:  # files are read by name, which begins with the second
+                time.sleep(0.05)
             self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
             if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
                 start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))

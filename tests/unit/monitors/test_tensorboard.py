@@ -301,6 +301,7 @@ def test_a_picture_of_another_form_is_named(picture):
 )
 def test_events_go_on_in_a_further_file_once_there_is_room_again(make_run, summary, monkeypatch, failure):
     run, hook = make_run(), TensorBoard()
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))  # 9, 10: not in order
     hook.on_fit_begin(run)
     hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0}))
     hook.before_save(run)
