@@ -118,7 +118,9 @@ def make_executor(options: Options, directory: Path) -> Any:
     try:
         submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
     except ImportError as error:
-        raise UserError("This needs submitit. Expected it installed: pip install 'hookline[slurm]'.") from error
+        raise UserError(
+            "This needs submitit. Expected it installed: python -m pip install '.[slurm]', in a clone of this project."
+        ) from error
     resources = dict(options.resources)
     again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
     try:

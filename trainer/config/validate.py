@@ -12,6 +12,7 @@ from trainer.config.resolve import check_path
 from trainer.config.schema import BALANCED, NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import fits, show
 from trainer.errors import UserError, did_you_mean
+from trainer.input.shares import batch_sizes_for, check_class_parts
 
 
 def validate(config: Mapping[str, Any]) -> None:
@@ -123,18 +124,12 @@ def _check_numbers(name: str, setting: Any, expected: str, limit: float) -> None
 def _check_accumulation(trainer: Mapping[str, Any]) -> None:
     size, steps, classes = trainer["batch_size"], trainer["accumulation_steps"], trainer["classes_per_batch"]
     if size % steps:
-        lower = size - size % steps
-        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + steps) if each)
         raise UserError(
-            f"trainer.batch_size={size} is no multiple of trainer.accumulation_steps={steps}. "
-            f"Expected as many examples in each micro batch: use {multiples}, or another number of steps."
+            f"trainer.batch_size={size} is no multiple of trainer.accumulation_steps={steps}. Expected as many "
+            f"examples in each micro batch: use {batch_sizes_for(size, steps)}, or another number of steps."
         )
-    if steps > 1 and classes is not None and (classes % steps or classes < 2 * steps):
-        raise UserError(
-            f"trainer.accumulation_steps={steps} received with trainer.classes_per_batch={classes}. Expected whole "
-            f"classes, and at least two of them, in each micro batch: use fewer steps, or "
-            f"trainer.classes_per_batch={2 * steps} or another multiple of {steps}."
-        )
+    received = f"trainer.accumulation_steps={steps}"
+    check_class_parts(classes, steps, received=received, where="in each micro batch", fewer="steps")
 
 
 def _check_replicas(trainer: Mapping[str, Any]) -> None:
@@ -143,22 +138,13 @@ def _check_replicas(trainer: Mapping[str, Any]) -> None:
     if replicas is None or replicas == 1:
         return
     size, parts = trainer["batch_size"], replicas * steps
-    received = f"trainer.replicas={replicas}"
+    received = f"trainer.replicas={replicas}{f' times trainer.accumulation_steps={steps}' if steps > 1 else ''}"
     if size % parts:
-        lower = size - size % parts
-        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
         raise UserError(
-            f"trainer.batch_size={size} is no multiple of {received}"
-            f"{f' times trainer.accumulation_steps={steps}' if steps > 1 else ''}. Expected an equal part of the batch "
-            f"for each: use {multiples}, or another number of replicas."
+            f"trainer.batch_size={size} is no multiple of {received}. Expected an equal part of the batch for each: "
+            f"use {batch_sizes_for(size, parts)}, or another number of replicas."
         )
-    if classes is not None and (classes % parts or classes < 2 * parts):
-        raise UserError(
-            f"{received} received with trainer.classes_per_batch={classes}"
-            f"{f' and trainer.accumulation_steps={steps}' if steps > 1 else ''}. Expected whole classes, and at least "
-            f"two of them, for each part of the batch: use fewer replicas, or trainer.classes_per_batch={2 * parts} or "
-            f"another multiple of {parts}."
-        )
+    check_class_parts(classes, parts, received=received, where="for each part of the batch", fewer="replicas")
 
 
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.errors import UserError
+from trainer.input.shares import batch_sizes_for
 from trainer.replicas import slurm, tf_config, torchrun
 
-MULTI_WORKER = "multi_worker"
+NONE, MULTI_WORKER = "none", "multi_worker"
 EXPECTED = "Expected python scripts/launch.py workers=<number> ..., TF_CONFIG, srun, or RANK and WORLD_SIZE."
 
 
@@ -57,11 +58,9 @@ def cluster_of(trainer: Mapping[str, Any], environment: Mapping[str, str] = os.e
     cluster = read_cluster(environment)
     workers, size = len(cluster.addresses), trainer["batch_size"]
     if size % workers:
-        lower = size - size % workers
-        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + workers) if each)
         raise UserError(
-            f"trainer.batch_size={size} cannot be shared equally by {workers} workers. Expected {multiples}: it is the "
-            "batch of all workers together."
+            f"trainer.batch_size={size} cannot be shared equally by {workers} workers. Expected "
+            f"{batch_sizes_for(size, workers)}: it is the batch of all workers together."
         )
     return cluster
 

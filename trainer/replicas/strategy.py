@@ -8,10 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.replicas.cluster import MULTI_WORKER
+from trainer.replicas.cluster import MULTI_WORKER, NONE
 from trainer.replicas.replica import Replica, replicas_of
-
-NONE, MIRRORED = "none", "mirrored"
 
 
 def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
@@ -134,5 +132,5 @@ def _divide_cpu(count: int) -> None:
             return
         raise UserError(
             f"trainer.replicas={count} comes too late: TensorFlow has started with {have} CPU devices. Give every run "
-            "of a process the same number, or start them one by one."
+            "of a process the same number."
         ) from error

@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.build import bind, build
-from trainer.errors import UserError
 from trainer.hook import Hook, HostHook
 from trainer.input.augment import Augment, Augmentation
 from trainer.input.batch_queue import BatchQueue
 from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.classes import Setting, class_shares
 from trainer.input.data import Data, Split
+from trainer.input.shares import check_class_parts
 from trainer.objective import Batch
 from trainer.replicas.replica import Replica
 from trainer.run.augments import build_augments
@@ -106,7 +106,10 @@ def assemble(config: Config, replicas: Sequence[Replica] = (Replica(),)) -> Asse
 
 def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
     settings, plugins = config["trainer"], config["plugins"]
-    _check_classes(settings["classes_per_batch"], replicas[0].count)
+    count = replicas[0].count
+    check_class_parts(
+        settings["classes_per_batch"], count, received=f"{count} replicas", where="for each", fewer="replicas"
+    )
     for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
         bind(node, plugins=plugins)
     augments = build_augments(config.get("augment", {}), plugins)
@@ -141,16 +144,6 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
         training.steps_per_epoch,
         trace_seconds,
     )
-
-
-def _check_classes(classes: int | None, replicas: int) -> None:
-    """Refuse replicas that would see one class alone of a batch, which comes class by class, and so no pair of two."""
-    if replicas > 1 and classes and (classes % replicas or classes < 2 * replicas):
-        raise UserError(
-            f"{replicas} replicas received with trainer.classes_per_batch={classes}. Expected whole classes, and at "
-            f"least two of them, for each: use fewer replicas, or trainer.classes_per_batch={2 * replicas} or another "
-            f"multiple of {replicas}."
-        )
 
 
 def _build_again(config: Config, parts: Callable[..., Any], first: Trainer, replica: Replica) -> Trainer:

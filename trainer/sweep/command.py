@@ -15,7 +15,7 @@ from trainer.comparison.report import print_comparison
 from trainer.config.command import Command
 from trainer.config.preflight import Job, preflight_each
 from trainer.errors import UserError
-from trainer.replicas.cluster import MULTI_WORKER
+from trainer.replicas.cluster import MULTI_WORKER, NONE
 from trainer.run.lock import locked
 from trainer.sweep.open import OpenSweep, command_of, new_job, open_sweep, own_overrides
 from trainer.sweep.process import TRAIN
@@ -63,7 +63,7 @@ def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
     sweep = opened.sweep
     missing = missing_jobs(sweep)
     count = len(missing) + (max(0, sweep.trials - len(sweep.jobs)) if sweep.trials else 0)
-    spread = any(job.config["trainer"]["strategy"] != "none" for job in _examples(opened))
+    spread = any(job.config["trainer"]["strategy"] != NONE for job in _examples(opened))
     slots = divide(count, asked, usable_cores(), usable_gpus(), spread=spread)
     sweep.threads = sweep.threads or slots.threads
     sweep.write()

@@ -72,7 +72,10 @@ def import_optuna() -> Any:
     try:
         optuna: Any = importlib.import_module("optuna")  # an extra, which type checks do without
     except ImportError as error:
-        raise UserError("--trials needs Optuna. Expected it installed: pip install 'hookline[search]'.") from error
+        raise UserError(
+            "--trials needs Optuna. Expected it installed: python -m pip install '.[search]', in a clone of this "
+            "project."
+        ) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

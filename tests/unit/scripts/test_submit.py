@@ -170,7 +170,7 @@ def test_mistakes_are_one_line(place: Path, capsys: Any, line: str, message: str
 def test_without_submitit_or_slurm_one_line_says_what_is_missing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(
-        UserError, match=r"This needs submitit. Expected it installed: pip install 'hookline\[slurm\]'."
+        UserError, match=r"This needs submitit. Expected it installed: python -m pip install '.\[slurm\]', in a clone"
     ):
         submit(parse(["recipe=bnn", *LOCAL]))
 

@@ -76,7 +76,8 @@ def test_what_is_no_space_is_named(texts: list[str], message: str) -> None:
 def test_without_optuna_one_line_says_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(
-        UserError, match=r"^--trials needs Optuna. Expected it installed: pip install 'hookline\[search\]'.$"
+        UserError,
+        match=r"^--trials needs Optuna. Expected it installed: python -m pip install '.\[search\]', in a clone",
     ):
         run("recipe=bnn", "seed=1,2", "--trials", "2", "--sweep", "s")
     assert not Path("s").exists()
