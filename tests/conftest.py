@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,16 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
             with suppress(RuntimeError):
                 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * CPUS)
     return report
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Take what importing has made out of the search for garbage: every build has Keras search for it.
+
+    Half a million objects stay for the whole session; to look at each of them takes as long as a short training.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 settings.register_profile(

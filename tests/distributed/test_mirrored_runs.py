@@ -13,6 +13,7 @@ import pytest
 from scripts.replay import choose_pair, replay
 from tests.support.command import run_small
 from tests.support.replicas import on_replicas, values
+from tests.support.resumed import PLUGIN
 from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.errors import UserError
@@ -22,6 +23,7 @@ from trainer.run.assembly import assemble
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.checkpoint_index import read_manifests
 from trainer.run.finished import read_config
+from trainer.run.interruption import Interrupted
 from trainer.run.session import execute, prepare
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
@@ -103,6 +105,28 @@ def test_a_run_says_how_many_replicas_it_had_and_goes_on_with_another_number(tmp
     for key, value in tensors(run).items():
         if not key.startswith("accumulators"):
             np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("before", "after"), [("none", TWO), ("mirrored", ("trainer.strategy=none", "trainer.replicas=null"))]
+)
+def test_losses_of_a_run_that_goes_on_with_another_number_are_those_of_the_whole(
+    before: str, after: tuple[str, ...], tmp_path
+) -> None:
+    begun = TWO if before == "mirrored" else ()
+    steps = ("trainer.epochs=null", "trainer.steps=40", "trainer.report_every_steps=1", "trainer.batch_size=32")
+    cut = (PLUGIN, "+hooks.signal={_target_:tests.support.signals.Signal,steps:[17]}")
+    run_small("bnn", *steps, *GENTLE, *begun, run_dir=tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run_small("bnn", *steps, *GENTLE, *begun, *cut, run_dir=tmp_path / "cut")
+    with pytest.warns(UserWarning, match="replicas was . and is .; the bits may differ"):
+        summary = resume(tmp_path / "cut", PLUGIN, *after)
+    assert (summary["resumed_at"], summary["replicas"]["count"]) == ([17], 1 if begun else 2)
+    found, expected = losses(tmp_path / "cut"), losses(tmp_path / "whole")
+    assert len(found) == 40
+    assert found[:17] == expected[:17]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_plan_says_what_replicas_share_and_add_up() -> None:

@@ -29,12 +29,20 @@ COMMON = (
     "hooks.final_table=null",
     "hooks.tensorboard=null",
 )
+SMALL = ("model.units=[16,16]", "trainer.compile=off", "hooks.pictures=null", "hooks.projector=null")
+"""For runs of which only the way matters: compiling takes longer than they do."""
 GENTLE = (*COMMON, "trainer.steps=100", "optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")
 """With a learning rate at which rounding does not grow until a sign or a mask decides otherwise."""
-ENDLESS = (*COMMON, "recipe=bnn", "trainer.steps=100000", "hooks.checkpoint.every_seconds=0")
+ENDLESS = (*COMMON, *SMALL, "recipe=bnn", "trainer.steps=100000", "hooks.checkpoint.every_seconds=0")
 CUT = (PLUGIN, "+hooks.signal={_target_:tests.support.signals.Signal,steps:[50]}")
 SECONDS = 30.0
 """Within which the others must end."""
+
+
+def poisoned(policy: str, *steps: int) -> tuple[str, ...]:
+    """Return overrides for NaN in the last worker's part of the batch at some steps, and for what the guard does."""
+    node = f"{{_target_:tests.support.poison.Poison,place:data,steps:[{','.join(map(str, steps))}],last:true}}"
+    return (PLUGIN, f"+hooks.poison={node}", f"hooks.nan_guard.policy={policy}")
 
 
 def losses(directory: Path) -> list[tuple[int, float]]:
@@ -70,15 +78,18 @@ def launch(*overrides: str, log: Path, code: int = 0) -> str:
 
 def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
-    text = launch("recipe=bnn", *GENTLE, *CUT, f"run_dir={run}", log=tmp_path / "log", code=143)
+    common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 33))
+    text = launch(*common, CUT[1], f"run_dir={run}", log=tmp_path / "log", code=143)
     assert "Ended by SIGTERM after step 50 of 100. Go on with" in text
     assert "[worker 1] Ended with worker 0, which has saved the run." in text
     assert "Traceback" not in text
     with pytest.warns(UserWarning, match="resume: (intra_op_threads|replicas) was"):
-        go_on(run, "trainer.strategy=none", "trainer.threads=null")
-    (job,) = preflight(parse_command(["recipe=bnn", *GENTLE, f"run_dir={whole}"]))
-    execute(job.config, job.recipe, job.overrides)
+        found = go_on(run, "trainer.strategy=none", "trainer.threads=null")
+    (job,) = preflight(parse_command([*common, f"run_dir={whole}"]))
+    with pytest.warns(UserWarning, match="It is left out, as . of 10"):
+        expected = execute(job.config, job.recipe, job.overrides)
     check_same_run(run, whole)
+    assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"] == [7, 33]
     assert "workers" not in summary_of(run)
 
 
@@ -184,6 +195,60 @@ def test_one_process_may_go_on_as_two_workers_and_two_go_on_exactly(tmp_path: Pa
     assert losses(two) == losses(whole)
     assert summary_of(two)["digest"] == summary_of(whole)["digest"]
     assert "nothing is left to do" in launch(f"resume={two}", PLUGIN, log=tmp_path / "log")
+
+
+@pytest.mark.long
+def test_after_a_kill_two_workers_go_on_to_the_bits_of_a_run_that_was_left_alone(tmp_path: Path) -> None:
+    directory, whole = tmp_path / "run", tmp_path / "whole"
+    saving = ("hooks.checkpoint.every_epochs=0.5", "hooks.checkpoint.every_seconds=0")
+    common = ("recipe=bnn", *COMMON, *SMALL, *saving, "trainer.steps=2000", "trainer.evaluate_every_epochs=20")
+    run = Launched(*common, f"run_dir={directory}", log=tmp_path / "log")
+    run.wait_for(lambda: len(list((directory / "checkpoints").glob("step_*"))) > 1)
+    workers = run.workers()
+    check_sound(run, directory, workers, kill(workers[1]))
+    assert summary_of(directory)["steps"] < 2000
+    launch(f"resume={directory}", log=tmp_path / "log")
+    launch(*common, f"run_dir={whole}", log=tmp_path / "log")
+    found, expected = summary_of(directory), summary_of(whole)
+    assert 0 < found["resumed_at"][0] < 2000
+    assert found["workers"] == expected["workers"] == {"count": 2, "equal": True}
+    assert found["digest"] == expected["digest"]
+    assert losses(directory) == losses(whole)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
+def test_nan_in_the_part_of_one_worker_ends_as_in_one_process(policy: str, tmp_path: Path) -> None:
+    once = (
+        PLUGIN,
+        "+hooks.once={_target_:tests.support.poison.Once,step:33,last:true}",
+        "hooks.nan_guard.policy=rollback",
+    )
+    saving = (
+        "hooks.checkpoint.every_epochs=0.1",
+        "hooks.checkpoint.every_seconds=0",
+        "trainer.evaluate_every_epochs=1",
+    )
+    fault = once if policy == "rollback" else poisoned(policy, 33, 57)
+    common = ("recipe=bnn", *GENTLE, *SMALL, *saving, *fault)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    code = 1 if policy == "stop" else 0
+    text = launch(*common, f"run_dir={run}", log=tmp_path / "log", code=code)
+    train(*common, f"run_dir={whole}", code=code)
+    assert "Traceback" not in text
+    found, expected = summary_of(run), summary_of(whole)
+    for key in ("status", "stop_reason", "steps", "rolled_back"):
+        assert found[key] == expected[key], key
+    assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"]
+    if policy == "stop":
+        assert (found["status"], found["steps"]) == ("failed", 33)
+        assert text.count("Error: NaN or infinity at step 33: losses ") == 1
+        assert "[worker 1] Error: Worker 0 failed: its output says why." in text
+        return
+    check_same_run(run, whole)
+    assert found["workers"] == {"count": 2, "equal": True}
+    assert found["rolled_back"] == ([33] if policy == "rollback" else [])
+    assert text.count("Warning: NaN or infinity at step") == (1 if policy == "rollback" else 2)
 
 
 @pytest.mark.long

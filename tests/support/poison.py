@@ -18,9 +18,9 @@ PLACES = ("data", "loss", "gradient", "weight", "statistic")
 class Poison(GraphHook):
     """Put NaN into one place at given steps."""
 
-    def __init__(self, *, place: str, steps: list[int]) -> None:
-        """Take one of `PLACES` and steps."""
-        self._place, self._steps = place, steps
+    def __init__(self, *, place: str, steps: list[int], last: bool = False) -> None:
+        """Take one of `PLACES`, steps, and whether the last replica alone is struck."""
+        self._place, self._steps, self._last = place, steps, last
         self.name = "poison"
 
     def state(self) -> Tensors:
@@ -62,6 +62,8 @@ class Poison(GraphHook):
         return {**new_state, name: new_state[name] + self._nan(context)}
 
     def _nan(self, context: StepContext) -> tf.Tensor:
+        if _is_spared(context, self._last):
+            return tf.constant(0.0)
         now = tf.reduce_any(tf.equal(context.step, tf.constant(self._steps, tf.int64)))
         return tf.where(now, float("nan"), 0.0)
 
@@ -69,9 +71,9 @@ class Poison(GraphHook):
 class Once(GraphHook):
     """Put NaN into the loss at a step as long as the learning rate is what it was at first: a lower one helps."""
 
-    def __init__(self, *, step: int) -> None:
-        """Take the step."""
-        self._step = step
+    def __init__(self, *, step: int, last: bool = False) -> None:
+        """Take the step, and whether the last replica alone is struck."""
+        self._step, self._last = step, last
         self.name = "once"
 
     def state(self) -> Tensors:
@@ -85,8 +87,15 @@ class Once(GraphHook):
 
     def add_losses(self, context: StepContext) -> Tensors:
         """Add a loss of 0 or NaN."""
+        if _is_spared(context, self._last):
+            return {"once": tf.constant(0.0)}
         factor = self._network.rate_factor
         rate = self._network.optimizer.learning_rate if factor is None else factor
         full = tf.cast(rate, tf.float32) >= (self._first if factor is None else 1.0)
         bad = tf.logical_and(tf.equal(context.step, self._step), full)
         return {"once": tf.where(bad, float("nan"), 0.0)}
+
+
+def _is_spared(context: StepContext, last: bool) -> bool:
+    """Return whether only the last replica is struck, and this is another."""
+    return last and context.replica.index < context.replica.count - 1

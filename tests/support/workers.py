@@ -110,13 +110,13 @@ class Launched:
 def launched(*overrides: str, log: Path, workers: int = 2) -> tuple[int, str]:
     """Return the exit code and the output of a whole run."""
     run = Launched(*overrides, log=log, workers=workers)
-    return run.end(180.0), run.text
+    return run.end(600.0), run.text
 
 
 def trained(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Return a run of one process that has ended."""
     command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
 
 
 def is_gone(process: int) -> bool:

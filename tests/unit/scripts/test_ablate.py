@@ -17,7 +17,8 @@ from scripts.ablation.variants import variants_of
 from trainer.errors import UserError
 from trainer.sweep.record import Sweep, SweepJob
 
-SMALL = ["model.units=[8,8]", "trainer.epochs=1", "hooks.progress=null", "hooks.final_table=null"]
+HOOKS = ("progress", "final_table", "pictures", "projector", "tensorboard")
+SMALL = ["model.units=[8,8]", "trainer.epochs=1", "trainer.compile=off", *(f"hooks.{name}=null" for name in HOOKS)]
 FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_training.py"
 NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
 

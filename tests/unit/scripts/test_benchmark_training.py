@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
@@ -19,6 +22,7 @@ from scripts.benchmarks.training.gate import Gate
 from scripts.benchmarks.training.networks import four_convolutions
 from scripts.benchmarks.training.products import products
 from trainer.network import Network
+from trainer.run.fit import Fit
 from trainer.step.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,9 +115,26 @@ def test_a_gate_holds_the_run_between_pieces_and_hands_on_its_end() -> None:
         gate.work(9)
 
 
-def test_our_run_has_the_losses_of_a_loop_by_hand_from_the_same_start(monkeypatch) -> None:
-    fits, start = [], hookline.start
-    monkeypatch.setattr(hookline, "start", lambda *given: fits.append(start(*given)) or fits[-1])
+@pytest.fixture
+def fits(monkeypatch) -> Iterator[list[Fit]]:
+    """Return the fits that are started. A contender has its own process; here their threads must end."""
+    before, gates, open_gate = set(threading.enumerate()), [], hookline.open_gate
+    found, start = [], hookline.start
+    monkeypatch.setattr(hookline, "start", lambda *given: found.append(start(*given)) or found[-1])
+    monkeypatch.setattr(hookline, "open_gate", lambda fit: gates.append(open_gate(fit)) or gates[-1])
+    yield found
+    for fit, gate in zip(found, gates, strict=True):
+        fit.run.control.stop("the test is over")
+        with pytest.raises(RuntimeError, match="The run ended"):
+            gate.work(1)
+        fit.call_all("on_exception", fit.run, EndError())
+    deadline = time.monotonic() + 10.0
+    while left := [each for each in threading.enumerate() if each not in before]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
+def test_our_run_has_the_losses_of_a_loop_by_hand_from_the_same_start(fits) -> None:
     settings = Settings(batch_size=20)
     work = hookline.ours(settings, case=case.LENET_300_100, overrides=["trainer.compile=off"])
     (run,) = [each.run for each in fits]
@@ -133,9 +154,7 @@ def test_our_run_has_the_losses_of_a_loop_by_hand_from_the_same_start(monkeypatc
     np.testing.assert_allclose(network.model.get_weights()[0], model.get_weights()[0], atol=1e-5)
 
 
-def test_whole_epochs_are_made_with_everything_that_a_run_writes(monkeypatch) -> None:
-    fits, start = [], hookline.start
-    monkeypatch.setattr(hookline, "start", lambda *given: fits.append(start(*given)) or fits[-1])
+def test_whole_epochs_are_made_with_everything_that_a_run_writes(fits) -> None:
     work = hookline.whole_epochs(Settings(batch_size=100), case=case.HOST_HOOKS, watched=True)
     (fit,) = fits
     assert fit.run.steps_per_epoch == 3.6

@@ -1,0 +1,177 @@
+"""NaN in the part of one replica: all decide alike, stay equal to the bit, and the run ends as one process's does.
+
+Whole runs do so in `test_two_workers`; here are fits of toy networks, also from a checkpoint of another number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks.monitors.checkpoint import Checkpoint
+from hooks.monitors.nan_guard import NanGuard
+from tests.support.poison import PLACES, Once, Poison
+from tests.support.replicas import assert_same_run, replica_loop, values
+from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy_batch, toy_network
+from trainer.errors import NonFiniteError
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.run.cadence import Cadence
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.checkpoint_content import read_checkpoint
+from trainer.run.checkpoint_index import read_manifests
+from trainer.run.control import Best, Run
+from trainer.run.fit import Fit
+from trainer.run.resume import restore_fit
+from trainer.run.state import run_variables
+from trainer.run.workers import Workers
+from trainer.schedules import ScaledRate
+from trainer.step.evaluate import Evaluator
+
+STEPS = 12
+
+
+class Told(Workers):
+    """Note what other processes would be told."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, int]] = []
+
+    def move(self, step: int) -> None:
+        self.orders.append(("move", step))
+
+    def take(self, step: int, variables: Mapping[str, tf.Variable]) -> None:
+        self.orders.append(("take", step))
+        assert float(variables["optimizer/model/learning_rate_factor"]) < 1.0
+
+
+class PatientStore(CheckpointStore):
+    """Wait for each checkpoint: a later one would take the place of one that has not been begun."""
+
+    def save(self, *given: Any) -> None:
+        super().save(*given)
+        self.wait()
+
+
+class Healthy(Poison):
+    """Do no harm."""
+
+    def __init__(self) -> None:
+        super().__init__(place="data", steps=[-1])
+
+
+def plain_network() -> Network:
+    """Return a network without batch norm, which would take statistics of parts; its learning rate has a schedule."""
+    rate = ScaledRate(keras.optimizers.schedules.CosineDecay(0.1, STEPS))
+    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input([FEATURES]), *layers], name="plain")
+    network = Network("model", model, keras.optimizers.SGD(rate, momentum=0.9, name="sgd"))
+    network.optimizer.build(network.model.trainable_variables)
+    return network
+
+
+def fit_on(
+    count: int,
+    directory: Path,
+    fault: Callable[[], GraphHook],
+    network: Callable[[], Network] = plain_network,
+    **guard: object,
+) -> Fit:
+    """Return a fit of toy replicas with a checkpoint every two steps; each replica has a fault."""
+    guards: list[NanGuard] = []
+
+    def hooks(network: Network) -> list[GraphHook]:
+        own, bad = NanGuard(**guard), fault()
+        own.name, own.network, bad.network = "nan_guard", network.name, network.name
+        bad.build(build_context(network))
+        guards.append(own)
+        return [own, bad]
+
+    loop = replica_loop(count, network=network, hooks=hooks)
+    networks = loop.trainer.networks
+    evaluators = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for _ in range(2)]
+    run = Run(directory, "toy", {}, networks, BATCH, STEPS, SIZE / BATCH, "", Best("metric/accuracy", "max"))
+    variables = run_variables(networks.values(), loop.trainer.hooks, loop.accumulators.variable)
+    checkpoint = Checkpoint(every_epochs=0.5, every_seconds=0)
+    checkpoint.name = "checkpoint"
+    cadence = Cadence(STEPS, SIZE / BATCH, 1, 2)
+    store = PatientStore(directory / "checkpoints")
+    return Fit(run, loop, *evaluators, [guards[0], checkpoint], cadence, store, variables, workers=Told())
+
+
+def trained(count: int, directory: Path, fault: Callable[[], GraphHook], **options: object) -> Fit:
+    """Return a fit that has come to its end, with a warning of the guard, and whose replicas are equal."""
+    fit = fit_on(count, directory, fault, **options)
+    with pytest.warns(UserWarning, match="NaN or infinity at step"):
+        fit.train()
+    values(fit.loop)
+    return fit
+
+
+def assert_same_end(found: Fit, expected: Fit) -> None:
+    """Check that two fits end alike: their decisions, and their variables and reports to 1e-5."""
+    for fit in (found, expected):
+        assert fit.run.step == STEPS
+    assert found.run.returns == expected.run.returns
+    assert found.run.rolled_back == expected.run.rolled_back
+    assert found.host_hooks[0].summary() == expected.host_hooks[0].summary()
+    own, other = ({k: v for k, v in fit.final.items() if not k.startswith("time/")} for fit in (found, expected))
+    assert_same_run((values(found.loop), own), (values(expected.loop), other))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place: str, tmp_path: Path) -> None:
+    def fault() -> Poison:
+        return Poison(place=place, steps=[3, 6], last=True)
+
+    network = toy_network if place == "statistic" else plain_network
+    two = trained(2, tmp_path / "two", fault, network=network, policy="skip")
+    assert two.host_hooks[0].summary() == {"skipped": [3, 6]}
+    assert two.workers.orders == [("move", 4), ("move", 7)]
+    if place == "data":
+        assert_same_end(two, trained(1, tmp_path / "one", fault, policy="skip"))
+
+
+def test_all_replicas_go_back_to_the_checkpoint_to_which_one_process_goes_back(tmp_path: Path) -> None:
+    def fault() -> Once:
+        return Once(step=5, last=True)
+
+    two, one = (trained(count, tmp_path / str(count), fault, policy="rollback", rate_factor=0.25) for count in (2, 1))
+    assert (two.run.rolled_back, two.run.returns) == ([5], [{"to": 4, "rate_factor": 0.25}])
+    assert two.workers.orders == [("take", 4)]
+    assert float(two.loop.trainers[1].networks["model"].rate_factor) == 0.25
+    assert_same_end(two, one)
+
+
+def test_a_run_on_replicas_stops_with_the_words_of_one_process(tmp_path: Path) -> None:
+    told = []
+    for count in (2, 1):
+        fit = fit_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
+        with pytest.raises(NonFiniteError, match="NaN or infinity at step 3: losses .*gradients of ") as error:
+            fit.train()
+        assert fit.run.step == 3
+        values(fit.loop)
+        told.append(str(error.value))
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_run_goes_on_with_another_number_of_replicas(before: int, after: int, tmp_path: Path) -> None:
+    whole, again = (fit_on(count, tmp_path / str(count), Healthy) for count in (before, after))
+    whole.train()
+    (manifest,) = (each for each in read_manifests(whole.run.directory / "checkpoints") if each.step == 10)
+    with pytest.warns(UserWarning, match=f"resume: replicas was {before} and is {after}"):
+        restore_fit(again, read_checkpoint(manifest))
+    found = values(again.loop)
+    assert found
+    assert all(np.array_equal(value, read_checkpoint(manifest).tensors[key]) for key, value in found.items())
+    again.workers = Workers()
+    again.train()
+    assert again.run.resumed_at == [10]
+    assert_same_end(again, whole)
