@@ -31,7 +31,8 @@ from trainer.input.checks import is_whole_number
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
   what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
-                training: our runs, Keras's fit, a loop by hand, PyTorch, Larq, TFMOT, and the machine's limit
+                training: our runs, Keras's fit, a loop by hand, PyTorch, Larq, TFMOT, and the machine's limit;
+                inference: packed binary networks, against the same networks in TensorFlow, ONNX Runtime and LiteRT
   case          one of them, or several: case=lenet_5,cnn; all without it
   contenders    pattern on their names, such as 'hookline*'; several: 'hookline,limit*'
   environments  folder of virtual environments with other frameworks; without it, they are left out. To make it:
@@ -40,7 +41,7 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
   repeats       how often the contenders take turns
   seconds       how long a contender works in one turn
   batch_size    examples a batch; without it, as the case has it
-  threads       of each framework; null for as many as there are cores
+  threads       of each framework; without it, as many as there are cores, and 1 for inference
   peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; without it,
                 as published for the GPU, or else as measured
   out           file for the figures as JSON
@@ -163,7 +164,7 @@ def compare(
             if (python := interpreter(each, options.environments)) is None:
                 left_out[each.name] = _missing(each, options)
                 continue
-            settings = Settings(options.data, options.batch_size or each.batch_size, options.threads)
+            settings = Settings(options.data, options.batch_size or each.batch_size, options.threads or each.threads)
             started.append(stack.enter_context(Worker(each, python, settings, options.seconds)))
         imported = _able(started, Worker.wait, left_out)
         workers = _able(imported, lambda worker: _prepare(worker, tell), left_out)  # each finds its own speed

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BATCHES, STEPS = "batches", "steps"
-"""Units of work: batches that are made, and steps that are trained."""
+"""Units of work: batches that are made or predicted, and steps that are trained."""
+TENSORFLOW = "tensorflow"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Contender:
         batch_size: examples a batch, where the command line does not say.
         loss_steps: steps after which the loss is noted: the mean over the second half of them; 0 for none.
         environment: name of the virtual environment that its framework needs; empty for ours.
+        imports: module that its process imports before anything else, in our environment; empty for none.
+        threads: of its framework, where the command line does not say; None for as many as there are cores.
     """
 
     what: str
@@ -79,6 +82,8 @@ class Contender:
     batch_size: int = 128
     loss_steps: int = 0
     environment: str = ""
+    imports: str = TENSORFLOW
+    threads: int | None = None
 
     @property
     def key(self) -> str:

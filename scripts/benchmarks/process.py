@@ -21,6 +21,8 @@ INCOMPLETE = "incomplete"
 WORKER = Path(__file__).resolve().parent / "worker.py"
 VARIABLES = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 """Of the environment: contenders share a GPU."""
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+"""Variables of the environment that libraries read once, when they are loaded."""
 
 
 def interpreter(contender: Contender, environments: str) -> Path | None:
@@ -76,7 +78,7 @@ class Worker:
             stdout=pipe,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **VARIABLES, **legacy},
+            env={**os.environ, **VARIABLES, **legacy, **self._threads()},
         )
         return self
 
@@ -84,6 +86,10 @@ class Worker:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
+
+    def _threads(self) -> dict[str, str]:
+        threads = self.settings.threads
+        return {} if threads is None else dict.fromkeys(THREADS, str(threads))
 
     def wait(self) -> None:
         """Return when its framework is imported.

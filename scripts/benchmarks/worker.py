@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file, it does not see its project
 
-from scripts.benchmarks.contender import Contender, Settings, Work, find_contenders
+from scripts.benchmarks.contender import TENSORFLOW, Contender, Settings, Work, find_contenders
 from trainer.errors import UserError
 
 SMALLEST = 0.2
@@ -34,6 +34,9 @@ SHOWN = {
     "tensorflow_model_optimization": "tensorflow-model-optimization",
     "torch": "torch",
     "numpy": "numpy",
+    "numba": "numba",
+    "onnxruntime": "onnxruntime",
+    "ai_edge_litert": "ai-edge-litert",
 }
 """Modules whose versions are told where they are loaded, with the packages that they come in."""
 
@@ -70,16 +73,18 @@ def _import_framework(contender: Contender) -> None:
     if contender.environment == TORCH:
         importlib.import_module(TORCH)
         return
+    if not contender.imports:
+        return
     from trainer.quiet import quiet_start
 
     with quiet_start():
-        importlib.import_module("tensorflow")
+        importlib.import_module(contender.imports)
 
 
 def _prepare(contender: Contender, settings: Settings) -> Work:
     if contender.environment == TORCH:
         importlib.import_module(TORCH).set_num_threads(settings.threads or os.cpu_count() or 1)
-    elif settings.threads is not None:
+    elif settings.threads is not None and TENSORFLOW in sys.modules:
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(settings.threads)
@@ -129,6 +134,8 @@ def _versions(environment: str) -> dict[str, str]:
     found |= {name: version(package) for name, package in SHOWN.items() if name in sys.modules}
     if environment:
         return {f"{environment}: {name}": each for name, each in found.items()}
+    if TENSORFLOW not in sys.modules:
+        return found
     import tensorflow as tf
 
     accelerators = [tf.config.experimental.get_device_details(each) for each in tf.config.list_physical_devices("GPU")]

@@ -1,0 +1,39 @@
+"""Our engine on packed files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from scripts.benchmarks.contender import Settings, Work
+
+
+def ours(settings: Settings, *, network: str, kernels: str) -> Work:
+    """Return predictions of a packed file, which is written and read first.
+
+    Args:
+        settings: of the command line.
+        network: MLP or CNN.
+        kernels: "numpy" or "numba".
+
+    Raises:
+        UserError: the kernels are not installed.
+    """
+    from scripts.benchmarks.inference.networks import MLP, images, packed_cnn, packed_mlp
+    from trainer.inference.container import PACKED, container_sizes, write_container
+    from trainer.inference.engine import load_model
+    from trainer.inference.graph import graph_to_json
+
+    packed = packed_mlp() if network == MLP else packed_cnn()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / network
+        write_container(path, PACKED, graph_to_json(packed.graph(network)), packed.tensors)
+        model, size = load_model(path, kernels), sum(container_sizes(path))
+    inputs = images(settings.batch_size)
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            model(inputs)
+
+    work.facts = {"bytes": size}  # type: ignore[attr-defined]
+    return work

@@ -1,0 +1,111 @@
+"""Random packed networks, built layer by layer, with the arrays that they take."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from trainer.inference.bits import encode_order, pack_signs, pack_stream
+from trainer.inference.graph import Encoded, Graph, Op, graph_to_json, parse_graph
+from trainer.inference.shapes import BINARY, INTEGER, infer
+
+
+class GraphBuilder:
+    """Add operations one after the other; each takes the value of the last one where no inputs are named."""
+
+    def __init__(self, shape: tuple[int, ...], seed: int = 0) -> None:
+        self.shape, self.ops, self.tensors, self.decoded = shape, [], {}, {}
+        self.random = np.random.default_rng(seed)
+        self.last = "image"
+
+    def add(self, op: str, inputs: tuple[str, ...] | None = None, **fields: Any) -> str:
+        output = f"value_{len(self.ops)}"
+        self.ops.append(Op(op, f"{op}_{len(self.ops)}", inputs or (self.last,), output, fields))
+        self.last = output
+        return output
+
+    def tensor(self, array: np.ndarray) -> str:
+        name = f"tensor_{len(self.tensors)}"
+        self.tensors[name] = array
+        return name
+
+    def signs(self, shape: tuple[int, ...], *, scaled: bool = False) -> Encoded:
+        kernel = np.where(self.random.random(shape) < 0.5, np.float32(-1), np.float32(1))
+        scale = self.random.uniform(0.5, 2, shape[-1]).astype(np.float32) if scaled else None
+        encoded = Encoded("sign", self.tensor(pack_signs(kernel)), shape, None if scale is None else self.tensor(scale))
+        self.decoded[encoded.tensor] = kernel if scale is None else kernel * scale
+        return encoded
+
+    def codebook(self, shape: tuple[int, ...], bits: int) -> Encoded:
+        values = self.random.normal(size=2**bits).astype(np.float32)
+        indices = self.random.integers(0, 2**bits, shape)
+        stream = self.tensor(pack_stream(encode_order(indices), bits))
+        self.decoded[stream] = values[indices]
+        return Encoded("codebook", stream, shape, bits=bits, values=self.tensor(values))
+
+    def floats(self, shape: tuple[int, ...], encoding: str = "float32") -> Encoded:
+        array = self.random.normal(size=shape).astype(encoding)
+        name = self.tensor(array)
+        self.decoded[name] = array.astype(np.float32)
+        return Encoded(encoding, name, shape)
+
+    def thresholds(self, channels: int, *, spread: int = 5, descending: bool = True) -> str:
+        limits = self.random.integers(-spread, spread + 1, channels).astype(np.int16)
+        turned = self.tensor(pack_stream(self.random.integers(0, 2, channels), 1)) if descending else None
+        return self.add("threshold", thresholds=self.tensor(limits), descending=turned)
+
+    def batch_norm(self, channels: int) -> str:
+        scale, shift = (self.random.normal(size=channels).astype(np.float32) for _ in range(2))
+        return self.add("scale_shift", scale=self.tensor(scale), shift=self.tensor(shift))
+
+    def graph(self) -> Graph:
+        """Return the graph as it is after it was written and read."""
+        made = Graph("net", "image", self.shape, self.last, tuple(self.ops))
+        return parse_graph(graph_to_json(made))
+
+
+def random_mlp(
+    units: tuple[int, ...] = (64, 70, 64), inputs: tuple[int, ...] = (6, 5, 1), seed: int = 0
+) -> GraphBuilder:
+    """Return an MLP with signs everywhere but at its input: thresholds between, a folded batch norm at its end."""
+    builder = GraphBuilder(inputs, seed)
+    builder.add("flatten")
+    width = int(np.prod(inputs))
+    builder.add("dense", kernel=builder.signs((width, units[0])))
+    builder.batch_norm(units[0])
+    builder.add("sign")
+    for before, after in itertools.pairwise(units):
+        builder.add("dense", kernel=builder.signs((before, after)))
+        builder.thresholds(after)
+    builder.add("dense", kernel=builder.signs((units[-1], 10)))
+    builder.batch_norm(10)
+    return builder
+
+
+def random_cnn(channels: tuple[int, int, int] = (8, 12, 16), size: int = 18, seed: int = 0) -> GraphBuilder:
+    """Return Larq's tutorial CNN with other channels: signs everywhere but at its input."""
+    builder = GraphBuilder((size, size, 1), seed)
+    before, spatial = 1, size
+    for number, after in enumerate(channels):
+        builder.add("conv2d", kernel=builder.signs((3, 3, before, after)))
+        spatial -= 2
+        if number < 2:
+            builder.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
+            spatial //= 2
+        if number == 0:
+            builder.batch_norm(after)
+            builder.add("sign")
+        else:
+            builder.thresholds(after)
+        before = after
+    builder.add("flatten")
+    builder.add("dense", kernel=builder.signs((spatial * spatial * before, 64)))
+    builder.thresholds(64)
+    builder.add("dense", kernel=builder.signs((64, 10)))
+    builder.batch_norm(10)
+    return builder
+
+
+__all__ = ["BINARY", "INTEGER", "GraphBuilder", "infer", "random_cnn", "random_mlp"]

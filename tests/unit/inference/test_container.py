@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import time
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.errors import UserError
+from trainer.inference import container
+from trainer.inference.container import DTYPES, PACKED, SPARSE, container_sizes, read_container, write_container
+
+TENSORS = {
+    "bits": np.arange(5, dtype=np.uint8),
+    "a/thresholds": np.array([-3, 0, 300], np.int16),
+    "scale": np.array([[0.5, -2.0]], np.float32),
+    "none": np.empty((0, 3), np.float64),
+}
+MODEL = {"name": "net", "numbers": [1, -2.5, None, True], "text": "é ☃"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "net.safetensors"
+    write_container(path, PACKED, MODEL, TENSORS)
+    return path
+
+
+def refused(path, content: bytes, kind: str = PACKED) -> str:
+    """Return the one line that refuses a file of this content."""
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_container(path, kind)
+    line = str(caught.value)
+    assert str(path) in line
+    assert len(line) < 400
+    assert "\n" not in line
+    return line
+
+
+def forged(entries: dict, data: bytes = b"", metadata: dict | None = None, header: str | None = None) -> bytes:
+    """Return a file with a header that says what is given, and with the digest that goes with it."""
+    own = {"format": PACKED, "version": "1", "model": "{}"} if metadata is None else dict(metadata)
+
+    def text(found: dict) -> bytes:
+        made = json.dumps({"__metadata__": found, **entries}, separators=(",", ":")).encode()
+        return made + b" " * (-len(made) % 8)
+
+    own["sha256"] = hashlib.sha256(text(own) + data).hexdigest()
+    raw = text(own) if header is None else header.encode()
+    return len(raw).to_bytes(8, "little") + raw + data
+
+
+def entry(dtype="U8", shape=(4,), offsets=(0, 4)) -> dict:
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+def test_what_was_written_is_read(file):
+    model, tensors = read_container(file, PACKED)
+    assert model == MODEL
+    assert tensors.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        np.testing.assert_array_equal(tensors[name], array)
+        assert tensors[name].dtype == array.dtype
+        assert not tensors[name].flags.writeable or not tensors[name].size
+        assert tensors[name].flags.aligned
+    header, data = container_sizes(file)
+    assert data == sum(array.nbytes for array in TENSORS.values())
+    assert header + data == file.stat().st_size
+    assert header % 8 == 0
+
+
+def test_a_forged_file_is_read_where_it_is_right(tmp_path):
+    (tmp_path / "a").write_bytes(forged({"x": entry()}, b"abcd"))
+    np.testing.assert_array_equal(read_container(tmp_path / "a", PACKED)[1]["x"], list(b"abcd"))
+
+
+def test_safetensors_reads_it(file):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    found = safetensors.load_file(file)
+    assert found.keys() == TENSORS.keys()
+    for name, array in TENSORS.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_arrays_make_the_round_trip_and_safetensors_agrees(data, tmp_path_factory):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    codes = data.draw(st.lists(st.sampled_from(sorted(DTYPES)), max_size=6))
+    shapes = st.lists(st.integers(0, 4), max_size=4)
+    random = np.random.default_rng(0)
+    arrays = {f"t{n}": random.integers(0, 9, data.draw(shapes)).astype(DTYPES[code]) for n, code in enumerate(codes)}
+    path = tmp_path_factory.mktemp("files") / "a"
+    write_container(path, SPARSE, {}, {name: array.copy(order="F") for name, array in arrays.items()})
+    for found in (read_container(path, SPARSE)[1], safetensors.load_file(path)):
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert found[name].shape == array.shape
+            np.testing.assert_array_equal(found[name], array)
+
+
+def test_big_endian_arrays_are_written_little_endian(tmp_path):
+    write_container(tmp_path / "a", PACKED, {}, {"x": np.array([1, 2], ">i4")})
+    np.testing.assert_array_equal(read_container(tmp_path / "a", PACKED)[1]["x"], [1, 2])
+
+
+def test_every_truncation_and_a_flipped_bit_in_every_byte_are_refused(file, tmp_path):
+    content = file.read_bytes()
+    path = tmp_path / "bad"
+    for length in range(len(content)):
+        refused(path, content[:length])
+    for place in range(len(content)):
+        refused(path, content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+    refused(path, content + b"\0")
+
+
+def test_another_kind_or_version_is_named(file, tmp_path):
+    assert "its format is 'hookline.packed', expected 'hookline.sparse'" in refused(file, file.read_bytes(), SPARSE)
+    later = {"format": PACKED, "version": "2", "model": "{}"}
+    assert "its version is '2', expected '1'" in refused(tmp_path / "a", forged({}, metadata=later))
+
+
+def archive() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("../../etc/passwd", b"\0" * 10**7)
+    return made.getvalue()
+
+
+def npz() -> bytes:
+    made = io.BytesIO()
+    np.savez(made, x=np.zeros(3))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "too short"),
+        (archive(), "a zip archive"),
+        (npz(), "a zip archive"),
+        (pickle.dumps({"x": list(range(99))}), "a pickle"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(99), "an HDF5 file"),
+        (b"\x93NUMPY\x01\x00v\x00" + bytes(99), "a NumPy array"),
+        ((2**62).to_bytes(8, "little") + bytes(99), "too short"),
+        (b"\xff" * 99, "too short"),
+        ((2**23).to_bytes(8, "little") + bytes(2**23), "would take 8,388,608 bytes"),
+        ((0).to_bytes(8, "little"), "no JSON"),
+        (forged({}, header="[" * 10**6), "no JSON"),
+        (forged({}, header='{"a":' * 10**5), "no JSON"),
+        (forged({}, header="\ud800".encode("utf-8", "surrogatepass").decode("latin-1")), "no JSON"),
+        (forged({}, header="[]"), "says nothing of this project"),
+        (forged({}, header="{}"), "says nothing of this project"),
+        (forged({}, header='{"__metadata__":{"format":1}}'), "says nothing of this project"),
+        (forged({"x": entry()}, b"abcd", metadata={}), "its format is 'none'"),
+        (forged({}, metadata={"format": PACKED, "version": "1", "model": "{}", "more": ""}), "more or less"),
+        (forged({}, metadata={"format": PACKED, "version": "1", "model": "[]"}), "no mapping"),
+        (forged({}, metadata={"format": PACKED, "version": "1", "model": "[" * 10**5}), "model is no JSON"),
+        (forged({}, metadata={"format": PACKED, "version": "1", "model": '{"a":NaN}'}), "model is no JSON"),
+        (forged({}, metadata={"format": PACKED, "version": "1", "model": '{"a":1,"a":2}'}), "model is no JSON"),
+        (forged({"x": entry(offsets=(0, 4)), "y": entry(offsets=(0, 4))}, b"abcd"), "'y' is not placed after"),
+        (forged({"x": entry(offsets=(0, 4)), "y": entry(offsets=(3, 7))}, b"abcdefg"), "'y' is not placed after"),
+        (forged({"x": entry(offsets=(0, 4)), "y": entry(offsets=(5, 9))}, b"abcdefghi"), "'y' is not placed after"),
+        (forged({"x": entry(offsets=(4, 8))}, b"abcdefgh"), "'x' is not placed after"),
+        (forged({"x": entry(offsets=(4, 0))}, b"abcd"), "'x' is not placed after"),
+        (forged({"x": entry(offsets=(0, 5))}, b"abcde"), "'x' is not placed after"),
+        (forged({"x": entry(offsets=(0.0, 4.0))}, b"abcd"), "'x' is not placed after"),
+        (forged({"x": entry(offsets=("0", "4"))}, b"abcd"), "'x' is not placed after"),
+        (forged({"x": entry()}, b"abc"), "take 4 bytes, but 3"),
+        (forged({"x": entry()}, b"abcde"), "take 4 bytes, but 5"),
+        (forged({"x": entry(shape=(-4,))}, b"abcd"), "no valid shape"),
+        (forged({"x": entry(shape=(-2, -2))}, b"abcd"), "no valid shape"),
+        (forged({"x": entry(shape=(True, 4))}, b"abcd"), "no valid shape"),
+        (forged({"x": entry(shape=(4.0,))}, b"abcd"), "no valid shape"),
+        (forged({"x": entry(shape=(1,) * 9 + (4,))}, b"abcd"), "no valid shape"),
+        (forged({"x": entry(shape=(10**9,) * 8)}, b"abcd"), "'x' is not placed after"),
+        (forged({"x": entry(shape=(10**18,), offsets=(0, 10**18))}, b"abcd"), "take 1,000,000,000,000,000,000 bytes"),
+        (forged({"x": entry("BOOL")}, b"abcd"), "has type 'BOOL'"),
+        (forged({"x": entry("O")}, b"abcd"), "has type 'O'"),
+        (forged({"x": entry(["U8"])}, b"abcd"), "has type"),
+        (forged({"x": {**entry(), "more": 1}}, b"abcd"), "other fields"),
+        (forged({"x": [1]}, b"abcd"), "other fields"),
+        *((forged({name: entry()}, b"abcd"), "names an array") for name in ("../x", "/x", "a//b", "a/", "", "x" * 201)),
+        *((forged({name: entry()}, b"abcd"), "names an array") for name in ("a/../b", "a\\b", "C:x", "a\n", "é", "-x")),
+    ],
+)
+def test_other_content_is_refused_in_one_line_at_once(content, said, tmp_path):
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    start = time.perf_counter()
+    tracemalloc.start()
+    try:
+        line = refused(path, content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert said in line
+    assert peak < 2**23 + 8 * len(content)
+    assert time.perf_counter() - start < 5
+
+
+def test_a_name_that_stands_twice_is_refused(file, tmp_path):
+    good = forged({"x": entry()}, b"abcd")
+    header = good[8:-4].decode().rstrip()
+    twice = header[:-1] + ',"x":' + json.dumps(entry(), separators=(",", ":")) + "}"
+    assert "no JSON" in refused(tmp_path / "a", forged({}, b"abcd", header=twice))
+
+
+def test_another_form_of_the_same_header_is_refused(tmp_path):
+    good = forged({"x": entry()}, b"abcd")
+    header = good[8:-4].decode()
+    for other in (header + " " * 8, header.rstrip() + " " * 9, header.replace(":", ": ", 1)):
+        assert "one form" in refused(tmp_path / "a", forged({}, b"abcd", header=other))
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name, said in (("pipe", "no ordinary file"), (".", "no ordinary file"), ("none", "No such file")):
+        with pytest.raises(UserError, match=said):
+            read_container(tmp_path / name, PACKED)
+        with pytest.raises(UserError, match=said):
+            container_sizes(tmp_path / name)
+
+
+def test_sizes_of_another_file_are_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"PK" + b"\xff" * 99)
+    with pytest.raises(UserError, match="a zip archive"):
+        container_sizes(tmp_path / "a")
+
+
+def test_memory_that_does_not_suffice_is_one_line(file, monkeypatch):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(container, "_check_digest", fail)
+    with pytest.raises(UserError, match="too large for the memory"):
+        read_container(file, PACKED)
+
+
+def test_a_failed_write_leaves_what_was_there(file, monkeypatch):
+    before = file.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match="cannot be written: No space left on device"):
+        write_container(file, PACKED, {}, {})
+    assert file.read_bytes() == before
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_directory_that_is_missing_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        write_container(tmp_path / "none" / "a", PACKED, {}, {})
+
+
+@pytest.mark.parametrize("name", ["../x", "a b", "", "x" * 201, "a:0"])
+def test_a_name_that_no_file_may_hold_is_not_written(name, tmp_path):
+    with pytest.raises(ValueError, match="names an array"):
+        write_container(tmp_path / "a", PACKED, {}, {name: np.zeros(1, np.uint8)})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("array", [np.zeros(1, bool), np.array(["a"]), np.array([None]), np.zeros(1, complex)])
+def test_a_type_that_no_file_may_hold_is_not_written(array, tmp_path):
+    with pytest.raises(ValueError, match="no file may hold arrays"):
+        write_container(tmp_path / "a", PACKED, {}, {"x": array})
+    with pytest.raises(ValueError, match="Out of range|not JSON compliant"):
+        write_container(tmp_path / "a", PACKED, {"x": float("nan")}, {})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_header_that_could_not_be_read_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match="the header takes"):
+        write_container(tmp_path / "a", PACKED, {"x": "y" * 2**22}, {})
+    with pytest.raises(ValueError, match="axes"):
+        write_container(tmp_path / "a", PACKED, {}, {"x": np.zeros((1,) * 9, np.uint8)})
+    assert os.listdir(tmp_path) == []
+
+
+def test_there_is_one_file_for_what_it_holds(file, tmp_path):
+    write_container(tmp_path / "b", PACKED, MODEL, dict(reversed(TENSORS.items())))
+    assert (tmp_path / "b").read_bytes() == file.read_bytes()

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = {"tensorflow", "keras", "hydra", "omegaconf", "rich", "numba", "scipy", "matplotlib", "h5py", "yaml"}
+CODE = """
+import importlib, pkgutil, sys
+import trainer.inference
+for each in pkgutil.iter_modules(trainer.inference.__path__):
+    if each.name != "compiled":
+        importlib.import_module(f"trainer.inference.{each.name}")
+print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
+print(" ".join(sorted(name for name in sys.modules if name.startswith(("trainer", "hooks", "recipes", "scripts")))))
+"""
+
+
+def test_inference_imports_numpy_and_nothing_heavy():
+    run = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules, own = (set(line.split()) for line in run.stdout.splitlines())
+    assert "numpy" in modules
+    assert not modules & HEAVY
+    assert {name for name in own if not name.startswith("trainer.inference")} == {"trainer", "trainer.errors"}

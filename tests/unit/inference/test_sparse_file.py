@@ -1,0 +1,254 @@
+"""Sparse files: the dense arrays come back with NumPy alone; what is damaged or lies about its size is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trainer.errors import UserError
+from trainer.export.sparse_weight import store
+from trainer.inference.container import SPARSE, read_container, write_container
+from trainer.inference.sparse_file import read_sparse, read_sparse_network, tensor_name
+
+LIGHT = """
+import sys
+from pathlib import Path
+from trainer.inference.sparse_file import read_sparse
+assert read_sparse(Path(sys.argv[1]))["a/kernel"].shape == (240, 160)
+heavy = {"tensorflow", "keras", "omegaconf", "rich", "scipy", "sklearn"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:
+    random = np.random.default_rng(0)
+    book = random.normal(size=distinct).astype(np.float32)
+    values = book[np.minimum(random.geometric(5 / (distinct + 20), shape) - 1, distinct - 1)]  # some come more often
+    return np.where(random.random(shape) < kept, values, np.float32(0))
+
+
+ROWS = np.random.default_rng(1).random((240, 1)) < 0.4
+WEIGHTS = {
+    "a/kernel": sparse_array((240, 160), 0.1, 20) * ROWS,  # gaps, a codebook; both under Huffman codes
+    "a/bias": np.linspace(-1, 1, 30, dtype=np.float32),
+    "b/kernel": sparse_array((50, 30), 0.6, 5000),  # a bitmap
+    "c/gamma": np.ones(30, np.float32),
+    "c/count": np.float32(3.0),
+}
+
+
+def write(path: Path, weights: dict[str, np.ndarray], *, huffman: bool = True) -> Path:
+    stored = [store(name, np.asarray(values), huffman=huffman) for name, values in weights.items()]
+    tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
+    model = {"network": {"class_name": "Any"}, "weights": [each.weight.as_json() for each in stored]}
+    write_container(path, SPARSE, model, tensors)
+    return path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "model.sparse.safetensors", WEIGHTS)
+
+
+def test_every_array_comes_back_bit_for_bit(file: Path):
+    config, found = read_sparse_network(file)
+    assert config == {"class_name": "Any"}
+    assert list(found) == list(WEIGHTS)
+    for name, values in WEIGHTS.items():
+        assert found[name].dtype == np.float32
+        assert found[name].shape == np.shape(values)
+        assert found[name].tobytes() == values.tobytes()
+        found[name][...] = 0  # arrays of their own, to be written to
+
+
+def test_the_file_has_the_forms_that_the_other_tests_damage(file: Path):
+    model, tensors = read_container(file, SPARSE)
+    assert [each["positions"] for each in model["weights"]] == ["gaps", "all", "bitmap", "all", "all"]
+    assert [each["values"] for each in model["weights"]] == ["codebook", "float32", "float32", "codebook", "float32"]
+    assert {"0.gaps", "0.gaps_code", "0.indices", "0.indices_code", "0.codebook", "1.values", "2.bitmap"} <= set(
+        tensors
+    )
+
+
+def test_reading_takes_nothing_but_numpy(file: Path):
+    done = subprocess.run([sys.executable, "-c", LIGHT, str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_quarter_of_a_million_weights_are_read_in_half_a_second(tmp_path: Path):
+    large = {"kernel": sparse_array((784, 300), 0.08, 32), "other": sparse_array((300, 100), 1.0, 32)}
+    path = write(tmp_path / "large.sparse.safetensors", large)
+    begin = time.process_time()
+    found = read_sparse(path)
+    assert time.process_time() - begin < 0.5  # 0.01 s alone on a core
+    assert all(found[name].tobytes() == values.tobytes() for name, values in large.items())
+
+
+def change(field: str, value: Any, index: int = 0) -> Callable[[dict, dict], None]:
+    def apply(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        model["weights"][index][field] = value
+
+    return apply
+
+
+def replace(name: str, make: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict, dict], None]:
+    def apply(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        tensors[name] = make(tensors[name].copy())
+
+    return apply
+
+
+def rename(name: str, to: str) -> Callable[[dict, dict], None]:
+    def apply(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        tensors[to] = tensors.pop(name)
+
+    return apply
+
+
+def with_item(array: np.ndarray, place: int, value: float) -> np.ndarray:
+    array[place] = value
+    return array
+
+
+def twice(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    model["weights"][1]["name"] = model["weights"][0]["name"]
+
+
+def further_key(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    model["hook"] = "os.system"
+
+
+def no_list(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    model["weights"] = {"0": model["weights"][0]}
+
+
+def other_about(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    model["about"] = "a network"
+
+
+def no_network(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    del model["network"]
+
+
+DAMAGE = {
+    "a shape of terabytes": (change("shape", [10**9, 1000]), "of memory"),
+    "a shape of one entry more": (change("shape", [41, 30], 1), "counts that do not fit"),
+    "a negative shape": (change("shape", [-240, -160]), "no valid shape"),
+    "a shape of a fraction": (change("shape", [240.0, 160]), "no valid shape"),
+    "a shape of truth": (change("shape", [True, 160]), "no valid shape"),
+    "a name that is none": (change("name", 3), "other fields"),
+    "an unknown order": (change("order", "diagonal"), "order='diagonal', expected one of rows, columns"),
+    "an order that is no text": (change("order", ["rows"]), "expected one of rows, columns"),
+    "columns of a vector": (change("order", "columns", 1), "counts that do not fit"),
+    "more kept than there are": (change("kept", 38_401), "counts that do not fit"),
+    "terabytes kept": (change("kept", 10**15), "counts that do not fit"),
+    "fewer kept": (change("kept", 3), "expected 3"),
+    "a bitmap with another count": (change("kept", 3, 2), "a bitmap has"),
+    "negative kept": (change("kept", -1), "count that is no whole number"),
+    "terabytes of gaps": (change("gaps", 10**15), "counts that do not fit"),
+    "more gaps": (change("gaps", 12_000), "a stream|lead to"),
+    "gaps of no bits": (change("gap_bits", 0), "counts that do not fit"),
+    "gaps of many bits": (change("gap_bits", 60), "counts that do not fit"),
+    "gap bits of a bitmap": (change("gap_bits", 3, 2), "other fields"),
+    "other values": (change("values", "float32"), "no flat array of float32 'values'"),
+    "other positions": (change("positions", "bitmap"), "other fields"),
+    "a weight twice": (twice, "one name"),
+    "a further key": (further_key, "more or less"),
+    "facts that are no mapping": (other_about, "no mapping"),
+    "no network": (no_network, "more or less"),
+    "no list of weights": (no_list, "no list"),
+    "a stream that ends early": (replace("0.indices", lambda array: array[:-1]), "a stream"),
+    "a stream that goes on": (replace("0.gaps", lambda array: np.append(array, np.uint8(0))), "a stream"),
+    "bits behind the last one": (replace("2.bitmap", lambda array: with_item(array, -1, array[-1] | 1)), "goes on"),
+    "a code that is none": (replace("0.indices_code", lambda array: with_item(array, 0, 0x11)), "Kraft"),
+    "a code of more symbols": (replace("0.gaps_code", lambda array: np.full(128, 0x88, np.uint8)), "Kraft|more than"),
+    "a codebook that is too short": (replace("0.codebook", lambda array: array[:-1]), "points behind"),
+    "a codebook of nothing": (replace("0.codebook", lambda array: array[:0]), "1 to 256"),
+    "a codebook of too much": (replace("0.codebook", lambda array: np.ones(257, np.float32)), "1 to 256"),
+    "a codebook with a zero": (replace("0.codebook", lambda array: with_item(array, 3, 0.0)), "stores a 0"),
+    "a zero among the others": (replace("2.values", lambda array: with_item(array, 3, 0.0)), "stores a 0"),
+    "values of another type": (replace("1.values", lambda array: array.view(np.uint32)), "no flat array of float32"),
+    "values of another shape": (replace("1.values", lambda array: array.reshape(5, 6)), "no flat array of float32"),
+    "one value less": (replace("1.values", lambda array: array[:-1]), "29 values, expected 30"),
+    "an array that is missing": (rename("0.codebook", "0.book"), "no flat array of float32 'codebook'"),
+    "an array too many": (rename("1.values", "4.bitmap"), "no flat array"),
+    "an array of no weight": (rename("1.values", "9.values"), "no flat array"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_cannot_have_been_written_is_refused_in_one_line_without_the_memory(file: Path, name: str):
+    damage, message = DAMAGE[name]
+    model, tensors = read_container(file, SPARSE)
+    damage(model, tensors)
+    write_container(file, SPARSE, model, tensors)  # with a digest that is right
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message) as refused:
+            read_sparse(file)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_arrays_that_belong_to_no_weight_are_refused(file: Path):
+    model, tensors = read_container(file, SPARSE)
+    for name in ("9.values", "0.more", "values", "00.values"):
+        write_container(file, SPARSE, model, {**tensors, name: np.zeros(3, np.float32)})
+        with pytest.raises(UserError, match="belongs to no weight|too many"):
+            read_sparse(file)
+
+
+def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
+    weight = {"name": "w", "order": "rows", "positions": "all", "values": "codebook"}
+    path = tmp_path / "zeros.sparse.safetensors"
+    for size, accepted in ((2**24, True), (2**24 + 1, False)):
+        model = {"network": {}, "weights": [{**weight, "shape": [size], "kept": size}]}
+        write_container(path, SPARSE, model, {"0.codebook": np.zeros(1, np.float32)})
+        if accepted:
+            assert read_sparse(path)["w"].nbytes == 2**26
+        else:
+            with pytest.raises(UserError, match="of memory, more than"):
+                read_sparse(path)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_byte_that_is_changed_is_noticed(file: Path, data):
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= data.draw(st.integers(1, 255))
+    damaged = file.with_name("damaged.sparse.safetensors")
+    damaged.write_bytes(content)
+    with pytest.raises(UserError):
+        read_sparse(damaged)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_streams_of_any_bytes_give_arrays_or_one_line(file: Path, data):
+    model, tensors = read_container(file, SPARSE)
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    raw = bytearray(tensors[name].tobytes())
+    place = data.draw(st.integers(0, len(raw) - 1))
+    raw[place] = data.draw(st.integers(0, 255))
+    changed = np.frombuffer(bytes(raw), tensors[name].dtype).reshape(tensors[name].shape)
+    damaged = file.with_name("damaged.sparse.safetensors")
+    write_container(damaged, SPARSE, model, {**tensors, name: changed})
+    try:
+        found = read_sparse(damaged)
+    except UserError:
+        return
+    assert {name: values.shape for name, values in found.items()} == {n: v.shape for n, v in WEIGHTS.items()}

@@ -1,0 +1,155 @@
+"""The card of an exported network: what goes in, what comes out, and what the classes are called."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import UserError
+from trainer.inference.preparation import Preparation, check_shape
+
+VERSION = 1
+CARD = "card"
+"""Where it stands in the `about` of a packed or a sparse file."""
+CONTAINER_SUFFIX = ".safetensors"
+MAX_BYTES = 2**22
+MAX_CLASSES = 2**20
+
+
+@dataclass(frozen=True)
+class Card:
+    """Describe an exported network.
+
+    Attributes:
+        network: its name in the run.
+        checkpoint: "best" or "last".
+        step: steps made when it was written.
+        shape: of one input.
+        classes: what each output is called; empty where outputs are no classes.
+        preparation: how raw examples become inputs; None where the run's data does not say.
+    """
+
+    network: str
+    checkpoint: str
+    step: int
+    shape: tuple[int, ...]
+    classes: tuple[str, ...] = ()
+    preparation: Preparation | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON values that `from_json` reads."""
+        preparation = None if self.preparation is None else self.preparation.as_json()
+        return {
+            "version": VERSION,
+            "network": self.network,
+            "checkpoint": self.checkpoint,
+            "step": self.step,
+            "shape": list(self.shape),
+            "classes": list(self.classes),
+            "preparation": preparation,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Card:
+        """Return what JSON values describe.
+
+        Args:
+            value: as `as_json` returned it, from a file that nobody vouches for.
+
+        Raises:
+            UserError: something is missing, too much, of the wrong type or out of range.
+        """
+        texts = ("network", "checkpoint")
+        known = {"version", "step", "shape", "classes", "preparation", *texts}
+        if not isinstance(value, dict) or set(value) != known:
+            raise UserError(f"The card has other fields than {', '.join(sorted(known))}.")
+        if value["version"] != VERSION:
+            raise UserError(f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
+        if not all(isinstance(value[name], str) for name in texts):
+            raise UserError(f"Invalid {', '.join(texts)} of the card. Expected texts.")
+        if type(value["step"]) is not int or value["step"] < 0:
+            raise UserError("Invalid step of the card. Expected a whole number of at least 0.")
+        shape, classes = check_shape("shape of the card", value["shape"]), value["classes"]
+        if not isinstance(classes, list) or len(classes) > MAX_CLASSES or not all(isinstance(n, str) for n in classes):
+            raise UserError("Invalid classes of the card. Expected a list of names.")
+        preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
+        if preparation is not None and preparation.shape != shape:
+            raise UserError(f"The card prepares {list(preparation.shape)} for inputs of {list(shape)}. Expected one.")
+        named = {name: value[name] for name in (*texts, "step")}
+        return cls(**named, shape=shape, classes=tuple(classes), preparation=preparation)
+
+
+def card_path(path: Path) -> Path:
+    """Return where the card of an export lies that cannot hold it itself.
+
+    Args:
+        path: of the export.
+    """
+    return path.with_name(f"{path.name}.json")
+
+
+def write_card(path: Path, card: Card) -> None:
+    """Write a card beside its export, by a temporary name.
+
+    Args:
+        path: of the export.
+        card: of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = card_path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(card.as_json(), indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_card(path: Path) -> Card | None:
+    """Return the card of an export; None where it has none.
+
+    Args:
+        path: of the export.
+
+    Raises:
+        UserError: the card or the file that holds it cannot be read.
+    """
+    if path.name.endswith(CONTAINER_SUFFIX):
+        from trainer.inference.container import PACKED, SPARSE, read_container
+
+        model, _ = read_container(path, PACKED if path.name.endswith(".packed.safetensors") else SPARSE)
+        about = model.get("about")
+        value = about.get(CARD) if isinstance(about, dict) else None
+        return None if value is None else _parsed(value, path)
+    beside = card_path(path)
+    if not beside.exists():
+        return None
+    return _parsed(_read(beside), beside)
+
+
+def _read(path: Path) -> Any:
+    from trainer.inference.strict_json import from_json
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES:,} bytes")
+        return from_json(data)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as the card of an export ({error}). Export the run again.") from error
+
+
+def _parsed(value: Any, path: Path) -> Card:
+    try:
+        return Card.from_json(value)
+    except UserError as error:
+        raise UserError(f"{path}: {error} Export the run again.") from error
