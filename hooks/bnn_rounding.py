@@ -121,10 +121,29 @@ class BnnRounding(GraphHook):
 
     def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return bits per entry of each quantized kernel; float scales are spread over its entries."""
+        exact = self.weight_bits(shipped)
         return {
             kernel.name: self._bits + 32.0 * self._scales(kernel) / kernel.size
             for kernel in self._kernels
+            if kernel.name in exact
+        }
+
+    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
+        return {
+            kernel.name: self._bits
+            for kernel in self._kernels
             if self._count_values(kernel, shipped[kernel.name]) <= 2**self._bits
+        }
+
+    def input_bits(self) -> dict[str, int]:
+        if self._selection is None or self._selection.inputs is None or self.input_quantizer is None:
+            return {}
+        seen = {path: self._selection.inputs.calls.get(path, []) for path in self._selection.layers}
+        quantizer = self.input_quantizer
+        return {
+            path: quantizer.bits
+            for path, calls in seen.items()
+            if calls and all(each.quantizer == quantizer.config for each in calls)
         }
 
     def _count_values(self, kernel: Kernel, values: np.ndarray) -> int:

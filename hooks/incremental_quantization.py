@@ -129,8 +129,11 @@ class IncrementalQuantization(GraphHook):
 
     def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Return the bits per entry of each kernel that is quantized as a whole and shipped on its levels."""
+        return {name: float(bits) for name, bits in self.weight_bits(shipped).items()}
+
+    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
         return {
-            name: float(self.bits)
+            name: self.bits
             for name, mask in self._masks.items()
             if not mask.numpy().any() and self._on_levels(name, shipped[name]).all()
         }

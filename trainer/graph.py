@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -13,6 +14,45 @@ BELONGS_TO = "belongs_to"
 
 It returns its first inputs as they are, in their order.
 """
+
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Hold one call of a layer, or of another operation, in a model's graph.
+
+    Attributes:
+        operation: that is called.
+        inputs: shapes with the batch first, None where a size is open.
+        outputs: likewise.
+    """
+
+    operation: Any
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+
+
+def graph_calls(model: keras.Model) -> list[Call]:
+    """Return every call in a model's graph, each after those that it takes from.
+
+    A nested model whose graph is known is followed: its own calls stand in its place, as often as it is called. Other
+    layers that hold layers are one call.
+
+    Args:
+        model: for which `is_graph` holds.
+    """
+    calls: list[Call] = []
+    for node in _nodes(model):
+        if is_graph(node.operation):
+            calls += graph_calls(node.operation)
+        elif not node.is_input:
+            inputs, outputs = (
+                tuple(tuple(each.shape) for each in tensors) for tensors in (node.input_tensors, node.output_tensors)
+            )
+            calls.append(Call(node.operation, inputs, outputs))
+    return calls
 
 
 def is_graph(layer: Any) -> bool:

@@ -170,6 +170,21 @@ class GraphHook(Hook):
         """
         return {}
 
+    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the bits in which this hook's weights can be multiplied, by variable name, where they are no floats.
+
+        They tell the values apart; scales, and what a sparse form saves, do not count. A variable whose shipped values
+        they cannot hold exactly is left out. Where several hooks name a variable, the fewest count.
+
+        Args:
+            shipped: as for `stored_bits`.
+        """
+        return {}
+
+    def input_bits(self) -> dict[str, int]:
+        """Return the bits of what layers see, by the layer's path, where this hook rounds the input of a layer."""
+        return {}
+
     def strip_model(self, model: keras.Model) -> keras.Model:
         """Return the model to ship: the same outputs, variables and layers, without what `rebuild_model` put in.
 

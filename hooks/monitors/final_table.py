@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hooks.monitors.console import open_console
+from hooks.monitors.network_table import COLUMNS, LEFT, MOST_ROWS, NetworkTable, describe_network, network_tables
 from hooks.options import check_flag
 from trainer.hook import HostHook
 from trainer.run.results import format_bytes, format_seconds, format_share, format_value, metric_rows
@@ -22,7 +23,7 @@ REASON_LENGTH = 300
 
 
 class FinalTable(HostHook):
-    """Print metrics of train, validation and test, parameters, sizes, speed, the status and where the run lies.
+    """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and where the run lies.
 
     It prints for a run that was stopped or failed, too, with dashes for what is missing.
     """
@@ -51,6 +52,10 @@ class FinalTable(HostHook):
             console.print(_metric_table(console, summary, rows))
         for label, text in result_lines(summary):
             console.print(f"{label:<11}{text}", soft_wrap=True)
+        for network in network_tables(summary, most=MOST_ROWS, without=_told_by_hooks(summary)):
+            console.print()
+            console.print(", ".join(network.names), style="bold", soft_wrap=True)
+            console.print(_network_table(console, network))
         for name, layers in layer_tables(summary):
             console.print()
             console.print(name, style="bold")
@@ -127,13 +132,14 @@ def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a line for the networks of each size, where there are several networks."""
+    """Return a line for what a network is and computes; of several networks for those of each size."""
     if len(networks) < 2:
-        return []
+        return [("network", text) for own in networks.values() if (text := describe_network(own))]
     alike: dict[str, list[str]] = {}
     for name, own in networks.items():
         size = _describe_size(own["bytes"]["float32"], own["bytes"]["deployed"])
-        alike.setdefault(f"{own['params']['total']:,} parameters, {size}", []).append(name)
+        text = "; ".join(filter(None, (f"{own['params']['total']:,} parameters, {size}", describe_network(own))))
+        alike.setdefault(text, []).append(name)
     return [
         ("network" if len(names) == 1 else "networks", f"{', '.join(names)}: {'each ' if len(names) > 1 else ''}{text}")
         for text, names in alike.items()
@@ -150,6 +156,12 @@ def layer_tables(summary: Mapping[str, Any]) -> list[tuple[str, list[dict[str, A
     return [(name, values["layers"]) for name, values in hooks.items() if _is_layer_list(values.get("layers"))]
 
 
+def _told_by_hooks(summary: Mapping[str, Any]) -> set[str]:
+    """Return the columns of networks that the table of a hook has, too."""
+    told = any("sparsity" in row for _, layers in layer_tables(summary) for row in layers)
+    return {"zeros"} if told else set()
+
+
 def _is_layer_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
@@ -161,6 +173,15 @@ def _layer_table(console: Console, layers: list[dict[str, Any]]) -> Table:
         table.add_column(column.replace("_", " "), justify="left" if index == 0 else "right", no_wrap=True)
     for row in layers:
         table.add_row(*(_cell(row.get(column)) for column in columns))
+    return table
+
+
+def _network_table(console: Console, network: NetworkTable) -> Table:
+    table = _plain_table(console)
+    for column in network.columns:
+        table.add_column(column, justify="left" if column in COLUMNS[:LEFT] else "right", no_wrap=True)
+    for row in network.rows:
+        table.add_row(*row)
     return table
 
 

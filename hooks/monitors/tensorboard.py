@@ -23,6 +23,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
+from hooks.monitors.network_table import as_markdown, network_tables
 from hooks.monitors.pictures import encode_picture
 from hooks.options import check_integer
 from trainer.config.stored import read_overrides
@@ -103,7 +104,8 @@ class TensorBoard(HostHook):
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         if self._directory is not None:
-            self._write_texts(run.step, {"run/summary": summary_as_markdown(summary)})
+            texts = {"run/summary": summary_as_markdown(summary), "run/networks": as_markdown(network_tables(summary))}
+            self._write_texts(run.step, {tag: text for tag, text in texts.items() if text})
             self._close_session(run, summary)
         self._close()
 

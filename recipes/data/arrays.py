@@ -89,8 +89,8 @@ def arrays(
     lacking = {part: amount for part, amount in amounts.items() if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
     rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
-    shape, called = form.shape, tuple(class_names or ())
-    return data_of_parts(files.path.stem, sources, rows, input_shape=shape, classes=count, class_names=called)
+    made, called = form.preparation, tuple(class_names or ())
+    return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
 
 
 def _check_options(split: str, **columns: str | None) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
 from recipes.data.clutter import Clutter, place_on_canvases
 from recipes.data.originals import PEAKS, grey_values, open_originals
-from recipes.data.pixels import centered_pixels
+from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
@@ -86,7 +86,9 @@ def cluttered(
         for stream, name in enumerate(SPLITS)
     }
     shape = (clutter.canvas, clutter.canvas, 1)
-    return Data(f"cluttered_{source}", **parts, input_shape=shape, classes=data.classes, class_names=data.class_names)
+    form, names = pixel_preparation(shape, PEAKS[source]), data.class_names
+    name = f"cluttered_{source}"
+    return Data(name, **parts, input_shape=shape, classes=data.classes, class_names=names, preparation=form)
 
 
 def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int]) -> Split:

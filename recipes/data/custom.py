@@ -130,7 +130,8 @@ def read_data(name: str, readers: Mapping[str, ExampleReader], plan: Plan) -> Da
         keys=lambda: train.column("keys"),
         mend=MEND,
     )
-    return data_of_parts(name, sources, rows, input_shape=form.shape, classes=count, class_names=plan.class_names)
+    made = form.preparation
+    return data_of_parts(name, sources, rows, preparation=made, classes=count, class_names=plan.class_names)
 
 
 def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:

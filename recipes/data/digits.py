@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from recipes.data.pixels import centered_pixels
+from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.input.checks import as_pixels, check_examples
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
@@ -43,4 +43,5 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
         test=splits["test"],
         input_shape=SHAPE,
         classes=CLASSES,
+        preparation=pixel_preparation(SHAPE, PEAK),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
 from recipes.data.clutter import Clutter, place_on_canvases
 from recipes.data.originals import PEAKS, grey_values, open_originals
-from recipes.data.pixels import centered_pixels
+from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
@@ -112,7 +112,14 @@ def pair_domains(data: Data, peak: int, looks: tuple[Look, Look], counts: dict[s
     }
     shape = (looks[0].clutter.canvas,) * 2 + (1,)
     name = f"domains_of_{data.name}"
-    return Data(name, **parts, input_shape=shape, classes=data.classes, class_names=data.class_names)
+    return Data(
+        name,
+        **parts,
+        input_shape=shape,
+        classes=data.classes,
+        class_names=data.class_names,
+        preparation=pixel_preparation(shape, peak),
+    )
 
 
 def _paired(split: Split, peak: int, looks: tuple[Look, Look], count: int | None, seeds: tuple[int, int]) -> Split:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.inference.preparation import Preparation
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
@@ -136,6 +137,7 @@ def _mixture(
         test=splits["test"],
         input_shape=(2,),
         classes=modes,
+        preparation=Preparation((2,)),
         centers=centers.astype(np.float32),
         deviation=float(deviation),
     )

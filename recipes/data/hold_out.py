@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from trainer.errors import UserError, unknown_name
+from trainer.inference.preparation import Preparation
 from trainer.input.checks import check_labels
 from trainer.input.data import Data, Split
 from trainer.input.source import Source
@@ -66,7 +67,7 @@ def data_of_parts(
     sources: Mapping[str, Source],
     rows: Mapping[str, np.ndarray],
     *,
-    input_shape: tuple[int, ...],
+    preparation: Preparation,
     classes: int,
     class_names: Sequence[str],
 ) -> Data:
@@ -76,7 +77,7 @@ def data_of_parts(
         name: of the data.
         sources: by part, "train" among them.
         rows: of the training source by split, "train" and what is held out; int64.
-        input_shape: of one input.
+        preparation: of raw examples; its shape is that of one input.
         classes: number of classes.
         class_names: by label; empty for none.
 
@@ -87,7 +88,14 @@ def data_of_parts(
     for part, source in sources.items():
         if part != TRAIN:
             splits[part] = Split(part, source, np.arange(source.size, dtype=np.int64))
-    data = Data(name, **splits, input_shape=input_shape, classes=classes, class_names=tuple(class_names))
+    data = Data(
+        name,
+        **splits,
+        input_shape=preparation.shape,
+        classes=classes,
+        class_names=tuple(class_names),
+        preparation=preparation,
+    )
     _warn_of_untrained(sources[TRAIN].labels[rows[TRAIN]], data)
     return data
 

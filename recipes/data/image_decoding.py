@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image
 
 from recipes.data.image_form import ImageForm
 from recipes.data.image_formats import KINDS, UnreadableImage, check_beginning
-from trainer.input.source import HOST
 
 DEPTH_BYTE = 24
 """Where a PNG file notes how many bits a value has (PNG specification, 11.2.1)."""
@@ -112,7 +110,9 @@ def _orientation(image: Image.Image) -> int:
 
 def _of_16_bits(data: bytes) -> Image.Image:
     """Return a PNG of 16 bits a value with 8: the nearest value, where Pillow and TensorFlow cut the low bits off."""
-    with tf.init_scope(), tf.device(HOST):
+    import tensorflow as tf  # Pillow cuts colours of 16 bits to 8. Predictions of other images start without it.
+
+    with tf.init_scope(), tf.device("CPU:0"):
         values = tf.io.decode_png(data, dtype=tf.uint16).numpy()
     return _image(((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
 

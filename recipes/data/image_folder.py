@@ -31,7 +31,8 @@ from recipes.data.image_decoding import decode_image
 from recipes.data.image_form import ImageForm, image_form
 from recipes.data.image_formats import FORMATS, UnreadableImage
 from recipes.data.image_listing import LAYOUTS, ImageListing, list_images
-from recipes.data.image_source import EncodedImages, Holding, open_images, report_faults
+from recipes.data.image_source import PEAK, EncodedImages, Holding, open_images, report_faults
+from recipes.data.pixels import pixel_preparation
 from recipes.data.read_files import find_unreadable
 from trainer.errors import UserError, unknown_name
 from trainer.input.data import Data, Split
@@ -115,6 +116,7 @@ def _data(listing: ImageListing, parts: dict[str, np.ndarray], form: ImageForm, 
         input_shape=form.shape,
         classes=len(listing.class_names),
         class_names=listing.class_names,
+        preparation=pixel_preparation(form.shape, PEAK, fit=form.fit),
     )
 
 

@@ -51,5 +51,5 @@ def described(name: str, reason: object) -> str:
         name: of the file, or where else the image lies.
         reason: why it gives no image.
     """
-    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
+    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
     return f"'{name}' cannot be read as an image ({plain})"

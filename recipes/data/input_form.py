@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.pixels import centered_pixels
+from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError, unknown_name
+from trainer.inference.preparation import Preparation
 from trainer.input.checks import as_pixels, check_finite
 from trainer.objective import Batch
 
@@ -41,6 +42,13 @@ class InputForm:
         if self.channels == "new":
             return (*self.stored, 1)
         return (*self.stored[1:], self.stored[0]) if self.channels == "first" else self.stored
+
+    @property
+    def preparation(self) -> Preparation:
+        """Return what is made of an example, for predictions later."""
+        if self.pixels:
+            return pixel_preparation(self.shape, PEAK, axes=self.channels)
+        return Preparation(self.shape, axes=self.channels)
 
     def transform(self, batch: Batch) -> Batch:
         """Return a batch with "inputs" as the network takes them, float32; the rest is left.

@@ -12,7 +12,7 @@ import numpy as np
 
 from recipes.data.keras_cache import load_pinned
 from recipes.data.npz import read_npz
-from recipes.data.pixels import centered_pixels
+from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import as_pixels, check_examples, is_whole_number
 from trainer.input.data import Data, Split
@@ -84,6 +84,7 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
         input_shape=kind.shape,
         classes=kind.classes,
         class_names=kind.class_names,
+        preparation=pixel_preparation(kind.shape, PEAK),
     )
 
 

@@ -22,7 +22,8 @@ from recipes.data.hold_out import check_split, hold_out
 from recipes.data.image_decoding import decode_image, fit_pixels
 from recipes.data.image_form import ImageForm, image_form
 from recipes.data.image_formats import UnreadableImage
-from recipes.data.image_source import EncodedImages, Holding, open_images
+from recipes.data.image_source import PEAK, EncodedImages, Holding, open_images
+from recipes.data.pixels import pixel_preparation
 from recipes.data.tfrecord_features import Keys, parse_record, single_value
 from recipes.data.tfrecord_index import RecordIndex, index_records
 from trainer.errors import UserError, unknown_name
@@ -117,7 +118,14 @@ def _open(options: dict[str, Any], holding: Holding) -> Data:
         parts = {each: np.searchsorted(kept, np.intersect1d(rows, kept)) for each, rows in parts.items()}
         _check_classes(kept[parts["train"]], labels, names, count, strict=classes is None)
     splits = {each: Split(each, source, rows) for each, rows in parts.items()}
-    return Data(name, **splits, input_shape=form.shape, classes=count, class_names=names)
+    return Data(
+        name,
+        **splits,
+        input_shape=form.shape,
+        classes=count,
+        class_names=names,
+        preparation=pixel_preparation(form.shape, PEAK, fit=form.fit),
+    )
 
 
 @dataclass(frozen=True, eq=False)

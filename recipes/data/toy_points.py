@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.inference.preparation import Preparation
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
@@ -40,5 +41,8 @@ def toy_points(
     parts = split_indices(examples, {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
+    form = Preparation((2,))
     train, validation, test = splits["train"], splits["validation"], splits["test"]
-    return Data("toy_points", train=train, validation=validation, test=test, input_shape=(2,), classes=2)
+    return Data(
+        "toy_points", train=train, validation=validation, test=test, input_shape=(2,), classes=2, preparation=form
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.inference.preparation import Preparation
 from trainer.input.checks import check_labels
 from trainer.input.source import Source
 
@@ -85,6 +86,7 @@ class Data:
         input_shape: shape of one input, without the batch.
         classes: number of classes; labels lie in [0, classes).
         class_names: what each class is called, by label; empty where labels stand for themselves.
+        preparation: how a raw example becomes an input, for predictions later; None where it is not known.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Data:
     input_shape: tuple[int, ...]
     classes: int
     class_names: tuple[str, ...] = ()
+    preparation: Preparation | None = None
 
     def __post_init__(self) -> None:
         """Check that no example serves two purposes, the names of the classes, and the label of every example.

@@ -34,7 +34,8 @@ PHASES = {
 }
 """Every stage, in the order in which they run."""
 DECLARATIONS = frozenset(
-    {"state", "writes", "frozen", "projected", "settled_at", "stored_bits", "summary"}
+    {"state", "writes", "frozen", "projected", "settled_at", "summary"}
+    | {"stored_bits", "weight_bits", "input_bits"}
     | {"next_step", "state_dict", "load_state_dict"}
 )
 """The public methods of hooks by which they say something; they are no stages."""

@@ -41,6 +41,7 @@ class Assembly:
     """Hold a run, ready to start.
 
     Attributes:
+        data: the opened data.
         trainer: networks, objectives and graph hooks; of several replicas, those of the first.
         training: the batches of the training split.
         loop: the traced training loop of all replicas of this process.
@@ -52,6 +53,7 @@ class Assembly:
         trace_seconds: how long it took to trace training and evaluation, and to audit the step.
     """
 
+    data: Data
     trainer: Trainer
     training: TrainingBatches
     loop: ChunkLoop
@@ -134,6 +136,7 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
     return Assembly(
+        data,
         trainer,
         training,
         loop,

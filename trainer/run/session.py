@@ -27,11 +27,12 @@ from trainer.run.follow import follow
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
+from trainer.run.network_summary import summarize_network
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
 from trainer.run.resume import changed_environment, check_place, completed_summary, existing_directory, restore_fit
-from trainer.run.shipped import stored_bits
+from trainer.run.shipped import shipped_forms
 from trainer.run.size import measure_size
 from trainer.run.start_time import StartTime
 from trainer.run.state import run_variables
@@ -257,15 +258,15 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         fit.call_all("on_exception", fit.run, error)
         fit.wait_for_checkpoints()
     status, reason = _ending(failure, fit.run.control.stop_reason)
-    networks, bits = parts.trainer.networks, stored_bits(parts.trainer, fit.run.step)
+    networks, forms = parts.trainer.networks, shipped_forms(parts.trainer, fit.run.step)
     settings = fit.run.config["trainer"]
     summary = build_summary(
         fit.run,
         status=status,
         reason=reason,
         seconds=fit.elapsed,
-        size=measure_size(networks.values(), bits),
-        sizes={name: measure_size([network], bits) for name, network in networks.items()},
+        size=measure_size(networks.values(), {name: each.stored_bits for name, each in forms.items()}),
+        networks={name: summarize_network(network, forms[name]) for name, network in networks.items()},
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
 import numpy as np
 import tensorflow as tf
 
+from trainer.run.network_summary import FLOAT, Forms
+from trainer.run.size import FLOAT_BITS
 from trainer.step.trainer import Trainer
 
-FLOAT_BITS = 32.0
+Bits = TypeVar("Bits", int, float)
 
 
 def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
@@ -30,8 +35,8 @@ def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarr
     return {name: {key: value.numpy() for key, value in found.items()} for name, found in traced().items()}
 
 
-def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
-    """Return bits per entry in the shipped network, by network and variable, where they are not those of a float32.
+def shipped_forms(trainer: Trainer, step: int) -> dict[str, Forms]:
+    """Return in what form the weights and inputs of every network are shipped.
 
     Every hook says how many bits its own form takes for the weights that are really shipped: those that all hooks
     together leave. So each form can hold them, and of several the smallest counts. Kernels that are pruned and then
@@ -41,11 +46,29 @@ def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
         trainer: with its hooks built.
         step: steps made.
     """
-    bits = {}
+    forms = {}
     for name, shipped in shipped_weights(trainer, step).items():
-        forms = [hook.stored_bits(shipped) for hook in trainer.hooks if hook.network == name]
-        variables = {variable for form in forms for variable in form}
-        bits[name] = {
-            variable: min(FLOAT_BITS, *(form[variable] for form in forms if variable in form)) for variable in variables
-        }
-    return bits
+        hooks = [hook for hook in trainer.hooks if hook.network == name]
+        forms[name] = Forms(
+            shipped,
+            stored_bits=_fewest([hook.stored_bits(shipped) for hook in hooks], FLOAT_BITS),
+            weight_bits=_fewest([hook.weight_bits(shipped) for hook in hooks], FLOAT),
+            input_bits=_fewest([hook.input_bits() for hook in hooks], FLOAT),
+        )
+    return forms
+
+
+def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
+    """Return bits per entry in the shipped network, by network and variable, where they are not those of a float32.
+
+    Args:
+        trainer: with its hooks built.
+        step: steps made.
+    """
+    return {name: dict(forms.stored_bits) for name, forms in shipped_forms(trainer, step).items()}
+
+
+def _fewest(given: Sequence[Mapping[str, Bits]], most: Bits) -> dict[str, Bits]:
+    """Return the smallest number for each name, and at most that of a float32."""
+    names = {name: None for each in given for name in each}
+    return {name: min(most, *(each[name] for each in given if name in each)) for name in names}

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import keras
 
 from trainer.network import Network
+from trainer.select import layer_paths
+
+FLOAT_BITS = 32.0
 
 
 @dataclass(frozen=True)
@@ -28,36 +31,87 @@ class Size:
     deployed_bytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class LayerSize:
+    """Hold counts of what a layer owns itself, not within layers inside it.
+
+    Attributes:
+        path: of the layer; empty for the model itself, which may hold weights of its own.
+        layer: the layer.
+        weights: its weights and moving statistics, by name.
+        trainable: how many latent weights are trained.
+        floats: how many floats it takes as float32, batch norm folded.
+        deployed_bits: bits that it takes as the hooks store it, batch norm folded.
+    """
+
+    path: str
+    layer: keras.Layer
+    weights: dict[str, keras.Variable]
+    trainable: int
+    floats: int
+    deployed_bits: float
+
+    @property
+    def total(self) -> int:
+        """Return the number of its weights, moving statistics included."""
+        return sum(math.prod(each.shape) for each in self.weights.values())
+
+
 def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[str, float]]) -> Size:
     """Return the size of networks.
-
-    At inference a batch norm is one scale and one offset a channel, so it counts as two floats a channel, whatever
-    it trains with (the count that Larq's summary makes too).
 
     Args:
         networks: to count.
         stored_bits: by network name: bits an entry by variable name, for variables not shipped as float32.
     """
-    total = trainable = floats = 0
-    deployed_bits = 0.0
-    for network in networks:
-        bits = stored_bits.get(network.name, {})
-        names = {id(variable): name for name, variable in network.variables.items()}
-        batch_norms = _batch_norms(network.model)
-        folded = {id(variable) for layer in batch_norms for variable in layer.weights}
-        total += sum(math.prod(v.shape) for v in network.model.weights)
-        trainable += 0 if network.fixed else sum(math.prod(v.shape) for v in network.model.trainable_weights)
-        for variable in network.model.weights:
-            if id(variable) not in folded:
-                count = math.prod(variable.shape)
-                floats += count
-                deployed_bits += count * bits.get(names[id(variable)], 32.0)
-        channels = sum(math.prod(layer.moving_mean.shape) for layer in batch_norms)
-        floats += 2 * channels
-        deployed_bits += 64.0 * channels
-    return Size(total, trainable, 4 * floats, math.ceil(deployed_bits / 8))
+    return add_up(each for network in networks for each in layer_sizes(network, stored_bits.get(network.name, {})))
 
 
-def _batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    layers = model._flatten_layers(include_self=False)
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+def add_up(layers: Iterable[LayerSize]) -> Size:
+    """Return the size of layers together.
+
+    Args:
+        layers: of one or more networks.
+    """
+    each = list(layers)
+    return Size(
+        total=sum(layer.total for layer in each),
+        trainable=sum(layer.trainable for layer in each),
+        float32_bytes=4 * sum(layer.floats for layer in each),
+        deployed_bytes=math.ceil(sum(layer.deployed_bits for layer in each) / 8),
+    )
+
+
+def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
+    """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up.
+
+    At inference a batch norm is one scale and one offset a channel, so it counts as two floats a channel, whatever
+    it trains with (the count that Larq's summary makes too).
+
+    Args:
+        network: to count.
+        bits: an entry by variable name, for variables not shipped as float32.
+    """
+    layers = {"": network.model, **layer_paths(network.model)}
+    owners = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
+    owned: dict[str, dict[str, keras.Variable]] = {path: {} for path in layers}
+    for name, weight in network.weights.items():
+        owned[owners[id(weight)]][name] = weight
+    trained = set() if network.fixed else {id(weight) for weight in network.model.trainable_weights}
+    return [_layer_size(path, layer, owned[path], trained, bits) for path, layer in layers.items()]
+
+
+def _layer_size(
+    path: str,
+    layer: keras.Layer,
+    weights: dict[str, keras.Variable],
+    trained: set[int],
+    bits: Mapping[str, float],
+) -> LayerSize:
+    counts = {name: math.prod(weight.shape) for name, weight in weights.items()}
+    trainable = sum(counts[name] for name, weight in weights.items() if id(weight) in trained)
+    if isinstance(layer, keras.layers.BatchNormalization):
+        floats = 2 * math.prod(layer.moving_mean.shape)
+        return LayerSize(path, layer, weights, trainable, floats, FLOAT_BITS * floats)
+    deployed = sum((count * bits.get(name, FLOAT_BITS) for name, count in counts.items()), start=0.0)
+    return LayerSize(path, layer, weights, trainable, sum(counts.values()), deployed)

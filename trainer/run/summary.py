@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.run.control import Best, Run
+from trainer.run.network_summary import NetworkSummary
 from trainer.run.size import Size
 
 
@@ -20,7 +21,7 @@ def build_summary(
     reason: str | None,
     seconds: float,
     size: Size,
-    sizes: Mapping[str, Size],
+    networks: Mapping[str, NetworkSummary],
     final: Mapping[str, float],
     test: Mapping[str, Any],
     hooks: Mapping[str, Mapping[str, Any]],
@@ -39,7 +40,7 @@ def build_summary(
         reason: why it stopped or failed; None when it completed.
         seconds: wall time of training, evaluation and saving.
         size: of all networks together.
-        sizes: of each network, by name.
+        networks: what each network is made of, by name.
         final: the last training report's values.
         test: the test split's values with "weights"; empty when the run did not get there.
         hooks: what each hook adds, by name.
@@ -70,7 +71,7 @@ def build_summary(
         **_size(size),
         "digest": digest,
         **_way(run),
-        "networks": {name: _size(each) for name, each in sizes.items()},
+        "networks": {name: {**_size(each.size), **each.as_json()} for name, each in networks.items()},
         "run_dir": str(run.directory),
     }
 

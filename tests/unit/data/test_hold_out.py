@@ -7,6 +7,7 @@ import pytest
 
 from recipes.data.hold_out import count_classes, data_of_parts, hold_out
 from trainer.errors import UserError
+from trainer.inference.preparation import Preparation
 from trainer.input.source import ArraySource
 from trainer.input.split import split_indices
 
@@ -59,7 +60,7 @@ def test_what_a_way_needs_must_be_there():
 def test_parts_become_splits_of_their_own_sources():
     sources = {"train": source(), "test": source(LABELS[:9])}
     rows = hold_out(LABELS, {"validation": 6}, split="random", seed=0)
-    data = data_of_parts("own", sources, rows, input_shape=(1,), classes=3, class_names=["a", "b", "c"])
+    data = data_of_parts("own", sources, rows, preparation=Preparation((1,)), classes=3, class_names=["a", "b", "c"])
     assert [data.train.size, data.validation.size, data.test.size] == [54, 6, 9]
     assert data.train.source is data.validation.source is sources["train"]
     assert data.test.source is sources["test"]
@@ -70,7 +71,9 @@ def test_parts_become_splits_of_their_own_sources():
 def test_a_class_without_an_example_to_train_on_is_a_warning(names, first):
     sources = {part: source(LABELS + 1) for part in ("train", "validation", "test")}
     with pytest.warns(UserWarning, match=f"1 of 4 classes have no training example, the first is {first}: no network"):
-        data_of_parts("own", sources, {"train": np.arange(60)}, input_shape=(1,), classes=4, class_names=names)
+        data_of_parts(
+            "own", sources, {"train": np.arange(60)}, preparation=Preparation((1,)), classes=4, class_names=names
+        )
 
 
 def test_classes_are_counted_over_all_parts_and_every_label_is_checked():

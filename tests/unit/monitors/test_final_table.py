@@ -214,3 +214,44 @@ def test_several_networks_have_a_line_for_each_size(summary):
         ("networks", "generator_0, generator_1: each 10 parameters, 40 B as float32"),
         ("network", "global: 1,000 parameters, 3.91 KiB as float32, 125 B deployed, 32.0 times smaller"),
     ]
+
+
+def described(**fields):
+    layers = [
+        {"layer": "pool", "kind": "MaxPooling2D", "output": [3], "params": 0, "weight_bits": None, "input_bits": None}
+        | {"bytes": 0.0, "sparsity": None, "macs": 0},
+        {"layer": "dense", "kind": "Dense", "output": [10], "params": 640, "weight_bits": 1.0, "input_bits": 1}
+        | {"bytes": 80.0, "sparsity": 0.25, "macs": 640},
+    ]
+    macs = {"total": 640, "by_precision": {"1-bit x 1-bit": 640}, "uncounted": []}
+    parts = {"params": {"total": 640, "trainable": 640}, "bytes": {"float32": 2560, "deployed": 80}}
+    return {**parts, "kind": "BNN", "macs": macs, "layers": layers, **fields}
+
+
+def test_what_a_network_is_made_of_is_printed(make_run, summary, capsys):
+    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": {"model": described()}})
+    lines = [re.sub(r"\s{2,}", "  ", line).strip() for line in capsys.readouterr().out.splitlines()]
+    assert "network  BNN; MACs an example: 640 1-bit x 1-bit" in lines
+    start = lines.index("model")
+    assert lines[start + 1 : start + 4] == [
+        "layer  kind  output  params  weight bits  input bits  zeros  MACs  size",
+        "dense  Dense  10  640  1  1  25.0 %  640  80 B",
+        "run  " + lines[start + 3].partition("  ")[2],
+    ]
+
+
+def test_sparsity_that_a_hook_tells_is_not_told_twice(make_run, summary, capsys):
+    hooks = {"prune": {"layers": [{"layer": "dense", "sparsity": 0.25}]}}
+    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": {"model": described()}, "hooks": hooks})
+    output = capsys.readouterr().out
+    assert "zeros" not in output
+    assert "sparsity" in output
+
+
+def test_networks_that_are_alike_share_a_table_and_a_line(make_run, summary, capsys):
+    networks = {"generator_0": described(), "generator_1": described(), "global": described(kind="BWN", layers=[])}
+    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": networks})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("generator_0, generator_1") == 1
+    assert sum(line.startswith("network") for line in lines) == 2
+    assert any(line.endswith("times smaller; BWN; MACs an example: 640 1-bit x 1-bit") for line in lines)

@@ -19,7 +19,7 @@ from tests.support.command import run_small
 from tests.support.masking import masked_loop, small_network
 from tests.support.toy import StatelessHook, toy_loop, toy_network
 from trainer.hook import GraphHook, Tensors
-from trainer.run.shipped import shipped_weights, stored_bits
+from trainer.run.shipped import shipped_forms, shipped_weights, stored_bits
 from trainer.step.context import StepContext
 from trainer.step.trainer import Trainer
 
@@ -200,3 +200,36 @@ def test_a_run_of_both_recipes_reports_a_size_that_can_be_stored(tmp_path):
     both = run_small("[bnn,frozen_mask]", "hooks.bnn_rounding.all_binary=true", run_dir=tmp_path / "both")
     assert both["hooks"]["prune"]["total"]["sparsity"] == pytest.approx(0.9, abs=0.01)
     assert both["bytes"] == alone["bytes"]
+
+
+def forms_of(*hooks: GraphHook):
+    return shipped_forms(trained(*hooks), 12)["model"]
+
+
+def test_weights_are_multiplied_in_the_bits_of_their_hook_and_pruned_ones_as_floats() -> None:
+    assert forms_of(rounding()).weight_bits == {HIDDEN: 1, LOGITS: 1}
+    assert forms_of(rounding("magnitude_aware_sign")).weight_bits == {HIDDEN: 1, LOGITS: 1}
+    assert forms_of(quantization()).weight_bits == {HIDDEN: 5, LOGITS: 5}
+    assert forms_of(prune(0.5)).weight_bits == {}
+
+
+def test_weights_that_a_later_hook_moves_off_their_levels_are_floats() -> None:
+    assert forms_of(rounding(), named(Halves(), "halves")).weight_bits == {HIDDEN: 1, LOGITS: 1}
+    assert forms_of(rounding(), named(Ramp(), "ramp")).weight_bits == {}
+
+
+class Halves(StatelessHook):
+    priority = 90
+
+    def transform_weights(self, weights, context):
+        return {name: 0.5 * value for name, value in weights.items()}
+
+
+class Ramp(StatelessHook):
+    priority = 90
+
+    def transform_weights(self, weights, context):
+        return {
+            name: value + tf.reshape(tf.range(tf.size(value), dtype=tf.float32), value.shape)
+            for name, value in weights.items()
+        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 
 from trainer.network import Network
-from trainer.run.size import measure_size
+from trainer.run.size import add_up, layer_sizes, measure_size
 
 
 def small() -> Network:
@@ -44,3 +44,20 @@ def test_a_fixed_network_trains_nothing() -> None:
     fixed = measure_size([network], {})
     assert fixed.trainable == 0 < whole.trainable
     assert fixed.total == whole.total
+
+
+def test_every_weight_is_counted_in_the_innermost_layer_that_holds_it() -> None:
+    inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")], name="inner")
+    model = keras.Sequential([keras.Input((4,)), inner, keras.layers.BatchNormalization(name="norm")], name="net")
+    network = Network("model", model, keras.optimizers.SGD())
+    layers = layer_sizes(network, {"net/inner/dense/kernel": 2.0})
+    assert {layer.path: layer.total for layer in layers if layer.weights} == {"inner/dense": 15, "norm": 12}
+    assert {layer.path: layer.trainable for layer in layers if layer.weights} == {"inner/dense": 15, "norm": 6}
+    assert add_up(layers) == measure_size([network], {"model": {"net/inner/dense/kernel": 2.0}})
+    assert add_up(layers).total == sum(weight.value.numpy().size for weight in model.weights)
+
+
+def test_a_layer_in_two_places_is_stored_once() -> None:
+    inputs, dense = keras.Input((4,)), keras.layers.Dense(4, name="dense")
+    network = Network("model", keras.Model(inputs, dense(dense(inputs))), keras.optimizers.SGD())
+    assert measure_size([network], {}).total == 20

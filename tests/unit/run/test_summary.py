@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 from trainer.run.control import Best, Run
+from trainer.run.network_summary import NetworkSummary, Row
 from trainer.run.size import Size
 from trainer.run.summary import build_summary, write_summary
+
+ROW = Row("dense", "Dense", (6,), 60, 1.0, 32, 7.5, 0.0, 60, {"32-bit x 1-bit": 60})
 
 
 def summary() -> dict:
@@ -19,7 +22,10 @@ def summary() -> dict:
         reason=None,
         seconds=6.0,
         size=Size(100, 90, 400, 50),
-        sizes={"generator": Size(60, 60, 240, 30), "classifier": Size(40, 30, 160, 20)},
+        networks={
+            "generator": NetworkSummary("BWN", (ROW,), Size(60, 60, 240, 30)),
+            "classifier": NetworkSummary("full precision", (), Size(40, 30, 160, 20)),
+        },
         final={"loss/total": float("nan")},
         test={"weights": "best", "metric/accuracy": 0.96},
         hooks={"bnn_rounding": {"bits": 1}},
@@ -46,10 +52,13 @@ def test_keys_are_the_documented_ones() -> None:
     assert summary()["epochs"] == 4.08
     assert summary()["images_per_second"] == 100.0
     assert summary()["bytes"] == {"float32": 400, "deployed": 50}
-    assert summary()["networks"] == {
-        "generator": {"params": {"total": 60, "trainable": 60}, "bytes": {"float32": 240, "deployed": 30}},
-        "classifier": {"params": {"total": 40, "trainable": 30}, "bytes": {"float32": 160, "deployed": 20}},
-    }
+    generator, classifier = (summary()["networks"][name] for name in ("generator", "classifier"))
+    assert generator["params"] == {"total": 60, "trainable": 60}
+    assert generator["bytes"] == {"float32": 240, "deployed": 30}
+    assert generator["kind"] == "BWN"
+    assert generator["macs"] == {"total": 60, "by_precision": {"32-bit x 1-bit": 60}, "uncounted": []}
+    assert [row["layer"] for row in generator["layers"]] == ["dense"]
+    assert set(classifier) == {"params", "bytes", "kind", "macs", "layers"}
     assert summary()["best"] == {
         "monitor": "metric/accuracy",
         "value": 0.97,

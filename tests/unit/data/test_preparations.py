@@ -1,0 +1,106 @@
+"""What predictions make of raw examples is what training makes of them, for every kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from recipes.data.arrays import arrays
+from recipes.data.cluttered import cluttered
+from recipes.data.digits import digits
+from recipes.data.domains import domains
+from recipes.data.gaussian_mixture import ring
+from recipes.data.image_decoding import decode_image
+from recipes.data.image_folder import image_folder
+from recipes.data.image_form import ImageForm
+from recipes.data.keras_dataset import keras_dataset
+from recipes.data.toy_points import toy_points
+from trainer.input.data import Data
+
+SIDE = 6
+
+
+def inputs_of(data: Data) -> np.ndarray:
+    """Return the training inputs as the source gives them, in the order of its rows."""
+    return data.train.source.gather(tf.range(data.train.source.size, dtype=tf.int64))["inputs"].numpy()
+
+
+def random_pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, shape, np.uint8)
+
+
+def test_digits():
+    data = digits()
+    assert data.preparation is not None
+    assert np.array_equal(data.preparation.of_arrays(load_digits().images), inputs_of(data))
+
+
+@pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1)])
+def test_sets_of_keras(tmp_path, shape):
+    images, labels = random_pixels(40, *shape), np.arange(40) % 10
+    path = tmp_path / "mnist.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images[:20], y_test=labels[:20])
+    data = keras_dataset(name="mnist", path=str(path), validation_size=10)
+    assert data.preparation is not None
+    assert np.array_equal(data.preparation.of_arrays(images), inputs_of(data))
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((SIDE, SIDE), {}),
+        ((SIDE, SIDE, 3), {}),
+        ((3, SIDE, SIDE), {"channels": "first"}),
+        ((SIDE, SIDE), {"channels": "none"}),
+        ((SIDE, SIDE, 3), {"scale": "none"}),
+        ((7,), {"scale": "none"}),
+    ],
+)
+def test_arrays(tmp_path, shape, options):
+    inputs, labels = random_pixels(60, *shape), np.arange(60) % 3
+    path = tmp_path / "own.npz"
+    np.savez(path, x_train=inputs, y_train=labels)
+    data = arrays(path=str(path), **options)
+    assert data.preparation is not None
+    assert np.array_equal(data.preparation.of_arrays(inputs), inputs_of(data))
+    assert data.preparation.takes_images is (len(shape) == 3 and "scale" not in options) or shape == (SIDE, SIDE)
+
+
+@pytest.mark.parametrize(("fit", "channels"), [("crop", 3), ("stretch", 1)])
+def test_image_files(tmp_path, fit, channels):
+    for label in ("cat", "dog"):
+        (tmp_path / label).mkdir()
+        for number in range(20):
+            pixels = np.random.default_rng([number, len(label), label == "cat"]).integers(0, 256, (9, 14, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / label / f"{number}.png")
+    data = image_folder(path=str(tmp_path), image_size=[8, 7], fit=fit, channels=channels)
+    made = data.preparation
+    assert made is not None
+    form = ImageForm(*made.shape, made.fit)
+    files = [data.train.name_of(position) for position in range(data.train.size)]
+    pixels = np.stack([decode_image((tmp_path / file).read_bytes(), form) for file in files])
+    assert np.array_equal(made.of_images(pixels), inputs_of(data)[data.train.indices])
+
+
+@pytest.mark.parametrize("make", [cluttered, domains])
+def test_canvases_have_the_range_of_their_originals(make: Callable[..., Data]):
+    data = make(train_examples=40)
+    made, inputs = data.preparation, inputs_of(data)
+    assert made is not None
+    raw = np.rint((inputs - made.offset) / made.scale)
+    assert raw.min() == 0
+    assert raw.max() == made.peak == 16
+    assert np.allclose(made.of_arrays(raw), inputs, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [toy_points, ring])
+def test_points_are_taken_as_they_are(make: Callable[..., Data]):
+    data = make()
+    assert data.preparation is not None
+    assert np.array_equal(data.preparation.of_arrays(inputs_of(data)), inputs_of(data))
+    assert data.preparation.shape == data.input_shape
