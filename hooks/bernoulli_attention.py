@@ -38,6 +38,7 @@ from hooks.attention.options import (
 )
 from hooks.attention.pictures import attention_sheet
 from hooks.attention.place import Place, find_place, outputs_in
+from hooks.attention.plain_gate import write_out_attention
 from hooks.attention.quantized import refuse_sign_after
 from hooks.epochs import epoch_start
 from trainer.errors import UserError
@@ -159,6 +160,14 @@ class BernoulliAttention(GraphHook):
                 "one image input [batch, height, width, channels] of a fixed size, or branch_input=features."
             )
         return AreaResize(height, width, name=f"{self._prefix}_input")(inputs[0])
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        if self.mode == "bernoulli" and self.eval_mode == "sample":
+            raise UserError(
+                f"hooks.{self.key or 'bernoulli_attention'}.eval_mode=sample draws a mask in every evaluation, which "
+                "no exported network does. Expected a run with eval_mode=expectation or eval_mode=threshold."
+            )
+        return write_out_attention(model)
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
         if self.mode == "none":

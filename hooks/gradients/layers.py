@@ -41,6 +41,10 @@ class PassThrough(keras.layers.Layer):
     def build(self, input_shape: Any) -> None:
         self.built = True
 
+    def inference_op(self) -> dict[str, Any]:
+        """Return what it computes, for packed files: see `trainer.export.describe`."""
+        return {"op": "identity"}
+
     def compute_output_spec(self, inputs: Sequence[Any]) -> list[Any]:
         return [keras.KerasTensor(each.shape, each.dtype) for each in inputs[: self.outputs]]
 

@@ -36,6 +36,10 @@ class InputQuantizer(keras.layers.Layer):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.quantizer(inputs)
 
+    def inference_op(self) -> dict[str, Any] | None:
+        """Return what it computes, for packed files: see `trainer.export.describe`."""
+        return self.quantizer.inference_op
+
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return input_shape
 

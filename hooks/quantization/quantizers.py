@@ -91,6 +91,18 @@ class Quantizer:
         """Return the name and the arguments as one dict, such as {"name": "dorefa", "k_bit": 2}."""
         return {"name": self.name, **self.arguments}
 
+    @property
+    def inference_op(self) -> dict[str, Any] | None:
+        """Return what it does to layer inputs, as `trainer.export.describe` has it; None where that takes a batch."""
+        if self.name == "dorefa":
+            return {"op": "round", "bits": self.bits}
+        if self.name != "ste_tern":
+            return {"op": "sign"}
+        if self.arguments.get("ternary_weight_networks", False):
+            return None
+        default = inspect.signature(ste_tern).parameters["threshold"].default
+        return {"op": "ternary", "threshold": float(self.arguments.get("threshold", default))}
+
     def scales(self, shape: tuple[int, ...], channel_axes: tuple[int, ...]) -> int:
         """Return how many float scales the quantized kernel of a shape carries.
 

@@ -48,6 +48,14 @@ class Evaluator:
         """Return the graph of the evaluation."""
         return self._run.graph
 
+    def batch(self, index: tf.Tensor) -> Batch:
+        """Return one batch of the split, as every run of the evaluation sees it.
+
+        Args:
+            index: int64 scalar.
+        """
+        return self._batch(index)
+
     def of(self, trainer: Trainer) -> Evaluator:
         """Return the evaluation of the same split with other networks, objectives or hooks.
 

@@ -397,3 +397,15 @@ def test_mixed_precision_keeps_exact_signs(make_bench):
     assert seen.dtype == tf.bfloat16.as_numpy_dtype
     assert set(np.unique(seen.astype(np.float32))) == {-1.0, 1.0}
     assert set(np.unique(bench.weights()["net/conv_2/kernel"])) == {-1.0, 1.0}
+
+
+def test_the_bits_of_rounded_inputs_are_told_by_layer(make_bench):
+    def told(**options):
+        return make_bench(BnnRounding(**options), sequential()).hook.input_bits()
+
+    assert told() == dict.fromkeys(("conv_2", "conv_3", "conv_4", "dense_1"), 1)
+    assert told(layers="conv_3", input_quantizer={"name": "dorefa", "k_bit": 2}) == {"conv_3": 2}
+    assert told(input_quantizer=None) == {}
+    assert "conv_1" not in told(all_binary=True)  # a kernel of signs, on floats
+    assert told(all_binary=True, quantize_first_input=True)["conv_1"] == 1
+    assert BnnRounding().input_bits() == {}

@@ -10,7 +10,7 @@ from hooks.bnn_rounding import BnnRounding
 from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.plain_inputs import quantize, write_out_input_quantizers
 from hooks.quantization.quantizers import parse_quantizer
-from trainer.run.plain_model import check_plain
+from trainer.export.plain_model import check_plain
 
 layers = keras.layers
 QUANTIZERS = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts import sensitivity, strip, verify
+from scripts import export, sensitivity, verify
 from tests.support.command import run_small
 from trainer.errors import UserError
 from trainer.run.checkpoint import CheckpointStore
@@ -104,7 +104,7 @@ def test_packages_that_a_run_names_are_used_only_when_the_user_names_them_too(ru
     assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]
 
 
-@pytest.mark.parametrize("script", [strip, sensitivity, verify])
+@pytest.mark.parametrize("script", [export, sensitivity, verify])
 def test_the_scripts_take_them_from_their_command_line(script, run: Path, tmp_path: Path, capsys):
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))

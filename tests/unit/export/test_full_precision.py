@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.run.full_precision import in_full_precision, is_mixed, with_values
+from trainer.export.full_precision import is_mixed, with_values
 from trainer.run.precision import computing_in
 
 layers = keras.layers
@@ -42,7 +42,7 @@ def functional_model() -> keras.Model:
 def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str):
     with computing_in(precision):
         mixed = build()
-    found = in_full_precision(mixed)
+    found = with_values(mixed, mixed, full=True)
     plain = build()
     plain.set_weights(mixed.get_weights())
     assert (is_mixed(mixed), is_mixed(found)) == (True, False)
@@ -55,14 +55,31 @@ def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str)
 def test_policies_that_are_not_mixed_stay():
     with computing_in("float16"):
         mixed = nested_model()
-    found = in_full_precision(mixed)
+    found = with_values(mixed, mixed, full=True)
     assert found.get_layer("own").dtype_policy.name == "float64"
     assert found.get_layer("both").forward_layer.cell.compute_dtype == "float32"
 
 
-def test_a_model_in_float32_is_taken_as_it_is():
+def test_a_model_in_float32_is_copied_as_it_is():
     model = functional_model()
-    assert in_full_precision(model) is model
+    found = with_values(model, model, full=True)
+    np.testing.assert_array_equal(found(INPUTS), model(INPUTS))
+    assert found is not model
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_nothing_between_the_layers_stays_in_half_precision(precision: str):
+    with computing_in(precision):
+        inputs = keras.Input((6,))
+        x = layers.Dense(4, name="dense")(inputs)
+        y = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
+        inner = keras.Sequential([layers.Dense(3, name="inner_dense")], name="inner")
+        mixed = keras.Model(inputs, inner(y) * 3.0)
+    found = with_values(mixed, mixed, full=True)
+    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    dense, inner_dense = mixed.get_layer("dense").get_weights(), inner.get_layer("inner_dense").get_weights()
+    gate = 1.0 / (1.0 + np.exp(-(x @ dense[0] + dense[1])))
+    np.testing.assert_allclose(found(x), (gate @ inner_dense[0] + inner_dense[1]) * 3.0, rtol=1e-5, atol=1e-6)
 
 
 def test_values_go_into_new_variables():

@@ -1,0 +1,264 @@
+"""Write the finished model of a run for other programs: `python scripts/export.py run=<run directory> format=<format>`.
+
+It holds the weights that the run's evaluation uses: exact zeros where they were pruned, powers of two where they were
+quantized, -1 and +1 where they were rounded to a sign. It has no hook, and computes in float32, also where the run had
+trainer.precision=float16 or bfloat16.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.averages import evaluate_averages, keeps_averages
+from scripts.command import make_main, parse_options
+from trainer.errors import UserError, unknown_name
+from trainer.export.file import check_place, put_in_place, size_on_disk
+from trainer.export.formats import FORMATS, Format
+from trainer.export.options import ExportOptions
+from trainer.run.finished import BEST, LAST, read_config, restore
+
+if TYPE_CHECKING:
+    from trainer.export.compare import Difference
+    from trainer.export.contents import Contents
+    from trainer.network import Network
+    from trainer.run.finished import FinishedRun
+
+USAGE = """python scripts/export.py run=<run directory> [key=value ...]
+
+  run          directory of a finished run
+  format       keras (a .keras file, the default), saved_model (a directory for TensorFlow), litert (a .tflite file),
+               onnx (an .onnx file), packed (binary weights at one bit, read by NumPy alone), or sparse (pruned weights
+               at the bits that they take)
+  checkpoint   best or last; without it the best, or the last where there is no best
+  output       what to write, a name with the ending of the format; without it <run>/export/<network> with that ending
+  overwrite    true writes over an output that exists
+  average      true takes moving averages where evaluations of the run did not: those of the hook ema
+               (hooks.ema.evaluate=false), or the optimizer's (optimizer.use_ema=true)
+  network      name of the network
+  plugins      packages of code that the run uses, such as [my_hooks], if you trust them
+  tolerance    how far a metric on the test split may be from the run's before the export is refused; without it 0.001,
+               and 0.02 where the format rounds the weights
+  int8         of litert: true rounds weights and activations to 8 bits, with ranges from training examples; inputs and
+               outputs stay float32
+  float16      of packed: true rounds kernels and biases to 16 bits that take more than 8
+  codebook     of sparse: bits of an index into values that the entries of a dense kernel share, 1 to 8, such as 5;
+               without it every value stays as it is
+  codebook_conv  of sparse: the same for convolutions; without it 8 where codebook is given
+  huffman      of sparse: false stores indices and gaps without Huffman codes
+"""
+
+
+@dataclass
+class Options(ExportOptions):
+    """Hold the options, with those of single formats.
+
+    Attributes:
+        run: directory of the run.
+        format: name of the format.
+        checkpoint: "best", "last", or None for the best that there is.
+        output: path to write to, or None for its place in the run directory.
+        overwrite: whether what exists is replaced.
+        average: whether moving averages stand in for the weights, also where the run evaluated without them.
+        network: name of the network.
+        plugins: packages that the run may use; its own file is not believed.
+    """
+
+    run: str = ""
+    format: str = "keras"
+    checkpoint: str | None = None
+    output: str | None = None
+    overwrite: bool = False
+    average: bool = False
+    network: str = "model"
+    plugins: list[str] = field(default_factory=list)
+
+
+def _command(options: Options) -> None:
+    config = read_config(options.run, options.plugins)
+    form, path = FORMATS[options.format], output_path(options)
+    form.check_packages()
+    check_place(path, form, overwrite=options.overwrite)
+    if options.average:
+        config = evaluate_averages(config, options.network, evaluate=True)
+    from trainer.quiet import quiet_start
+
+    with quiet_start():
+        import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+    run = restore(options.run, config, options.checkpoint)
+    network = find_network(run, options.network)
+    if options.average and not keeps_averages(config, options.network):
+        use_averages(network)
+    written = write(run, options, form, path)
+    if form.card_beside:
+        _write_card(run, options.network, path)
+    print_export(run, path, *written)
+
+
+def _write_card(run: FinishedRun, network: str, path: Path) -> None:
+    """Write beside an export what predicting with it needs to know: how examples are prepared, names of classes."""
+    from trainer.export.card import card_of
+    from trainer.inference.card import card_path, write_card
+
+    try:
+        write_card(path, card_of(run, network))
+    except OSError as error:
+        raise UserError(f"{card_path(path)} cannot be written: {error.strerror}. Expected a place that can.") from error
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["run=runs/frozen_mask/a", "format=onnx", "output=small.onnx"].
+
+    Raises:
+        UserError: an unknown key, a value that is none, or an option that the format does not take.
+    """
+    options = parse_options(arguments, Options, texts=("run", "format", "checkpoint", "output", "network"))
+    if not options.run:
+        raise UserError("No run was given. Expected run=<run directory>; see python scripts/export.py --help.")
+    if options.format not in FORMATS:
+        raise unknown_name("format", options.format, FORMATS)
+    if options.checkpoint not in (None, BEST, LAST):
+        raise unknown_name("checkpoint", str(options.checkpoint), (BEST, LAST))
+    for name in ("overwrite", "average"):
+        if not isinstance(getattr(options, name), bool):
+            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
+    taken = ("tolerance", *FORMATS[options.format].options)
+    for name in export_options(options).changed:
+        if name not in taken:
+            takers = [form.name for form in FORMATS.values() if name in form.options]
+            raise UserError(
+                f"{name} received with format={options.format}. Expected format={' or format='.join(takers)}."
+            )
+    return options
+
+
+def export_options(options: Options) -> ExportOptions:
+    """Return the options that go to the writer.
+
+    Args:
+        options: of the command line.
+    """
+    return ExportOptions(**{each.name: getattr(options, each.name) for each in fields(ExportOptions)})
+
+
+def output_path(options: Options) -> Path:
+    """Return the path to write to.
+
+    Args:
+        options: checked.
+    """
+    default = Path(options.run) / "export" / f"{options.network}{FORMATS[options.format].suffix}"
+    return Path(options.output or default).expanduser()
+
+
+def write(
+    run: FinishedRun, options: Options, form: Format, path: Path
+) -> tuple[Contents, dict[str, float], Difference | None]:
+    """Write under another name, check that it loads and is as good as the run, then rename it.
+
+    Args:
+        run: restored.
+        options: checked.
+        form: to write in.
+        path: to write to.
+
+    Returns:
+        What was written, its metrics on the test split, and how its outputs differ from the run's.
+
+    Raises:
+        UserError: the format cannot hold the network, it is not as good as the run, or it cannot be written.
+    """
+    from trainer.export.compare import compare
+
+    with put_in_place(path, form) as temporary:
+        contents = form.write(run, options.network, temporary, export_options(options))
+        found = compare(
+            run, options.network, form, form.load(temporary), tolerance=options.tolerance, lossy=contents.lossy
+        )
+    return contents, *found
+
+
+def find_network(run: FinishedRun, name: str) -> Network:
+    """Return a network of a run.
+
+    Args:
+        run: restored.
+        name: of the network.
+
+    Raises:
+        UserError: there is none of that name.
+    """
+    networks = run.parts.trainer.networks
+    if name not in networks:
+        raise unknown_name("network", name, networks)
+    return networks[name]
+
+
+def use_averages(network: Network) -> None:
+    """Give each trained variable the optimizer's moving average of it.
+
+    Args:
+        network: restored, with its optimizer.
+
+    Raises:
+        UserError: the optimizer kept none.
+    """
+    from hooks.optimizer import moving_average
+
+    for variable in network.trainable_variables.values():
+        average = moving_average(network.optimizer, variable)
+        if average is None:
+            raise UserError(
+                "average=true received, but neither the hook ema nor the run's optimizer kept moving averages. "
+                "Expected a run with +hooks=ema or optimizer.use_ema=true, or average=false."
+            )
+        variable.assign(average.value)
+
+
+def print_export(
+    run: FinishedRun, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
+) -> None:
+    """Print what was written.
+
+    Args:
+        run: restored.
+        path: of the file or directory.
+        contents: what it holds.
+        metrics: on the test split, by name.
+        difference: of its outputs; None where it holds the very layers.
+    """
+    from rich.table import Table
+
+    from hooks.monitors.console import open_console
+    from trainer.run.results import format_bytes, format_value, short_name
+
+    console = open_console()
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for index, column in enumerate(contents.columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    for row in contents.rows:
+        table.add_row(*row)
+    console.print(table)
+    values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in metrics.items())
+    lines = [
+        *contents.notes,
+        f"test split, weights of the {run.checkpoint} checkpoint, step {run.step:,}: {values}",
+        *([str(difference)] if difference else []),
+        f"{path} ({format_bytes(size_on_disk(path))})",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+main = make_main(USAGE, parse, _command)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Finished runs of a small network, made without training and without a directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.support.masking import masked_loop, small_network
+from tests.support.toy import StatelessHook, toy_arrays, toy_batch
+from trainer.hook import Tensors
+from trainer.run.finished import FinishedRun
+from trainer.step.context import StepContext
+from trainer.step.evaluate import Evaluator
+
+BATCHES = 4
+
+
+class Halve(StatelessHook):
+    """Use half of every weight."""
+
+    def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        return {name: 0.5 * value for name, value in weights.items()}
+
+
+@dataclass
+class Rows:
+    """Give rows of the toy data."""
+
+    def gather(self, rows: tf.Tensor) -> dict[str, tf.Tensor]:
+        inputs, targets = toy_arrays()
+        return {"inputs": tf.gather(tf.constant(inputs), rows), "targets": tf.gather(tf.constant(targets), rows)}
+
+
+def finished_run(*hooks: StatelessHook) -> FinishedRun:
+    """Return a run of the toy network whose training and test split are 64 rows of the toy data."""
+    loop = masked_loop(hooks, small_network(keras.optimizers.SGD(0.1)))
+    split = SimpleNamespace(indices=np.arange(16 * BATCHES), source=Rows())
+    test = Evaluator(loop.trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
+    parts = SimpleNamespace(
+        trainer=loop.trainer,
+        test=test,
+        training=SimpleNamespace(split=split),
+        evaluated={"test": SimpleNamespace(split=split, evaluator=test)},
+    )
+    return FinishedRun(parts, "last", 7)  # type: ignore[arg-type]

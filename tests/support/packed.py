@@ -1,0 +1,94 @@
+"""What tests of packed files share: networks with quantizers, statistics that make ties, the file of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hooks.quantization.input_quantizer import InputQuantizer
+from trainer.export.arrays import encode_nodes
+from trainer.export.node import Call
+from trainer.export.packed import packed_nodes
+from trainer.inference.engine import Model
+from trainer.inference.graph import Graph, graph_to_json, parse_graph
+
+layers = keras.layers
+
+
+def sign(name: str) -> InputQuantizer:
+    """Return the layer that rounds inputs to a sign."""
+    return InputQuantizer("ste_sign", name=name)
+
+
+def evaluate(calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what computes layers with values at one pixel an example."""
+
+    def compute(values: np.ndarray) -> np.ndarray:
+        tensor: Any = tf.constant(values.reshape(-1, *(1 for _ in shape[:-1]), shape[-1]), tf.float32)
+        for call in calls:
+            tensor = call(tensor)
+        return np.asarray(tensor).reshape(len(values), -1)
+
+    return compute
+
+
+def pack_arrays(model: keras.Model) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Return the graph and the arrays of a model's packed form, with the values in its variables."""
+    name, nodes, output = packed_nodes(model, evaluate)
+    ops, tensors, _ = encode_nodes(nodes, half=False)
+    graph = Graph(model.name, name, tuple(model.inputs[0].shape[1:]), output, ops)
+    return parse_graph(graph_to_json(graph)), tensors
+
+
+def pack(model: keras.Model) -> Model:
+    """Return what runs a model's packed form."""
+    return Model(*pack_arrays(model))
+
+
+def kinds(packed: Model) -> list[str]:
+    """Return the operations of a packed model, in order."""
+    return [op.op for op in packed.graph.ops]
+
+
+def randomize(model: keras.Model, seed: int = 0, scales: Mapping[str, Any] | None = None) -> None:
+    """Give kernels signs, and batch norms statistics of every awkward kind.
+
+    Args:
+        model: built.
+        seed: of the draws.
+        scales: by layer: what its signs are multiplied by, a number or one a channel; None for floats.
+    """
+    rng = np.random.default_rng(seed)
+    for layer in model._flatten_layers():
+        if isinstance(layer, layers.BatchNormalization):
+            count = layer.moving_mean.shape[0]
+            if layer.scale:
+                layer.gamma.assign(rng.choice([1.0, -1.0, 0.0, 0.3, -2.0], count))
+            if layer.center:
+                layer.beta.assign(rng.choice([0.0, 0.0, 0.25, -0.5], count))
+            layer.moving_mean.assign(
+                np.where(rng.uniform(size=count) < 0.5, rng.integers(-6, 6, count), rng.normal(size=count))
+            )
+            layer.moving_variance.assign(rng.choice([1e-12, 1e-3, 1.0, 50.0], count))
+        if hasattr(layer, "kernel"):
+            scale = (scales or {}).get(layer.name, 1.0)
+            signs = rng.choice([-1.0, 1.0], layer.kernel.shape)
+            layer.kernel.assign(rng.normal(size=signs.shape) if scale is None else signs * np.asarray(scale))
+            if layer.use_bias:
+                layer.bias.assign(rng.choice([0.0, 1.0, -2.5, 0.7], layer.bias.shape))
+
+
+def exact_inputs(model: keras.Model, count: int = 24, seed: int = 1) -> np.ndarray:
+    """Return inputs whose sums with signs are exact in float32, in any order."""
+    shape = (count, *model.inputs[0].shape[1:])
+    return (np.random.default_rng(seed).integers(-16, 17, shape) / 8).astype(np.float32)
+
+
+def inner_values(model: keras.Model, inputs: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what each layer of a functional model returns, by its name."""
+    outputs = {layer.name: layer.output for layer in model.layers[1:]}
+    return {name: np.asarray(value) for name, value in keras.Model(model.inputs[0], outputs)(inputs).items()}

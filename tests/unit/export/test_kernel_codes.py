@@ -1,0 +1,80 @@
+"""How kernels are written: always exactly, in the smallest form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from trainer.export.kernel_codes import Code, encode, encode_floats, sign_scale
+from trainer.inference.bits import from_order, unpack_stream
+
+
+def decode(code: Code) -> np.ndarray:
+    count = int(np.prod(code.shape))
+    if code.encoding == "sign":
+        signs = from_order(unpack_stream(code.data, count, 1), code.shape).astype(np.float32) * 2 - 1
+        return signs if code.extra is None else signs * code.extra
+    if code.encoding == "codebook":
+        return code.extra[from_order(unpack_stream(code.data, count, code.bits), code.shape)]
+    return code.data.astype(np.float32)
+
+
+shapes = array_shapes(min_dims=2, max_dims=4, max_side=6)
+
+
+@given(shapes, st.integers(0, 2**32 - 1), st.sampled_from(["one", "tensor", "channel"]))
+def test_signs_with_one_scale_or_one_a_channel_come_back_exactly(shape, seed, kind):
+    rng = np.random.default_rng(seed)
+    scale = {"one": 1.0, "tensor": 0.3, "channel": rng.uniform(0.1, 2, shape[-1])}[kind]
+    kernel = (rng.choice([-1.0, 1.0], shape) * np.asarray(scale, np.float32)).astype(np.float32)
+    found = sign_scale(kernel)
+    np.testing.assert_array_equal(np.abs(kernel), np.broadcast_to(found, shape))
+    code = encode(kernel)
+    np.testing.assert_array_equal(decode(code), kernel)
+    if kind == "one":
+        assert (code.encoding, code.extra, code.bytes) == ("sign", None, -(-kernel.size // 8))
+
+
+@given(shapes, st.integers(0, 2**32 - 1), st.integers(1, 300))
+def test_few_values_make_a_codebook_where_it_is_smaller(shape, seed, count):
+    rng = np.random.default_rng(seed)
+    kernel = rng.choice(rng.normal(size=count).astype(np.float32), shape)
+    code = encode(kernel)
+    np.testing.assert_array_equal(decode(code), kernel)
+    assert code.bytes <= 4 * kernel.size
+    assert code.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("count", "encoding", "bits"), [(3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)]
+)
+def test_the_bits_are_those_that_tell_the_values_apart(count: int, encoding: str, bits: int):
+    kernel = np.resize(np.arange(count, dtype=np.float32), (64, 65))
+    code = encode(kernel)
+    assert (code.encoding, code.bits) == (encoding, bits)
+    assert code.bytes == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
+
+
+def test_a_scale_a_channel_is_no_gain_where_each_channel_has_one_weight():
+    kernel = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
+    assert encode(kernel).encoding == "float32"
+
+
+def test_zeros_of_a_pruned_kernel_are_kept():
+    kernel = np.where(np.eye(20) > 0, 1.0, 0.0).astype(np.float32)
+    code = encode(kernel)
+    assert (code.encoding, code.bits) == ("codebook", 1)
+    np.testing.assert_array_equal(decode(code), kernel)
+    np.testing.assert_array_equal(decode(encode(np.zeros((3, 4), np.float32))), np.zeros((3, 4)))
+
+
+def test_half_precision_rounds_what_has_no_smaller_exact_form():
+    floats = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    code = encode(floats, half=True)
+    assert (code.encoding, code.bytes) == ("float16", 2400)
+    np.testing.assert_array_equal(code.data, floats.astype(np.float16))
+    assert encode(np.sign(floats), half=True).encoding == "sign"
+    assert encode_floats(floats[0]).data.dtype == np.float32

@@ -1,0 +1,58 @@
+"""LiteRT files: calibrated with what the network sees; what the converter refuses is one line."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from tests.support.finished import finished_run
+from tests.support.toy import StatelessHook, toy_arrays
+from trainer.errors import UserError
+from trainer.export.compare import compare
+from trainer.export.formats import FORMATS
+from trainer.export.litert import calibration_examples
+from trainer.export.options import ExportOptions
+from trainer.export.plain_model import plain_copy
+
+LITERT = FORMATS["litert"]
+
+
+def test_calibration_takes_evenly_spaced_training_examples_as_the_network_sees_them(monkeypatch):
+    run = finished_run()
+    model = plain_copy(run, "model")
+    np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])
+    monkeypatch.setattr("trainer.export.litert.CALIBRATION_EXAMPLES", 4)
+    np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][[0, 21, 42, 63]])
+
+
+def test_8_bits_are_near_and_the_file_says_that_it_rounds(tmp_path):
+    run = finished_run()
+    path = tmp_path / "a.tflite"
+    contents = LITERT.write(run, "model", path, ExportOptions(int8=True))
+    assert contents.lossy
+    assert contents.notes == (
+        "int8: weights and activations in 8 bits, ranges of 64 training examples; inputs and outputs float32",
+    )
+    _, difference = compare(run, "model", LITERT, LITERT.load(path), tolerance=0.2)
+    assert 1e-4 < difference.largest < 0.3
+    exact = LITERT.write(run, "model", tmp_path / "b.tflite", ExportOptions())
+    assert (exact.lossy, exact.notes) == (False, ())
+
+
+class Odd(StatelessHook):
+    """End the network with an operation that few formats have."""
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        return keras.Model(model.inputs[0], keras.ops.erfinv(keras.ops.tanh(model.outputs[0])))
+
+
+def test_an_operation_that_a_format_lacks_is_one_line(tmp_path):
+    run = finished_run(Odd("odd"))
+    with pytest.raises(UserError) as caught:
+        LITERT.write(run, "model", tmp_path / "a.tflite", ExportOptions())
+    expected = "LiteRT cannot hold this network: no operation Erfinv. Expected another format, such as format=keras."
+    assert str(caught.value) == expected
+    FORMATS["onnx"].write(run, "model", tmp_path / "a.onnx", ExportOptions())
+    with pytest.raises(UserError, match="cannot be loaded by ONNX Runtime: .* No Op registered for Erfinv"):
+        FORMATS["onnx"].load(tmp_path / "a.onnx")

@@ -1,0 +1,243 @@
+"""Packed networks against the Keras models that they were made of: the same integers, the same signs."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from hooks.quantization.input_quantizer import InputQuantizer
+from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack, randomize, sign
+from trainer.errors import UserError
+
+
+def binary_cnn(*, pool_first: bool = True, padding: str = "valid", bias: bool = False, activation: str = "hard_tanh"):
+    """Return convolutions that pool before or behind batch norm, then dense layers."""
+    inputs = x = keras.Input((11, 10, 2), name="image")
+    for block in (1, 2):
+        if block > 1:
+            x = sign(f"sign_{block}")(x)
+        x = layers.Conv2D(8, 3, padding=padding, use_bias=bias, name=f"conv_{block}")(x)
+        x = layers.MaxPooling2D(2, name=f"pool_{block}")(x) if pool_first else x
+        x = layers.BatchNormalization(name=f"norm_{block}")(x)
+        x = layers.Activation(activation, name=f"activation_{block}")(x)
+        x = x if pool_first else layers.MaxPooling2D(2, name=f"pool_{block}")(x)
+    x = layers.Flatten(name="flatten")(x)
+    x = layers.Dense(9, use_bias=bias, name="dense")(sign("sign_3")(x))
+    x = layers.BatchNormalization(name="norm_3", scale=False)(x)
+    x = layers.Dropout(0.5, name="dropout")(x)
+    x = layers.Dense(4, use_bias=bias, name="logits")(sign("sign_4")(x))
+    return keras.Model(inputs, layers.BatchNormalization(name="norm_4")(x), name="cnn")
+
+
+def check(model: keras.Model, *, sums: tuple[str, ...] = (), signs: tuple[str, ...] = ()):
+    """Check outputs, integers and signs of every example against the model's, and return the packed form."""
+    packed, inputs = pack(model), exact_inputs(model)
+    outputs, kept = packed.run(inputs, keep=[*sums, *signs])
+    expected = np.asarray(model(inputs))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    if sums or signs:
+        inner = inner_values(model, inputs)
+        for name in (*sums, *signs):
+            np.testing.assert_array_equal(kept[name], inner[name], err_msg=name)
+        for name in sums:
+            assert kept[name].dtype == np.int32
+    return packed
+
+
+SIGNS = ("sign_2", "sign_3", "sign_4")
+
+
+@pytest.mark.parametrize("padding", ["valid", "same"])
+@pytest.mark.parametrize("pool_first", [True, False])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: str, seed: int):
+    model = binary_cnn(pool_first=pool_first, padding=padding)
+    randomize(model, seed)
+    packed = check(model, sums=("conv_2", "dense", "logits"), signs=SIGNS)
+    assert kinds(packed).count("threshold") == 2
+    assert [op.name for op in packed.graph.ops if op.op == "scale_shift"] == ["norm_1", "norm_4"]
+    assert "activation" not in kinds(packed)
+    assert kinds(packed).count("sign") == 1  # of float sums
+    pooled = [packed.values[op.inputs[0]].kind for op in packed.graph.ops if op.op == "max_pool2d"]
+    assert pooled == (["float", "integer"] if pool_first else ["float", "binary"])
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.3, np.linspace(0.1, 2, 8)])
+def test_scales_and_biases_go_into_the_thresholds(scale):
+    model = binary_cnn(bias=True)
+    randomize(model, 3, {"conv_2": scale, "dense": 0.5})
+    packed = check(model, signs=SIGNS)
+    folded = [op for op in packed.graph.ops if op.name in ("conv_2", "dense")]
+    assert kinds(packed).count("threshold") == 2
+    for op in folded:
+        assert op.fields["kernel"].encoding == "sign"
+        assert op.fields["kernel"].scale is None
+        assert op.fields["bias"] is None
+        assert packed.values[op.output].kind == "integer"
+
+
+@pytest.mark.parametrize(
+    ("activation", "pool_first"),
+    [("relu", True), ("relu6", False), ("tanh", True), ("leaky_relu", False), ("elu", True)],
+)
+def test_activations_that_never_fall_go_into_the_thresholds(activation: str, pool_first: bool):
+    model = binary_cnn(activation=activation, pool_first=pool_first)
+    randomize(model, 4)
+    assert kinds(check(model, signs=SIGNS)).count("threshold") == 2
+
+
+def test_an_activation_whose_sign_changes_twice_is_not_folded():
+    inputs = keras.Input((6,))
+    x = layers.Dense(7, use_bias=False, name="first")(sign("sign_1")(inputs))
+    x = layers.Activation("silu")(x)  # below 0 it falls and rises again
+    x = layers.Rescaling(1.0, 0.2, name="shifted")(x)
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 6)
+    packed = check(model, sums=("first",), signs=("sign_2",))
+    assert kinds(packed).count("threshold") == 0
+    assert kinds(packed).count("sign") == 2
+    model.get_layer("shifted").offset = 0.0
+    assert kinds(check(model, signs=("sign_2",))).count("threshold") == 1
+
+
+def test_a_maximum_does_not_change_places_with_what_falls():
+    inputs = keras.Input((6, 6, 3))
+    x = layers.Conv2D(4, 3, use_bias=False, name="conv")(sign("sign_1")(inputs))
+    x = layers.BatchNormalization(name="norm_1")(x)
+    x = layers.MaxPooling2D(2)(x)
+    x = layers.BatchNormalization(name="norm_2")(x)
+    model = keras.Model(inputs, layers.Conv2D(3, 2, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 7)
+    assert kinds(check(model, sums=("conv",), signs=("sign_2",))).count("threshold") == 0
+
+
+@pytest.mark.parametrize(("factor", "folded"), [(-1.0, 0), (0.5, 1)])
+@pytest.mark.parametrize("order", ["conv rescale pool norm", "conv norm pool rescale"])
+def test_a_maximum_changes_places_with_a_factor_that_is_not_negative(order: str, factor: float, folded: int):
+    made = {
+        "conv": layers.Conv2D(4, 3, use_bias=False, name="conv"),
+        "rescale": layers.Rescaling(factor),
+        "pool": layers.MaxPooling2D(2),
+        "norm": layers.BatchNormalization(),
+    }
+    inputs = keras.Input((6, 6, 3))
+    x = sign("sign_1")(inputs)
+    for name in order.split():
+        x = made[name](x)
+    model = keras.Model(inputs, layers.Conv2D(3, 2, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 7)
+    assert kinds(check(model, sums=("conv",), signs=("sign_2",))).count("threshold") == folded
+
+
+def test_what_something_else_uses_too_is_kept():
+    inputs = keras.Input((6,))
+    x = layers.BatchNormalization()(layers.Dense(5, use_bias=False, name="first")(sign("sign_1")(inputs)))
+    y = layers.Dense(5, use_bias=False, name="second")(sign("sign_2")(x))
+    z = layers.Dense(5, use_bias=False, name="third")(sign("sign_2b")(x))
+    model = keras.Model(inputs, layers.Add()([x, y, z]))
+    randomize(model, 8)
+    packed = check(model, sums=("first", "second", "third"))
+    assert kinds(packed).count("sign") == 2  # the equal ones are one
+    assert "threshold" not in kinds(packed)
+
+
+def test_batch_norms_behind_flatten_have_no_thresholds_a_channel():
+    inputs = keras.Input((4, 4, 2))
+    x = layers.Conv2D(3, 3, use_bias=False)(sign("sign_1")(inputs))
+    x = layers.BatchNormalization()(layers.Flatten()(x))
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 9)
+    assert "threshold" not in kinds(check(model, signs=("sign_2",)))
+
+
+def test_sums_of_floats_are_no_integers_though_the_weights_are_signs():
+    inputs = keras.Input((3, 3, 2))
+    both = layers.Concatenate()([sign("sign_1")(inputs), inputs])
+    x = layers.Dense(5, use_bias=False)(layers.Flatten()(both))
+    x = layers.BatchNormalization()(x)
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 13)
+    assert kinds(check(model, signs=("sign_2",))).count("threshold") == 0
+
+
+def test_what_looks_at_all_channels_is_not_folded():
+    inputs = keras.Input((6,))
+    x = layers.Dense(4, use_bias=False, name="first")(sign("sign_1")(inputs))
+    x = layers.Rescaling(1.0, -0.3)(layers.Softmax()(x))
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(sign("sign_2")(x)))
+    randomize(model, 14)
+    assert "threshold" not in kinds(check(model, sums=("first",), signs=("sign_2",)))
+
+
+def relu(x):
+    """Have the name of a function of Keras, and do something else."""
+    return keras.ops.square(x)
+
+
+def test_a_function_of_another_s_name_is_not_taken_for_it():
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, layers.Dense(3, activation=relu, name="dense")(inputs), name="net")
+    with pytest.raises(UserError, match=r"no operation for dense \(Dense: activation relu\) of 'net'"):
+        pack(model)
+
+
+def test_models_inside_models_are_taken_apart():
+    inner = keras.Sequential(
+        [
+            keras.Input((6,)),
+            sign("inner_sign"),
+            layers.Dense(6, use_bias=False, name="inner_dense"),
+            layers.BatchNormalization(name="inner_norm"),
+            layers.Dropout(0.3),
+        ],
+        name="inner",
+    )
+    inputs = keras.Input((6,))
+    x = inner(inner(inputs))  # twice, with the same weights
+    model = keras.Model(inputs, layers.Dense(3, use_bias=False, name="last")(sign("sign_2")(x)))
+    randomize(model, 10)
+    packed = check(model)
+    assert kinds(packed) == ["sign", *["dense", "threshold"] * 2, "dense"]
+    names = [op.name for op in packed.graph.ops if op.op == "dense"]
+    assert names == ["inner/inner_dense", "inner/inner_dense", "last"]
+
+
+@pytest.mark.parametrize(
+    "quantizer",
+    [
+        {"name": "dorefa", "k_bit": 2},
+        {"name": "dorefa", "k_bit": 1},
+        "ste_tern",
+        {"name": "ste_tern", "threshold": 0.4},
+    ],
+    ids=str,
+)
+def test_other_quantizers_are_repeated(quantizer):
+    inputs = keras.Input((5, 5, 2))
+    x = layers.Conv2D(6, 3, use_bias=False, name="conv")(InputQuantizer(quantizer, name="first")(inputs))
+    x = layers.BatchNormalization(name="norm")(x)
+    x = layers.Conv2D(3, 2, use_bias=False)(InputQuantizer(quantizer, name="second")(x))
+    model = keras.Model(inputs, layers.GlobalAveragePooling2D()(x))
+    randomize(model, 11, {"conv": 0.5})
+    packed = check(model, signs=("first",))
+    assert "threshold" not in kinds(packed)
+
+
+def test_float_networks_keep_their_weights():
+    inputs = keras.Input((12, 12, 3))
+    x = layers.ZeroPadding2D(((0, 1), (1, 2)))(layers.Rescaling(2.0, -1.0)(inputs))
+    x = layers.Conv2D(8, 3, strides=2, activation="relu", name="conv")(x)
+    x = layers.BatchNormalization(name="norm")(layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x))
+    y = layers.ReLU(6.0)(layers.Conv2D(8, 1, name="pointwise")(x))
+    x = layers.LeakyReLU(0.1)(layers.Add()([x, y]))
+    x = layers.Concatenate()([x, layers.SeparableConv2D(4, 3, padding="same", name="separable")(x)])
+    x = layers.AveragePooling2D(2)(layers.UpSampling2D(2)(x))
+    x = layers.GlobalMaxPooling2D(keepdims=True)(x)
+    x = layers.Reshape((12,))(layers.Conv2D(12, 1, name="whole")(x))
+    x = layers.Dense(5, activation="softmax", name="dense")(layers.ELU(0.5)(x))
+    model = keras.Model(inputs, x)
+    randomize(model, 12, dict.fromkeys(("conv", "depthwise", "pointwise", "separable", "whole", "dense")))
+    packed = check(model)
+    encodings = {op.fields["kernel"].encoding for op in packed.graph.ops if "kernel" in op.fields}
+    assert encodings == {"float32"}

@@ -1,0 +1,131 @@
+"""Arrays in their smallest form: every bit comes back, and each form is taken where it is the smallest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from trainer.export.sparse_weight import HEADER_BYTES, Stored, store
+from trainer.inference.sparse_weight import from_json, to_dense
+
+SPECIAL = [-0.0, 1e-45, -1e-42, np.nan, np.inf, -np.inf, np.float32(3.4e38), 1.0]
+floats = st.sampled_from(SPECIAL) | st.floats(width=32)
+
+
+def random_sparse(shape: tuple[int, ...], kept: float, distinct: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    values = random.choice(random.normal(size=distinct), shape).astype(np.float32)
+    return np.where(random.random(shape) < kept, values, np.float32(0))
+
+
+def restored(stored: Stored) -> np.ndarray:
+    return to_dense(from_json(stored.weight.as_json()), stored.parts)
+
+
+def assert_same_bits(stored: Stored, values: np.ndarray) -> None:
+    found = restored(stored)
+    assert found.dtype == np.float32
+    assert found.shape == values.shape
+    assert found.tobytes() == values.tobytes()
+
+
+@settings(deadline=None)
+@given(
+    arrays(
+        np.float32, array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6), elements=floats, fill=st.just(0.0)
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_bit_comes_back(values: np.ndarray, huffman: bool, codebook: bool):
+    assert_same_bits(store("w", values, huffman=huffman, codebook=codebook), values)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    st.sampled_from([0.0, 0.01, 0.1, 0.5, 0.9, 1.0]),
+    st.sampled_from([1, 2, 3, 32, 256, 257, 5000]),
+    st.booleans(),
+)
+def test_every_bit_of_large_arrays_comes_back_in_no_more_bytes_than_dense(shape, kept, distinct, huffman):
+    values = random_sparse(shape, kept, distinct)
+    stored = store("w", values, huffman=huffman)
+    assert_same_bits(stored, values)
+    assert stored.cost <= values.nbytes + HEADER_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kept", "distinct", "positions", "form"),
+    [
+        (1.0, 10_000, "all", "float32"),
+        (1.0, 32, "all", "codebook"),
+        (0.6, 10_000, "bitmap", "float32"),
+        (0.05, 10_000, "gaps", "float32"),
+        (0.05, 32, "gaps", "codebook"),
+        (0.0, 1, "all", "codebook"),
+    ],
+)
+def test_the_smallest_form_is_taken(kept: float, distinct: int, positions: str, form: str):
+    values = random_sparse((100, 120), kept, distinct)
+    stored = store("w", values, huffman=False)
+    assert (stored.weight.positions, stored.weight.values) == (positions, form)
+    assert_same_bits(stored, values)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, np.nan])
+def test_an_array_of_one_value_takes_only_that(value: float):
+    values = np.full((300, 200), value, np.float32)
+    stored = store("w", values, huffman=True)
+    assert stored.data_bytes == 4
+    assert_same_bits(stored, values)
+
+
+def test_a_kernel_of_three_values_takes_less_than_two_bits_an_entry():
+    values = np.random.default_rng(0).choice(np.float32([-0.5, 0.0, 0.5]), (64, 64), p=[0.25, 0.5, 0.25])
+    for huffman, bits in ((False, 2.0), (True, 1.55)):  # the entropy is 1.5 bits
+        stored = store("w", values, huffman=huffman)
+        assert_same_bits(stored, values)
+        assert 8 * stored.data_bytes / values.size < bits + 0.05
+
+
+def test_huffman_codes_come_near_the_entropy_of_positions_and_values():
+    values = random_sparse((400, 300), 0.08, 16)
+    probabilities = np.unique(values[values != 0], return_counts=True)[1] / np.count_nonzero(values)
+    share = np.count_nonzero(values) / values.size
+    positions = -values.size * (share * np.log2(share) + (1 - share) * np.log2(1 - share))
+    entropy = positions - np.count_nonzero(values) * (probabilities * np.log2(probabilities)).sum()
+    stored = store("w", values, huffman=True)
+    assert_same_bits(stored, values)
+    assert entropy < 8 * stored.data_bytes < 1.04 * entropy
+    assert stored.data_bytes < store("w", values, huffman=False).data_bytes < values.nbytes / 10
+
+
+def test_the_order_with_the_fewer_bytes_is_taken():
+    values = random_sparse((60, 200), 0.3, 5000)
+    values[np.random.default_rng(1).random(60) < 0.7] = 0  # most inputs are read by no output
+    kernels = (values, np.ascontiguousarray(values.T))
+    stored = [store("w", kernel, huffman=True) for kernel in kernels]
+    assert {each.weight.order for each in stored} == {"rows", "columns"}
+    assert stored[0].data_bytes == stored[1].data_bytes
+    for each, kernel in zip(stored, kernels, strict=True):
+        assert_same_bits(each, kernel)
+
+
+def test_gaps_wider_than_the_filler_take_several_of_them():
+    values = np.zeros(10_000, np.float32)
+    values[[0, 255, 256, 511, 1022, 9_999]] = 1.0
+    stored = store("w", values, huffman=False)
+    assert stored.weight.positions == "gaps"
+    assert stored.weight.gaps > stored.weight.kept == 6
+    assert_same_bits(stored, values)
+
+
+def test_a_convolution_in_either_order_comes_back():
+    for seed in range(4):
+        values = random_sparse((3, 3, 16, 32), 0.1, 9, seed)
+        values[..., seed::2] = 0
+        assert_same_bits(store("w", values, huffman=True), values)
