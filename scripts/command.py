@@ -73,8 +73,6 @@ def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts:
     Raises:
         UserError: an unknown option, one that is given twice, or a value that is none.
     """
-    import yaml
-
     values: dict[str, Any] = {}
     known = list(vars(make()))
     for argument in arguments:
@@ -84,7 +82,16 @@ def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts:
         if not separator or key in values:
             raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
         try:
-            values[key] = text if key in texts or text == "*" else yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            values[key] = text if key in texts or text == "*" else _from_yaml(text)
+        except ValueError as error:
             raise UserError(f"'{argument}' is no value. Expected such as {key}=<value>; see --help.") from error
     return make(**values)
+
+
+def _from_yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,3 @@
+"""What scripts/evaluate.py is made of."""
+
+from __future__ import annotations

@@ -1,0 +1,131 @@
+"""The data that a network is judged on: that of its run, or what `data=...` names as for training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from trainer.input.data import Data
+
+SPLITS = ("train", "validation", "test")
+GROUP = "data"
+
+
+def is_data(argument: str) -> bool:
+    """Return whether an argument is about the data, such as "data=mnist" or "+data.source._target_=my.Source".
+
+    Args:
+        argument: of the command line.
+    """
+    key = argument.partition("=")[0].lstrip("+")
+    return key == GROUP or key.startswith(f"{GROUP}.")
+
+
+def data_config(overrides: Sequence[str], stored: Mapping[str, Any] | None, plugins: Sequence[str]) -> dict[str, Any]:
+    """Return the config of the data.
+
+    Args:
+        overrides: such as ["data=mnist", "data.path=mnist.npz"]; without data= they change that of the run.
+        stored: the run's `data`; None where there is no run.
+        plugins: packages that the config may name.
+
+    Raises:
+        UserError: an unknown data set or key, a value of the wrong type, or no data at all.
+    """
+    if stored is not None and not any(each.startswith(f"{GROUP}=") for each in overrides):
+        return _changed(stored, overrides)
+    if not overrides:
+        raise UserError("No data was given. Expected data=<name> as for train.py, or run=<run> for that of a run.")
+    from trainer.config.command import Command
+    from trainer.config.preflight import preflight
+
+    named = [f"plugins=[{','.join(plugins)}]"] if plugins else []
+    (job,) = preflight(Command(("recipe=baseline", *overrides, *named)))
+    return dict(job.config[GROUP])
+
+
+def _changed(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    import yaml
+
+    config = dict(stored)
+    for override in overrides:
+        key, _, text = override.partition("=")
+        name = key.removeprefix(f"{GROUP}.")
+        if name not in config:
+            raise unknown_name("key of the run's data", name, [each for each in config if each != "_target_"])
+        try:
+            config[name] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UserError(f"'{override}' is no value. Expected such as {key}=<value>.") from error
+    return config
+
+
+def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
+    """Return the data of a config.
+
+    Args:
+        config: as `data_config` returned it.
+        plugins: packages that it may name.
+
+    Raises:
+        UserError: what the data set refuses.
+    """
+    from trainer.config.build import bind, build
+
+    bind(config, plugins=plugins)
+    data: Data = build(config, plugins=plugins)
+    return data
+
+
+def check_data(
+    data: Data, shape: tuple[int, ...], classes: Sequence[str], scaled: tuple[float, float] | None
+) -> list[str]:
+    """Refuse data that a network was not trained for, and return warnings, a line each.
+
+    Args:
+        data: opened.
+        shape: of the network's input.
+        classes: what its outputs are called; empty where that is not known.
+        scaled: the range of the inputs that it was trained on; None where that is not known.
+
+    Raises:
+        UserError: inputs of another shape, or other classes.
+    """
+    if tuple(data.input_shape) != tuple(shape):
+        raise UserError(
+            f"Data '{data.name}' has inputs of shape {list(data.input_shape)}, and the network takes {list(shape)}. "
+            "Expected data of its shape."
+        )
+    if classes and len(classes) != data.classes:
+        raise UserError(f"Data '{data.name}' has {data.classes} classes, and the network {len(classes)}.")
+    numbered = [str(label) for label in range(data.classes)]
+    if classes and data.class_names and list(classes) not in (list(data.class_names), numbered):
+        first = next((a, b) for a, b in zip(classes, data.class_names, strict=True) if a != b)
+        raise UserError(
+            f"Data '{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same "
+            "classes in the same order."
+        )
+    found = input_range(data)
+    if scaled is not None and found is not None and not _close(scaled, found):
+        return [
+            f"Data '{data.name}' gives inputs from {found[0]:g} to {found[1]:g}, but the network was trained on "
+            f"{scaled[0]:g} to {scaled[1]:g}: set data.scale, or expect wrong predictions."
+        ]
+    return []
+
+
+def input_range(data: Any) -> tuple[float, float] | None:
+    """Return the smallest and the largest value that pixels can become; None where inputs are no pixels.
+
+    Args:
+        data: or a card, with a `preparation`.
+    """
+    made = data.preparation
+    return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
+
+
+def _close(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    return all(abs(a - b) < 1e-3 for a, b in zip(first, second, strict=True))

@@ -1,0 +1,230 @@
+"""Predict with an exported network or a run: `python scripts/predict.py model=<export> images=<files>`.
+
+With a packed file nothing but NumPy is imported, and Pillow where the examples are image files. Images are prepared as
+the run's data was: size, channels, range of values.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main, parse_options
+from scripts.prediction.examples import check_paths
+from train import DONE, FAILED
+from trainer.errors import UserError, unknown_name
+
+if TYPE_CHECKING:
+    from scripts.prediction.examples import Examples
+    from scripts.prediction.model import Model
+    from scripts.prediction.results import Predictions
+
+USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=value ...]
+
+  model        exported file or directory, as scripts/export.py writes it, or the directory of a run
+  images       an image, a folder, a pattern such as 'photos/*.png', several as [a.png,b.png] or as further arguments;
+               - reads names from the standard input; or an npz or npy file of examples as the data had them
+  array        name of the array in an npz file; without it inputs, x_test, or the only one
+  top          how many classes to list of each example, the likeliest first (3)
+  outputs      true lists the network's outputs, such as logits or embeddings, in place of classes
+  class_names  names in place of those that the export carries: [cat,dog], or a text file with one a line
+  output       file that ends with .csv or .json; - prints CSV; without it a table
+  overwrite    true writes over an output that exists
+  batch_size   examples at a time (64)
+  checkpoint, network, plugins   of a run: best or last; its network (model); packages of code that it uses
+
+The order is that of the images; in a folder 2.png comes before 10.png.
+Exit code: 0 done, 1 images that cannot be read were named and left out, 2 a mistake of the user.
+"""
+SUFFIXES = (".csv", ".json")
+STANDARD_OUTPUT = "-"
+
+
+@dataclass
+class Options:
+    """Hold the options.
+
+    Attributes:
+        model: path of an export or of a run.
+        images: paths of what to predict on.
+        array: name of an array, or None.
+        top: how many classes to list of each example.
+        outputs: whether the outputs are listed in place of classes.
+        class_names: names of the classes, the path of a file of them, or None.
+        output: path to write to, "-" for CSV on the standard output, or None for a table.
+        overwrite: whether an output that exists is replaced.
+        batch_size: examples at a time.
+        checkpoint: "best", "last" or None.
+        network: name of the run's network.
+        plugins: packages that the run may use.
+    """
+
+    model: str = ""
+    images: Any = ""
+    array: str | None = None
+    top: int = 3
+    outputs: bool = False
+    class_names: Any = None
+    output: str | None = None
+    overwrite: bool = False
+    batch_size: int = 64
+    checkpoint: str | None = None
+    network: str = "model"
+    plugins: list[str] = field(default_factory=list)
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line; arguments without a key are further images.
+
+    Args:
+        arguments: such as ["model=model.packed.safetensors", "images=photos"].
+
+    Raises:
+        UserError: an unknown option, or a value that is none.
+    """
+    bare = [each for each in arguments if "=" not in each or Path(each).exists()]
+    keyed = [each for each in arguments if each not in bare]
+    options = parse_options(keyed, Options, texts=("model", "images", "array", "output", "checkpoint", "network"))
+    if not options.model:
+        raise UserError("No model was given. Expected model=<export or run>; see python scripts/predict.py --help.")
+    options.images = [*_listed(options.images), *bare]
+    if not options.images:
+        raise UserError("No images were given. Expected images=<files, folder, npz or npy>; see --help.")
+    check_paths(options.images)
+    for name in ("top", "batch_size"):
+        if type(getattr(options, name)) is not int or getattr(options, name) < 1:
+            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected a whole number of at least 1.")
+    for name in ("outputs", "overwrite"):
+        if not isinstance(getattr(options, name), bool):
+            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
+    if options.checkpoint not in (None, "best", "last"):
+        raise unknown_name("checkpoint", str(options.checkpoint), ("best", "last"))
+    check_output(options)
+    options.class_names = _read_names(options.class_names)
+    return options
+
+
+def _listed(text: str) -> list[str]:
+    """Return the paths of a value such as "photos" or "[a.png,b.png]"."""
+    if text.startswith("[") and text.endswith("]") and not Path(text).exists():
+        return [each.strip().strip("'\"") for each in text[1:-1].split(",") if each.strip()]
+    return [text] if text else []
+
+
+def check_output(options: Options) -> None:
+    """Refuse an output that cannot or must not be written.
+
+    Args:
+        options: given.
+
+    Raises:
+        UserError: another ending, a file that exists, or a folder that does not.
+    """
+    if options.output in (None, STANDARD_OUTPUT):
+        return
+    path = Path(str(options.output)).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"output={path} received. Expected a file that ends with {' or '.join(SUFFIXES)}, or -.")
+    if path.is_dir() or (path.exists() and not options.overwrite):
+        raise UserError(f"{path} exists already. Expected another output, or overwrite=true.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"output={path}: {path.absolute().parent} is no directory. Expected one that is there.")
+
+
+def _read_names(given: Any) -> list[str]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        try:
+            lines = Path(given).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"class_names={given} cannot be read. Expected a text file, or [cat,dog].") from error
+        given = [line.strip() for line in lines if line.strip()]
+    if not isinstance(given, list) or not given:
+        raise UserError(f"Invalid class_names: {given!r}. Expected names such as [cat,dog], or a text file.")
+    return [str(name) for name in given]
+
+
+def _command(options: Options) -> int:
+    from scripts.prediction.examples import find_examples
+    from scripts.prediction.model import open_model
+    from scripts.prediction.results import as_csv, as_json, as_table, print_whole, write_whole
+
+    model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
+    examples = find_examples(options.images, _preparation(model, options), array=options.array)
+    found = predict(model, examples, options)
+    for line in examples.skipped:
+        print(f"Left out: {line}.", file=sys.stderr)
+    if found is None:
+        raise UserError(f"None of {examples.size} images can be read. Give others.")
+    if options.output not in (None, STANDARD_OUTPUT):
+        path = Path(str(options.output)).expanduser()
+        write_whole(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
+        print(f"{path}: {len(found.names):,} {'example' if len(found.names) == 1 else 'examples'}")
+    else:
+        print_whole(as_table(found) if options.output is None else as_csv(found))
+    return FAILED if examples.skipped else DONE
+
+
+def _preparation(model: Model, options: Options) -> Any:
+    from trainer.inference.preparation import Preparation
+
+    if model.card is None:
+        raise UserError(
+            f"{options.model} has no card that says what goes in: {Path(options.model).name}.json is not beside it. "
+            "Expected an export of scripts/export.py with its card."
+        )
+    return model.card.preparation or Preparation(model.card.shape)
+
+
+def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:
+    """Return the predictions of all examples that can be read; None where none can.
+
+    Args:
+        model: that predicts.
+        examples: in order.
+        options: checked.
+
+    Raises:
+        UserError: the outputs are no classes, or there is another number of class names.
+    """
+    import numpy as np
+
+    from scripts.prediction.ranking import name_classes, rank
+    from scripts.prediction.results import Predictions
+
+    names: list[str] = []
+    parts: list[tuple[np.ndarray, ...]] = []
+    classes: tuple[str, ...] = ()
+    for called, inputs in examples.batches(options.batch_size):
+        outputs = model.predict(inputs)
+        outputs = np.asarray(outputs, np.float32).reshape(len(called), -1)
+        if not options.outputs and not parts:
+            classes = name_classes(outputs.shape[1], _known_classes(model, options), options.class_names)
+        names += called
+        parts.append((outputs,) if options.outputs else rank(outputs, options.top))
+    if not parts:
+        return None
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return Predictions(names, None if options.outputs else columns[0], columns[-1], classes)
+
+
+def _known_classes(model: Model, options: Options) -> tuple[str, ...]:
+    assert model.card is not None
+    if not model.card.classes and not options.class_names:
+        raise UserError(
+            f"The outputs of {options.model} are no classes. Expected outputs=true, which lists the outputs as they "
+            "are, or class_names=<names>."
+        )
+    return model.card.classes
+
+
+main = make_main(USAGE, parse, _command)
+
+if __name__ == "__main__":
+    sys.exit(main())

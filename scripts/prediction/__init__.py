@@ -1,0 +1,3 @@
+"""What scripts/predict.py is made of."""
+
+from __future__ import annotations

@@ -1,0 +1,188 @@
+"""What is predicted on: image files, or the rows of an npz or npy file, batch by batch and in order."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.errors import UserError, unknown_name
+from trainer.inference.preparation import Preparation
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+ARRAY_SUFFIXES = (".npz", ".npy")
+STANDARD_INPUT = "-"
+KEYS = ("inputs", "x_test")
+"""Arrays that are taken where an npz file holds several; `recipes/data/arrays.py` calls them so."""
+CHUNKS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Hold what to predict on.
+
+    Attributes:
+        size: how many there are, unreadable ones included.
+        batches: returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them.
+        skipped: reasons, filled while batches are made: a line for each example that cannot be read.
+    """
+
+    size: int
+    batches: Callable[[int], Iterator[tuple[list[str], np.ndarray]]]
+    skipped: list[str]
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Refuse paths that stand for nothing, before a network is loaded.
+
+    Args:
+        paths: as for `find_examples`.
+
+    Raises:
+        UserError: one of them does not exist.
+    """
+    for path in paths:
+        place = str(Path(path).expanduser())
+        if path != STANDARD_INPUT and not os.path.exists(place) and not glob.glob(place, recursive=True):
+            raise UserError(f"images={path} does not exist. Expected an image, a folder, an npz or an npy file.")
+
+
+def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str | None = None) -> Examples:
+    """Return the examples that paths stand for.
+
+    Args:
+        paths: images, folders, patterns with * and ?, "-" for names on the standard input; or one npz or npy file.
+        preparation: of the network's inputs.
+        array: of an npz file.
+
+    Raises:
+        UserError: no such file, or one that holds nothing for this network.
+    """
+    arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
+    if arrays and len(paths) > 1:
+        raise UserError(f"Received {arrays[0]} beside other images. Expected one npz or npy file, or images.")
+    if array is not None and not (arrays and arrays[0].lower().endswith(".npz")):
+        raise UserError(f"array={array} received without an npz file. Expected images=<file>.npz, or no array.")
+    if arrays:
+        return _of_rows(_read_rows(Path(arrays[0]).expanduser(), array), preparation)
+    if not preparation.takes_images:
+        raise UserError(
+            f"This network takes inputs of shape {list(preparation.shape)} that are not known to be made of pixels. "
+            "Expected an npz or npy file of examples in place of images."
+        )
+    return _of_files([file for path in paths for file in list_files(path)], preparation)
+
+
+def list_files(path: str) -> list[str]:
+    """Return the image files that a path stands for, in natural order: 2.png before 10.png.
+
+    Args:
+        path: a file, a folder (searched to its end; hidden entries are passed over), a pattern, or "-".
+
+    Raises:
+        UserError: a folder, or the standard input, has none.
+    """
+    if path == STANDARD_INPUT:
+        names = [line for line in sys.stdin.read().splitlines() if line.strip()]
+        if not names:
+            raise UserError("images=- received, but the standard input names no file. Expected a name a line.")
+        return names
+    given = Path(path).expanduser()
+    if given.is_dir():
+        found = [str(each) for each in given.rglob("*") if _is_image(each.relative_to(given)) and each.is_file()]
+        if not found:
+            raise UserError(f"The folder '{given}' holds no {', '.join(IMAGE_SUFFIXES)}. Expected images in it.")
+        return sorted(found, key=natural_order)
+    if given.exists():
+        return [str(given)]
+    return sorted(glob.glob(str(given), recursive=True), key=natural_order)
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a key by which numbers in names count as numbers.
+
+    Args:
+        name: of a file.
+    """
+    parts = CHUNKS.split(name)
+    return [(0, int(part), part) if number % 2 else (1, 0, part) for number, part in enumerate(parts)]
+
+
+def _is_image(name: Path) -> bool:
+    return name.suffix.lower() in IMAGE_SUFFIXES and not any(part.startswith(".") for part in name.parts)
+
+
+def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
+    from recipes.data.image_decoding import decode_image
+    from recipes.data.image_form import ImageForm
+    from recipes.data.image_formats import UnreadableImage, described
+
+    height, width, channels = preparation.shape
+    form = ImageForm(height, width, channels, preparation.fit)
+    skipped: list[str] = []
+
+    def read(name: str) -> np.ndarray | str:
+        try:
+            return decode_image(Path(name).expanduser().read_bytes(), form)
+        except (OSError, UnreadableImage) as error:
+            return described(name, getattr(error, "strerror", None) or error)
+
+    def batches(size: int) -> Iterator[tuple[list[str], np.ndarray]]:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            for start in range(0, len(files), size):
+                names = files[start : start + size]
+                read_in = dict(zip(names, pool.map(read, names), strict=False))
+                skipped.extend(each for each in read_in.values() if isinstance(each, str))
+                whole = [name for name in names if not isinstance(read_in[name], str)]
+                if whole:
+                    yield whole, preparation.of_images(np.stack([read_in[name] for name in whole]))
+
+    return Examples(len(files), batches, skipped)
+
+
+def _of_rows(rows: np.ndarray, preparation: Preparation) -> Examples:
+    def batches(size: int) -> Iterator[tuple[list[str], np.ndarray]]:
+        for start in range(0, len(rows), size):
+            part = np.asarray(rows[start : start + size])
+            yield [str(start + row) for row in range(len(part))], preparation.of_arrays(part)
+
+    return Examples(len(rows), batches, [])
+
+
+def _read_rows(path: Path, array: str | None) -> np.ndarray:
+    """Return the examples of a file; those of an npy file stay there until they are asked for."""
+    try:
+        if path.suffix.lower() == ".npy":
+            rows = np.load(path, mmap_mode="r", allow_pickle=False)
+        else:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                rows = archive[_choose(path, list(archive), array)]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"'{path}' is no readable file of plain arrays ({error}). Expected what numpy saves."
+        ) from error
+    if not rows.ndim or not len(rows):
+        raise UserError(f"'{path}' holds no example. Expected an array with an axis of examples.")
+    return rows
+
+
+def _choose(path: Path, names: Sequence[str], array: str | None) -> str:
+    if array is not None:
+        if array not in names:
+            raise unknown_name(f"array in '{path}'", array, names)
+        return array
+    found = [name for name in KEYS if name in names] or list(names)
+    if len(found) != 1:
+        raise UserError(f"'{path}' holds {', '.join(names) or 'no array'}. Expected array=<name> to say which.")
+    return found[0]

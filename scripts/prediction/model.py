@@ -1,0 +1,85 @@
+"""What predicts: an exported network, or a run as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trainer.errors import UserError
+from trainer.inference.card import Card, read_card
+from trainer.quiet import silent
+
+RUN_CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Model:
+    """Hold a network that predicts.
+
+    Attributes:
+        predict: inputs float32 [n, *shape] to outputs float32 [n, outputs].
+        card: of it; None for an export that has none.
+    """
+
+    predict: Callable[[np.ndarray], np.ndarray]
+    card: Card | None
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a path is the directory of a run.
+
+    Args:
+        path: any.
+    """
+    return (path / RUN_CONFIG).is_file()
+
+
+def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
+    """Return what predicts with an export or a run.
+
+    Args:
+        path: an exported file or directory, or the directory of a run.
+        network: of a run, the name of the network.
+        checkpoint: of a run, "best" or "last"; None for the best, or the last where there is no best.
+        plugins: packages that the run may use.
+
+    Raises:
+        UserError: it is neither, or cannot be read.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
+    if is_run(place):
+        return _of_run(path, network, checkpoint, plugins)
+    if checkpoint is not None:
+        raise UserError(f"checkpoint={checkpoint} received for {path}, which is an export. Expected a run for it.")
+    from trainer.export.formats import format_of
+
+    form, card = format_of(place), read_card(place)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
+    with silent():
+        predict = form.load(place)
+    return Model(predict, card)
+
+
+def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
+    from trainer.run.finished import read_config, restore
+
+    config = read_config(path, plugins)
+    from trainer.quiet import quiet_start
+
+    with quiet_start():
+        import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+    from trainer.errors import unknown_name
+    from trainer.export.card import card_of
+    from trainer.export.plain_model import plain_copy
+
+    run = restore(path, config, checkpoint)
+    if network not in run.parts.trainer.networks:
+        raise unknown_name("network", network, run.parts.trainer.networks)
+    model = plain_copy(run, network)
+    return Model(lambda inputs: np.asarray(model.predict_on_batch(inputs)), card_of(run, network))

@@ -1,0 +1,162 @@
+"""Predictions as a table on the screen, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer.errors import UserError
+
+DIGITS = 6
+"""Of a probability in a file."""
+SHOWN_OUTPUTS = 8
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Hold the predictions of all examples that could be read, in their order.
+
+    Attributes:
+        names: what each example is called.
+        labels: int [examples, top]; None where the outputs are asked for.
+        values: probabilities [examples, top], or outputs [examples, outputs].
+        classes: what each label is called; of outputs, empty.
+    """
+
+    names: Sequence[str]
+    labels: np.ndarray | None
+    values: np.ndarray
+    classes: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns of a CSV file."""
+        numbers = range(self.values.shape[1])
+        if self.labels is None:
+            return ["example", *(f"output_{number}" for number in numbers)]
+        return ["example", *(f"{what}_{number + 1}" for number in numbers for what in ("class", "probability"))]
+
+    def row(self, index: int) -> list[str]:
+        """Return a row of a CSV file.
+
+        Args:
+            index: of the example.
+        """
+        if self.labels is None:
+            return [self.names[index], *(repr(float(value)) for value in self.values[index].astype(np.float32))]
+        pairs = zip(self.labels[index], self.values[index], strict=True)
+        return [self.names[index], *(text for label, p in pairs for text in (self.classes[label], f"{p:.{DIGITS}f}"))]
+
+    def record(self, index: int) -> dict[str, Any]:
+        """Return an entry of a JSON file.
+
+        Args:
+            index: of the example.
+        """
+        if self.labels is None:
+            return {"example": self.names[index], "outputs": [float(value) for value in self.values[index]]}
+        pairs = zip(self.labels[index], self.values[index], strict=True)
+        found = [
+            {"class": self.classes[label], "label": int(label), "probability": round(float(p), DIGITS)}
+            for label, p in pairs
+        ]
+        return {"example": self.names[index], "predictions": found}
+
+
+def as_csv(predictions: Predictions) -> str:
+    """Return predictions as CSV with a line of names above.
+
+    Args:
+        predictions: of all examples.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(predictions.columns)
+    writer.writerows(predictions.row(index) for index in range(len(predictions.names)))
+    return text.getvalue()
+
+
+def as_json(predictions: Predictions) -> str:
+    """Return predictions as a JSON list, an object for each example.
+
+    Args:
+        predictions: of all examples.
+    """
+    return json.dumps([predictions.record(index) for index in range(len(predictions.names))], indent=1) + "\n"
+
+
+def as_table(predictions: Predictions) -> str:
+    """Return predictions as lines with aligned columns.
+
+    Args:
+        predictions: of all examples.
+    """
+    rows = [_shown(predictions, index) for index in range(len(predictions.names))]
+    header = ["example", *(["outputs"] if predictions.labels is None else ["prediction", ""])]
+    width = max(len(row) for row in [header, *rows])
+    lines = [[*row, *([""] * (width - len(row)))] for row in [header, *rows]]
+    widths = [max(len(line[column]) for line in lines) for column in range(width)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines) + "\n"
+
+
+def _shown(predictions: Predictions, index: int) -> list[str]:
+    values = predictions.values[index]
+    if predictions.labels is None:
+        more = " ..." if len(values) > SHOWN_OUTPUTS else ""
+        return [predictions.names[index], " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more]
+    names = (predictions.classes[label] for label in predictions.labels[index])
+    return [
+        predictions.names[index],
+        *(text for pair in zip(names, map(_percent, values), strict=True) for text in pair),
+    ]
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.1f} %"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file by a temporary name, so that nobody sees half of it.
+
+    Args:
+        path: of the file; its folder exists.
+        text: to write.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def print_whole(text: str) -> None:
+    """Print text; a reader that leaves early (`| head`) is no failure.
+
+    Args:
+        text: with its line ends.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # a later flush at exit must not fail either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
