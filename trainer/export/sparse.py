@@ -25,9 +25,10 @@ from trainer.export.plain_model import check_single, foreign_parts, plain_copy
 from trainer.export.shared_weights import share_weights
 from trainer.export.sparse_stages import describe_stages, measure_stages
 from trainer.inference.card import CARD
+from trainer.inference.compressed_json import compress_json
 from trainer.inference.container import REMEDY, SPARSE, container_sizes, write_container
 from trainer.inference.huffman_code import MAX_SYMBOLS
-from trainer.inference.sparse_file import read_sparse_network, tensor_name
+from trainer.inference.sparse_file import NETWORK, read_sparse_network, tensor_name
 from trainer.network import name_variables
 from trainer.run.finished import FinishedRun
 from trainer.run.results import format_value, short_name
@@ -123,13 +124,13 @@ def write_model(
         stages.append(measure_stages(name, values, given, huffman=huffman))
     stored = [each.stored for each in stages]
     tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
+    network = compress_json(keras.saving.serialize_keras_object(model))
     described = {
-        "network": keras.saving.serialize_keras_object(model),
         "weights": [each.weight.as_json() for each in stored],
         **({} if about is None else {"about": dict(about)}),
     }
-    write_container(path, SPARSE, described, tensors)
-    return describe_stages(stages, container_sizes(path)[0], lossy=lossy)
+    write_container(path, SPARSE, described, {NETWORK: network, **tensors})
+    return describe_stages(stages, container_sizes(path)[0] + network.nbytes, lossy=lossy)
 
 
 def load_sparse(path: Path) -> KerasPredictor:

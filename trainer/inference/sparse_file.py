@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.inference.compressed_json import expand_json
 from trainer.inference.container import REMEDY, SPARSE, DamagedError, read_container
 from trainer.inference.sparse_weight import SparseWeight, from_json, to_dense
 
-KEYS = {"network", "weights"}
+NETWORK = "network"
+"""The array with the config of the Keras model: most of what such a file would have to say uncompressed."""
+KEYS = {"weights"}
 OPTIONAL = {"about"}
 LEAST, TIMES = 2**26, 2**12
 """Bytes that a file may claim whatever its size is, and how many times its size it may claim: what memory it takes."""
@@ -46,13 +49,16 @@ def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarra
     path = Path(path)
     model, tensors = read_container(path, SPARSE)
     try:
-        if not KEYS <= set(model) <= KEYS | OPTIONAL or not isinstance(model["network"], dict):
+        if not KEYS <= set(model) <= KEYS | OPTIONAL or NETWORK not in tensors:
             raise DamagedError("its description of the model says more or less than network and weights.")
         if not isinstance(model.get("about", {}), dict):
             raise DamagedError("what it tells about the network is no mapping.")
+        network = expand_json(tensors[NETWORK], NETWORK)
+        if not isinstance(network, dict):
+            raise DamagedError("its network is no mapping.")
         weights = _describe(model["weights"])
         _check_memory(weights, path.stat().st_size)
-        return model["network"], _decode(weights, tensors)
+        return network, _decode(weights, {name: each for name, each in tensors.items() if name != NETWORK})
     except DamagedError as error:
         raise UserError(f"{path} is no valid sparse file: {error} {REMEDY}") from error
     except (MemoryError, OSError) as error:

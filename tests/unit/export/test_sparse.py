@@ -17,8 +17,9 @@ from trainer.errors import UserError
 from trainer.export.options import ExportOptions
 from trainer.export.plain_model import plain_copy
 from trainer.export.sparse import codebook_bits, load_sparse, load_sparse_model, write_model, write_sparse
+from trainer.inference.compressed_json import compress_json, expand_json
 from trainer.inference.container import SPARSE, container_sizes, read_container, write_container
-from trainer.inference.sparse_file import read_sparse
+from trainer.inference.sparse_file import NETWORK, read_sparse
 from trainer.network import name_variables
 from trainer.run.finished import FinishedRun, read_config, restore
 
@@ -94,7 +95,7 @@ def test_kernels_of_few_values_take_their_bits_without_being_asked(values: list[
     contents = write_model(model, tmp_path / FILE, bits=None, huffman=False)
     assert_same(read_sparse(tmp_path / FILE), values_of(model))
     assert not contents.lossy
-    assert container_sizes(tmp_path / FILE)[1] <= bits * 400 + 4 * len(values)
+    assert sizes(tmp_path / FILE)[1] <= bits * 400 + 4 * len(values)
 
 
 def test_shared_weights_are_the_runs_rounded_and_what_it_came_to_before_is_told(run: FinishedRun, tmp_path: Path):
@@ -137,7 +138,7 @@ def test_convolutions_have_more_shared_values_than_dense_kernels_as_in_the_paper
 
 def test_each_stage_takes_less_than_the_one_before_and_the_sums_are_those_of_the_file(tmp_path: Path):
     contents = write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=True)
-    header, data = container_sizes(tmp_path / FILE)
+    header, data = sizes(tmp_path / FILE)
     assert header + data == (tmp_path / FILE).stat().st_size
     heads = (
         "weight",
@@ -168,9 +169,9 @@ def test_each_stage_takes_less_than_the_one_before_and_the_sums_are_those_of_the
     assert rows["norm/gamma"]["bits"] == "32"
     assert f"data {data:,} bytes, header {header:,} bytes" in contents.notes[0]
     write_model(pruned_model(), tmp_path / FILE, bits=None, huffman=False)
-    assert container_sizes(tmp_path / FILE)[1] == total[1]
+    assert sizes(tmp_path / FILE)[1] == total[1]
     write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=False)
-    assert data < container_sizes(tmp_path / FILE)[1] == total[2]
+    assert data < sizes(tmp_path / FILE)[1] == total[2]
 
 
 def layers_of_many_kinds() -> keras.Model:
@@ -243,14 +244,22 @@ def test_a_network_of_two_inputs_is_refused(run: FinishedRun, tmp_path: Path, mo
         write_sparse(run, "model", tmp_path / FILE, ExportOptions())
 
 
+def sizes(path: Path) -> tuple[int, int]:
+    """Return the bytes that say what the weights are, the network's config among them, and those of the weights."""
+    header, data = container_sizes(path)
+    network = read_container(path, SPARSE)[1][NETWORK].nbytes
+    return header + network, data - network
+
+
 def layer_of(config: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in config["config"]["layers"] if each["config"]["name"] == name)
 
 
 def rewritten(path: Path, change: Any) -> None:
     model, tensors = read_container(path, SPARSE)
-    change(model)
-    write_container(path, SPARSE, model, tensors)
+    changed = {"network": expand_json(tensors[NETWORK], NETWORK)}
+    change(changed)
+    write_container(path, SPARSE, model, {**tensors, NETWORK: compress_json(changed["network"])})
 
 
 def last_layer(**values: Any) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 
 from trainer.errors import UserError
 from trainer.export.sparse_weight import store
+from trainer.inference.compressed_json import compress_json
 from trainer.inference.container import SPARSE, read_container, write_container
-from trainer.inference.sparse_file import read_sparse, read_sparse_network, tensor_name
+from trainer.inference.sparse_file import NETWORK, read_sparse, read_sparse_network, tensor_name
 
 LIGHT = """
 import sys
@@ -50,8 +52,8 @@ WEIGHTS = {
 def write(path: Path, weights: dict[str, np.ndarray], *, huffman: bool = True) -> Path:
     stored = [store(name, np.asarray(values), huffman=huffman) for name, values in weights.items()]
     tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
-    model = {"network": {"class_name": "Any"}, "weights": [each.weight.as_json() for each in stored]}
-    write_container(path, SPARSE, model, tensors)
+    tensors[NETWORK] = compress_json({"class_name": "Any"})
+    write_container(path, SPARSE, {"weights": [each.weight.as_json() for each in stored]}, tensors)
     return path
 
 
@@ -137,7 +139,12 @@ def other_about(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
 
 
 def no_network(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    del model["network"]
+    del tensors[NETWORK]
+
+
+def bomb() -> np.ndarray:
+    """Return a stream of 64 KB that would take 64 MiB."""
+    return np.frombuffer(zlib.compress(b" " * 2**26), np.uint8)
 
 
 DAMAGE = {
@@ -166,6 +173,16 @@ DAMAGE = {
     "a further key": (further_key, "more or less"),
     "facts that are no mapping": (other_about, "no mapping"),
     "no network": (no_network, "more or less"),
+    "a network that is no mapping": (replace(NETWORK, lambda array: compress_json([1])), "no mapping"),
+    "a network that is cut": (replace(NETWORK, lambda array: array[:-3]), "does not end"),
+    "a network that goes on": (replace(NETWORK, lambda array: np.append(array, np.uint8(0))), "does not end"),
+    "a network of terabytes": (replace(NETWORK, lambda array: bomb()), "does not end"),
+    "a network that is no stream": (replace(NETWORK, lambda array: array[::-1].copy()), "cannot be expanded"),
+    "a network that is no JSON": (
+        replace(NETWORK, lambda array: np.frombuffer(zlib.compress(b"{"), np.uint8)),
+        "cannot be read",
+    ),
+    "a network of numbers": (replace(NETWORK, lambda array: array.astype(np.float32)), "no stream of bytes"),
     "no list of weights": (no_list, "no list"),
     "a stream that ends early": (replace("0.indices", lambda array: array[:-1]), "a stream"),
     "a stream that goes on": (replace("0.gaps", lambda array: np.append(array, np.uint8(0))), "a stream"),
@@ -215,8 +232,8 @@ def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
     weight = {"name": "w", "order": "rows", "positions": "all", "values": "codebook"}
     path = tmp_path / "zeros.sparse.safetensors"
     for size, accepted in ((2**24, True), (2**24 + 1, False)):
-        model = {"network": {}, "weights": [{**weight, "shape": [size], "kept": size}]}
-        write_container(path, SPARSE, model, {"0.codebook": np.zeros(1, np.float32)})
+        tensors = {"0.codebook": np.zeros(1, np.float32), NETWORK: compress_json({})}
+        write_container(path, SPARSE, {"weights": [{**weight, "shape": [size], "kept": size}]}, tensors)
         if accepted:
             assert read_sparse(path)["w"].nbytes == 2**26
         else:
