@@ -1,0 +1,57 @@
+"""A binary network of real images as a packed file: every sum of its binary layers, on the whole test set.
+
+HOOKLINE_MNIST=<mnist.npz> python -m pytest -m long tests/e2e/test_packed_sums.py
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.command import run_small
+from trainer.export.assigned import assigned
+from trainer.export.options import ExportOptions
+from trainer.export.packed import write_packed
+from trainer.inference.engine import load_model
+from trainer.run.finished import read_config, restore
+from trainer.run.shipped import shipped_weights
+
+MNIST = os.environ.get("HOOKLINE_MNIST", "")
+BATCH = 500
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not MNIST, reason="HOOKLINE_MNIST names no mnist.npz")
+def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph_and_every_class_that_of_the_run(tmp_path):
+    run_small(
+        "bnn", "data=mnist", f"data.path={MNIST}", "model=larq_tutorial_cnn", "hooks.bnn_rounding.all_binary=true",
+        "trainer.epochs=1", run_dir=tmp_path / "run",
+    )  # fmt: skip
+    run = restore(str(tmp_path / "run"), read_config(str(tmp_path / "run")))
+    network, path = run.parts.trainer.networks["model"], tmp_path / "model.packed.safetensors"
+    write_packed(run, "model", path, ExportOptions())
+    packed = load_model(path)
+    split = run.parts.evaluated["test"].split
+    inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
+    binary = [
+        op for op in packed.graph.ops if op.output in packed.values and packed.values[op.output].kind == "integer"
+    ]
+    layers = [op for op in binary if op.op in ("dense", "conv2d")]
+    counted = 0
+    with assigned(network, shipped_weights(run.parts.trainer, run.step)["model"]):
+        for first in range(0, len(inputs), BATCH):
+            given = inputs[first : first + BATCH]
+            outputs, kept = packed.run(
+                given, keep=sorted({name for op in layers for name in (op.inputs[0], op.output)})
+            )
+            for op in layers:
+                sums = network.model.get_layer(op.name)(kept[op.inputs[0]].astype(np.float32)).numpy()
+                np.testing.assert_array_equal(kept[op.output], sums)
+                counted += sums.size
+            expected = network.model(given, training=False).numpy()
+            np.testing.assert_array_equal(outputs.argmax(axis=1), expected.argmax(axis=1))
+    assert [op.name for op in layers] == ["conv_2", "conv_3", "dense_1", "logits"]
+    assert counted == 10_000 * (11 * 11 * 64 + 3 * 3 * 64 + 64 + 10)
