@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.schedules import ScaledRate
 
 
@@ -33,6 +34,23 @@ class Network:
     tapped: keras.Model | None = None
     shared: bool = False
     fixed: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what a function of the user's may return in the place of a built model.
+
+        Raises:
+            UserError: no Keras model, or one without variables yet.
+        """
+        if not isinstance(self.model, keras.Model):
+            raise UserError(
+                f"The model of network '{self.name}' is a {type(self.model).__name__}. Expected a keras.Model: let "
+                "model._target_ name a function or class that returns one."
+            )
+        if not self.model.built:
+            raise UserError(
+                f"The model '{self.model.name}' of network '{self.name}' is not built, so it has no variables. Expected "
+                "one that begins with keras.Input(input_shape), or that was called once."
+            )
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
