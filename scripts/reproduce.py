@@ -1,0 +1,180 @@
+"""Measure what the recipes reach, against the papers' figures: `python scripts/reproduce.py`.
+
+The runs of each target are made in out/<target>/<variant>_<seed>. It can be killed at any moment and called again:
+finished runs stay, interrupted ones go on, failed ones begin anew. Rows whose runs are all there go to
+recipes/results.json and to the table recipes/RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from scripts.command import make_main, parse_options
+from scripts.reproduction.plan import commands_of
+from scripts.reproduction.results import FILE, TABLE, read_results, write_table
+from scripts.reproduction.session import Session
+from scripts.reproduction.targets import DATA, Target, read_targets
+from scripts.reproduction.targets import FILE as TARGETS
+from train import say
+from trainer.errors import UserError, unknown_name
+from trainer.input.checks import is_whole_number
+
+USAGE = """python scripts/reproduce.py [key=value ...]
+
+  out        directory for the runs (reproduction); called again, it makes what is missing
+  mnist      the file mnist.npz; without it, targets on MNIST are not run
+  clothing   a folder with a folder of photographs for each class; without it, its targets are not run
+  only       names of targets, such as only=bnn,lenet*; without it all, cheap ones first
+  seeds      other seeds than the targets', such as seeds=0; rows that lack a seed of theirs are shown, not kept
+  jobs       runs at a time (1, so that times are honest)
+  results    where rows are kept (recipes/results.json); the table RESULTS.md is written beside it
+  targets    what is measured (scripts/reproduction/targets.yaml)
+  list       true, or --list: show the targets, their commands and how they stand; nothing is run
+  render     true, or --render: write RESULTS.md again from results.json; nothing is run
+
+Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
+"""
+FLAGS = {"--list": "list=true", "--render": "render=true"}
+
+
+@dataclass
+class Options:
+    """Hold the options.
+
+    Attributes:
+        out: directory for the runs.
+        mnist: path of the file, or empty.
+        clothing: path of the folder, or empty.
+        only: patterns of names, or empty for all targets.
+        seeds: in place of the targets', or empty.
+        jobs: runs at a time.
+        results: path of results.json.
+        targets: path of the file with the targets.
+        list: whether targets are shown only.
+        render: whether the table is written only.
+    """
+
+    out: str = "reproduction"
+    mnist: str = ""
+    clothing: str = ""
+    only: str = ""
+    seeds: Any = None
+    jobs: Any = 1
+    results: str = str(FILE)
+    targets: str = str(TARGETS)
+    list: Any = False
+    render: Any = False
+
+
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line.
+
+    Args:
+        arguments: such as ["only=bnn", "mnist=mnist.npz"].
+
+    Raises:
+        UserError: an unknown option, or a value that is none.
+    """
+    texts = ("out", "mnist", "clothing", "only", "seeds", "results", "targets")
+    options = parse_options([FLAGS.get(each, each) for each in arguments], Options, texts)
+    for name in ("list", "render"):
+        if not isinstance(getattr(options, name), bool):
+            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
+    if not is_whole_number(options.jobs) or options.jobs < 1:
+        raise UserError(f"jobs={options.jobs} received. Expected a whole number of at least 1.")
+    for name in ("out", "results", "targets"):
+        if not getattr(options, name):
+            raise UserError(f"{name}= received. Expected {name}=<path>.")
+    options.seeds = None if options.seeds is None else _seeds(options.seeds)
+    return options
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.strip("[] ").split(",")]
+    numbers = [int(part) for part in parts if part.isdecimal()]
+    if len(numbers) != len(parts) or len(set(numbers)) != len(numbers):
+        raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
+    return tuple(numbers)
+
+
+def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:
+    """Return the targets that patterns name, in the order of the file.
+
+    Args:
+        patterns: such as "bnn,lenet*"; empty for all.
+        targets: all.
+
+    Raises:
+        UserError: a pattern that matches none.
+    """
+    wanted = [pattern.strip() for pattern in patterns.strip("[] ").split(",")] if patterns else ["*"]
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in targets):
+            raise unknown_name("target", pattern, targets)
+    return [target for name, target in targets.items() if any(fnmatchcase(name, pattern) for pattern in wanted)]
+
+
+def places_of(options: Options) -> dict[str, Path]:
+    """Return where the data lies that was given.
+
+    Args:
+        options: checked.
+
+    Raises:
+        UserError: a place where it is not.
+    """
+    places = {}
+    for name in DATA:
+        if not (text := getattr(options, name)):
+            continue
+        places[name] = path = Path(text).expanduser().absolute()
+        kind = "folder" if name == "clothing" else "file"
+        if not (path.is_dir() if name == "clothing" else path.is_file()):
+            raise UserError(
+                f"{name}={text} is no {kind} that exists. Expected its path; without {name}=, it is not run."
+            )
+    return places
+
+
+def _command(options: Options) -> int:
+    results = Path(options.results).expanduser()
+    rows = read_results(results)
+    if options.render:
+        if not rows:
+            raise UserError(f"{results} holds no rows. Expected rows of runs; make some without render=true.")
+        write_table(results, rows)
+        print(f"table: {results.with_name(TABLE)}")
+        return 0
+    if not results.parent.is_dir():
+        raise UserError(f"results={results} received, but {results.parent} is no folder. Expected a file in one.")
+    targets = read_targets(Path(options.targets).expanduser())
+    session = Session(
+        targets=targets,
+        chosen=chosen(options.only, targets),
+        seeds=options.seeds,
+        places=places_of(options),
+        results=results,
+        own_targets=options.targets != str(TARGETS),
+        say=say,
+    )
+    if options.list:
+        session.look(Path(options.out).expanduser())
+        for target in session.chosen:
+            print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
+            for line in commands_of(target, targets, options.seeds or target.seeds):
+                print(f"  {line}")
+        return 0
+    return session.run(Path(options.out).expanduser(), options.jobs)
+
+
+main = make_main(USAGE, parse, _command)
+
+if __name__ == "__main__":
+    sys.exit(main())

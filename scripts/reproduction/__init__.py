@@ -1,0 +1,1 @@
+"""What `scripts/reproduce.py` is made of: targets, their runs, the conditions of these, rows, results, the table."""

@@ -1,0 +1,221 @@
+"""Make the runs that are missing, as a sweep: resumable, one at a time or several, failed ones anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from scripts.reproduction.conditions import Watch, append
+from scripts.reproduction.plan import Job
+from trainer.config.command import Command
+from trainer.config.preflight import preflight_each
+from trainer.errors import UserError
+from trainer.sweep.process import TRAIN
+from trainer.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
+from trainer.sweep.run import SweepRun
+from trainer.sweep.slots import divide, usable_cores, usable_gpus
+from trainer.sweep.start import is_done, job_arguments, quoted
+
+Say = Callable[[str], None]
+TRY = re.compile(r"_try\d+$")
+RESUME = "resume="
+
+
+@dataclass
+class Runs:
+    """Hold the runs of a directory, of which those are made that are missing.
+
+    Attributes:
+        sweep: what the directory records; jobs of other commands, too.
+        places: of data, by name.
+        say: shows a line.
+        script: that each job runs.
+    """
+
+    sweep: Sweep
+    places: Mapping[str, Path]
+    say: Say
+    script: Path = TRAIN
+    _by_name: dict[str, SweepJob] = field(default_factory=dict)
+    _jobs: dict[str, Job] = field(default_factory=dict)
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Take jobs into account; those that the directory records keep their run.
+
+        Args:
+            jobs: with what they need.
+        """
+        for job in jobs:
+            if job.name in self._jobs:
+                continue
+            self._jobs[job.name] = job
+            known = [each for each in self.sweep.jobs if TRY.sub("", each.run) == job.name]
+            same = [each for each in known if each.overrides == list(job.overrides)]
+            if not same:
+                taken = {each.run for each in known}
+                count = len(self.sweep.jobs) + 1
+                same = [SweepJob(count, list(job.overrides), _unused(job.name, taken))]
+                self.sweep.jobs.append(same[0])
+            self._by_name[job.name] = same[0]
+
+    def directory(self, name: str) -> Path:
+        """Return where a run lies.
+
+        Args:
+            name: of a job that was added.
+        """
+        return self.sweep.run_directory(self._by_name[name])
+
+    def recorded(self, name: str) -> SweepJob:
+        """Return what the sweep records of a job.
+
+        Args:
+            name: of a job that was added.
+        """
+        return self._by_name[name]
+
+    def is_done(self, name: str) -> bool:
+        """Return whether a run is complete.
+
+        Args:
+            name: of a job that was added.
+        """
+        return is_done(self.sweep, self._by_name[name])
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs, in order."""
+        return [*self._jobs.values()]
+
+    def missing(self) -> list[Job]:
+        """Return the jobs that are not complete, in order."""
+        return [job for job in self._jobs.values() if not self.is_done(job.name)]
+
+    def make(self, at_once: int, ended: Callable[[], None]) -> int:
+        """Make what is missing and return the worst exit code; 128 and its number where a signal ended it.
+
+        Args:
+            at_once: how many at a time.
+            ended: is called after each run.
+        """
+        missing = self.missing()
+        # With one at a time, a run has all cores, as if it were typed; else each has its share.
+        places = divide(max(1, len(missing)), at_once, usable_cores(), usable_gpus())
+        self.sweep.threads = None if at_once == 1 else places.threads
+        self.sweep.write()
+        watch = Watch()
+        supply = _Supply(self, missing)
+
+        def arguments(recorded: SweepJob) -> list[str]:
+            watch.begin(recorded.number)
+            return self._arguments(recorded)
+
+        def note(recorded: SweepJob) -> None:
+            try:
+                append(self.sweep.directory, watch.end(recorded.number, recorded.run))
+            except OSError as error:
+                self.say(f"Warning: the conditions of {recorded.run} cannot be written: {error.strerror}.")
+            supply.ended(recorded)
+            ended()
+
+        run = SweepRun(
+            self.sweep,
+            places,
+            next_job=supply,
+            arguments=arguments,
+            label=lambda recorded: recorded.run,
+            say=self.say,
+            ended=note,
+            script=self.script,
+        )
+        return run.run() if missing else 0
+
+    def _arguments(self, recorded: SweepJob) -> list[str]:
+        """Return what the process of a job gets: a new run, or one that goes on."""
+        job = self._jobs[TRY.sub("", recorded.run)]
+        data = {name: quoted(self.places[name]) for name in job.data}
+        filled = job.filled(data | {key: quoted(self.directory(name)) for key, name in job.needs.items()})
+        copy = SweepJob(recorded.number, filled, recorded.run)
+        threads = None if any(text.startswith("trainer.threads=") for text in filled) else self.sweep.threads
+        arguments = job_arguments(self.sweep, copy, threads)
+        recorded.run = copy.run
+        if arguments[0].startswith(RESUME):  # data may have moved since
+            arguments += [text for text in filled if text.startswith("data.path=")]
+        return arguments
+
+
+class _Supply:
+    """Give the next job whose needs are complete; leave out those whose needs failed."""
+
+    def __init__(self, runs: Runs, missing: Iterable[Job]) -> None:
+        self._runs, self._waiting = runs, list(missing)
+        self._going: set[str] = set()
+
+    def __call__(self) -> SweepJob | None:
+        for job in self._waiting:
+            if all(self._runs.is_done(name) for name in job.needs.values()):
+                self._waiting.remove(job)
+                self._going.add(job.name)
+                return self._runs.recorded(job.name)
+        if not self._going:
+            for job in self._waiting:
+                first = next(name for name in job.needs.values() if not self._runs.is_done(name))
+                self._runs.say(f"left out: {job.name}, which begins from {first}")
+            self._waiting.clear()
+        return None
+
+    def ended(self, recorded: SweepJob) -> None:
+        self._going.discard(TRY.sub("", recorded.run))
+
+
+def open_runs(directory: Path, places: Mapping[str, Path], say: Say, script: Path = TRAIN) -> Runs:
+    """Return the runs of a directory; nothing is written.
+
+    Args:
+        directory: of all runs. It is that of a sweep, and can be read as one.
+        places: of data, by name.
+        say: shows a line.
+        script: that each job runs.
+
+    Raises:
+        UserError: it holds something else, or cannot be read.
+    """
+    if (directory / FILE_NAME).exists():
+        return Runs(read_sweep(directory), places, say, script)
+    try:
+        if directory.exists() and any(not each.name.startswith(".") for each in directory.iterdir()):
+            raise UserError(f"out={directory} holds files, but no {FILE_NAME}. Expected a new directory, or its own.")
+    except OSError as error:
+        raise UserError(f"out={directory} cannot be read: {error.strerror}. Give another out=.") from error
+    return Runs(Sweep(directory), places, say, script)
+
+
+def check(jobs: Collection[Job]) -> None:
+    """Compose the command lines of jobs, one for each variant.
+
+    Args:
+        jobs: to be checked.
+
+    Raises:
+        UserError: a mistake that shows before anything is built.
+    """
+    by_variant = {job.variant: job for job in reversed([*jobs])}
+    filled = {job.name: job.filled(dict.fromkeys((*job.data, *job.needs), "somewhere")) for job in by_variant.values()}
+    try:
+        preflight_each(Command(()), [*filled.values()])
+    except UserError:
+        for name, overrides in filled.items():
+            try:
+                preflight_each(Command(()), [overrides])
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from error
+        raise
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    tries = 2
+    found = name
+    while found in taken:
+        found, tries = f"{name}_try{tries}", tries + 1
+    return found

@@ -1,0 +1,162 @@
+"""The results as a page of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trainer.run.results import format_bytes
+
+HEAD = """# Results
+
+Made by `python scripts/reproduce.py` from `recipes/results.json`; do not edit. Figures are means over the seeds, with
+the lowest and the highest in brackets, on the test split. "Held against" is the figure of a paper, a goal of the
+recipe, or another measure of ours; "reached" compares the mean with it. A time is the median of the wall times, of
+training, evaluation and saving, without the start of Python; "at most" where the machine had other work.
+"""
+TITLES = ("target", "data, seeds", "ours", "beside it", "held against", "reached", "size", "time")
+COMMAND_HEAD = "## Commands"
+BAR = "\\|"
+"""A bar inside of a cell."""
+FEW = 4
+"""Seeds that are named one by one."""
+
+
+def render(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page.
+
+    Args:
+        rows: of results.json.
+    """
+    made = [row for row in rows if "not_run" not in row]
+    lines = [HEAD]
+    if made:
+        lines += [_line(TITLES), _line("---" for _ in TITLES), *(_line(_cells(row)) for row in made), ""]
+    else:
+        lines += ["Nothing was run yet.", ""]
+    if missing := [row for row in rows if "not_run" in row]:
+        lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
+    if made:
+        lines += [*_environments(made), COMMAND_HEAD, ""]
+        for row in made:
+            lines += [f"{_name(row)}, {row['data']}:", "", "```", *row["commands"], "```", ""]
+    return "\n".join(lines)
+
+
+def render_short(row: Mapping[str, Any]) -> str:
+    """Return a row as one line for the screen.
+
+    Args:
+        row: of results.json.
+    """
+    measures = "; ".join(map(_measure, row["measures"]))
+    goals = "; ".join(
+        f"{_goal(goal, row['measures'])}: {'reached' if goal['reached'] else 'not reached'}" for goal in row["goals"]
+    )
+    return f"{row['name']}: {measures}. {f'{goals}. ' if goals else ''}{_time(row)}"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"`{row['name']}`: {row['title']}"
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    first, *others = row["measures"]
+    size = "" if row["bytes"] is None else format_bytes(row["bytes"])
+    return [
+        _name(row),
+        f"{row['data']}, {_seeds(row['seeds'])}",
+        _measure(first),
+        "; ".join(map(_measure, others)),
+        "; ".join(_goal(goal, row["measures"]) for goal in row["goals"]),
+        _reached(row["goals"]),
+        size,
+        _time(row),
+    ]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    return f"seeds {', '.join(map(str, seeds))}" if len(seeds) < FEW else f"{len(seeds)} seeds"
+
+
+def _measure(measure: Mapping[str, Any]) -> str:
+    text = f"{measure['name']} {figure(measure['mean'], measure)}"
+    low, high = (figure(measure[key], measure, unit=False) for key in ("low", "high"))
+    return text if low == high else f"{text} ({low} to {high})"
+
+
+def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> str:
+    """Return a value as the table shows it.
+
+    Args:
+        value: of the measure, or one that it is held against.
+        measure: of results.json.
+        unit: whether its unit stands behind it.
+    """
+    text = f"{value:.{measure['decimals']}f}"
+    if not measure["unit"] and float(text).is_integer():  # modes that were found, times
+        text = f"{float(text):.0f}"
+    return f"{text} {measure['unit']}" if unit and measure["unit"] else text
+
+
+def _goal(goal: Mapping[str, Any], measures: Sequence[Mapping[str, Any]]) -> str:
+    measure = next(each for each in measures if each["name"] == goal["measure"])
+    shown = figure(goal["figure"], {**measure, "decimals": max(measure["decimals"], _decimals(goal["figure"]))})
+    if goal["source"].startswith("our "):
+        shown = figure(goal["figure"], measure)
+    name = "" if measure is measures[0] else f"{goal['measure']} "
+    return f"{name}{goal['relation']} {shown}: {goal['source']}"
+
+
+def _decimals(value: float) -> int:
+    return min(3, len(f"{value:g}".partition(".")[2]))
+
+
+def _reached(goals: Sequence[Mapping[str, Any]]) -> str:
+    if not goals:
+        return ""
+    words = ["yes" if goal["reached"] else "no" for goal in goals]
+    return words[0] if len(set(words)) == 1 else "; ".join(words)
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    seconds = next(iter(row["seconds"].values()))
+    text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    threads = f"{row['threads']} thread{'s' if row['threads'] != 1 else ''}"
+    return f"{'at most ' if row['under_load'] else ''}{text}, {threads}"
+
+
+def _environments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the rows were measured with, those of one environment together."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
+    if len(groups) == 1:
+        return ["## Measured with", "", *(f"{text}." for text in groups), ""]
+    return ["## Measured with", "", *(f"- {', '.join(names)}: {text}." for text, names in groups.items()), ""]
+
+
+def _environment(environment: Mapping[str, Any]) -> str:
+    commits = " and ".join(commit[:10] for commit in environment["commits"]) or "unknown"
+    changed = "" if environment["clean"] else ", with changes or of unknown state"
+    versions = ", ".join(
+        f"{name} {' and '.join(environment[key])}"
+        for name, key in (("Python", "python"), ("TensorFlow", "tensorflow"), ("Keras", "keras"))
+        if environment[key]
+    )
+    cores = " and ".join(map(str, environment["cores"])) or "unknown"
+    cpus = " and ".join(environment["cpus"]) or "unknown processor"
+    gpus = f", {environment['gpus']} GPUs" if environment["gpus"] else ""
+    days = " to ".join(_ends(environment["dates"]))
+    return f"{days}, commit {commits}{changed}; {versions}; {cpus}, {cores} cores{gpus}"
+
+
+def _ends(dates: Sequence[str]) -> list[str]:
+    """Return the first and the last day."""
+    return [*dates[:1], *(dates[-1:] if len(dates) > 1 else [])]

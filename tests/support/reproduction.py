@@ -1,0 +1,78 @@
+"""Targets without training: a file with a few, and a session whose runs are fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scripts.reproduction.session import Session
+from scripts.reproduction.targets import Target, read_targets
+
+FAKE = Path(__file__).parent / "fake_measured.py"
+ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}
+TARGETS: dict[str, Any] = {
+    "first": {
+        "title": "a binary network",
+        "recipe": "bnn",
+        "data": "digits",
+        "seeds": [0, 1, 2],
+        "runs": {"bnn": ["recipe=bnn"], "twin": ["recipe=baseline"]},
+        "measures": {
+            "accuracy": ACCURACY,
+            "error": {**ACCURACY, "as": "error"},
+            "twin": {**ACCURACY, "run": "twin"},
+        },
+        "goals": [
+            {"measure": "accuracy", "at_least": 90.5, "source": "Somebody 2016"},
+            {"measure": "error", "at_most": 8.5, "source": "Somebody 2016"},
+            {"measure": "accuracy", "at_least": "twin"},
+        ],
+    },
+    "second": {
+        "title": "fewer weights",
+        "recipe": "frozen_mask",
+        "data": "digits",
+        "seeds": [0],
+        "runs": {
+            "pruned": ["recipe=frozen_mask", "init_from={twin}"],
+            "twin": {"of": "first", "variant": "twin"},
+        },
+        "measures": {
+            "error": {"run": "pruned", "metric": "metric/accuracy", "as": "error"},
+            "times": {"run": "pruned", "summary": "hooks.prune.total.times_fewer", "as": "number"},
+        },
+    },
+    "third": {
+        "title": "a larger network",
+        "recipe": "bnn",
+        "data": "MNIST",
+        "needs": ["mnist"],
+        "seeds": [0],
+        "runs": {"bnn": ["recipe=bnn", "data=mnist", "data.path={mnist}"]},
+        "measures": {"accuracy": ACCURACY},
+    },
+}
+
+
+def write_targets(path: Path, content: Any = None) -> Path:
+    path.write_text(yaml.safe_dump(TARGETS if content is None else content, sort_keys=False))
+    return path
+
+
+def open_session(
+    directory: Path,
+    only: Sequence[str] = (),
+    lines: list[str] | None = None,
+    *,
+    content: Any = None,
+    **options: Any,
+) -> Session:
+    """Return a session in a directory; what it says goes to `lines`."""
+    targets = read_targets(write_targets(directory / "targets.yaml", content))
+    chosen: list[Target] = [targets[name] for name in only or targets]
+    said = [] if lines is None else lines
+    values: dict[str, Any] = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
+    return Session(targets=targets, chosen=chosen, results=directory / "results.json", **values)
