@@ -56,23 +56,66 @@ class BernoulliAttention(GraphHook):
     """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
     The branch is a small convolutional net, trained and saved with the rest. One mask an example and position, for
-    all channels, and nothing is divided by A. Backward, dL/dx = r * dL/dy and dL/dA = the sum over channels of
-    x * dL/dy. In evaluation y = A * x, unless `eval_mode` says otherwise. Wang et al. 2017, arXiv 1710.11446: "Impdrop"
-    of the Visual Attention Model; there, `join` is "concatenate". Batch norm above the gate then sees masked and plain
-    maps in turn, and its moving statistics are those of both.
+    all channels, and nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says otherwise. In the paper
+    `join` is "concatenate". Batch norm above the gate then sees masked and plain maps in turn, and its moving
+    statistics are those of both.
 
     The gated map is by default the one that the second convolution of the model sees: low-level features. Input
-    quantizers of "bnn_rounding" are in their place before; the gate then comes after one, and features are -1, 0, +1.
+    quantizers of `bnn_rounding` are in their place before; the gate then comes after one, and features are -1, 0, +1.
     The branch itself is never quantized or pruned by a hook: patterns such as "*" mean the layers of the given network.
 
-    Losses, where asked for: "attention_keep_rate", "attention_entropy", "attention_supervision". Measures, in training
-    and as metrics of evaluations: "attention/mean" of A; "attention/entropy" of its draws, bits a position; with the
-    map "map" (or the supervision's) in the batch, "attention/mass_in_box", the share of A inside it. In training also
-    "attention/keep_rate", the share of ones drawn. A hook that is not named "bernoulli_attention" puts its own name in
-    place of "attention".
+    A hook that is not named "bernoulli_attention" puts its own name in place of "attention". It keeps no state of its
+    own. The seed of the draws is a state variable of the gate in the network: it follows from the run's seed, is
+    counted up by every training step, and is in every checkpoint.
 
-    State saved: none of its own. The seed of the draws is a state variable of the gate in the network: it follows from
-    the run's seed, is counted up by every training step, and is in every checkpoint.
+    Group:
+        technique
+
+    Equation:
+        A = sigmoid(branch(x) / temperature)        [batch, h, w, 1]
+        training:    r ~ Bernoulli(A),  y = r x     one draw an example and position, for all channels
+        backward:    dL/dx = r dL/dy,   dL/dA = sum over channels of x dL/dy
+        evaluation:  y = A x (expectation), r x (sample), or [A >= 1/2] x (threshold)
+        keep_rate:   + weight * KL(Bernoulli(target) || Bernoulli(mean of A)), for each example
+        entropy:     + entropy * mean of H(A), in bits
+        supervision: + weight * mean of the cross-entropy of A against the map
+
+    Scalars:
+        attention/mean: of A; also of evaluations, with metric/ in front, as all but the keep rate.
+        attention/entropy: of its draws, bits a position.
+        attention/mass_in_box: share of A inside the batch's map, where there is one ("map", or the supervision's key).
+        attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
+        loss/attention_keep_rate: weighted, where `keep_rate` is set.
+        loss/attention_entropy: weighted, where `entropy` is set.
+        loss/attention_supervision: weighted, where `supervision` is set; 0 after its epochs.
+
+    Pictures:
+        attention/<layer>: eight examples: input, heat map of A, one draw.
+
+    Cost:
+        The products of the branch, by default three dilated 3x3 convolutions of 16 channels on the gated map, and one
+        draw a position. Measured: 0.66 of the speed (LeNet-5, batch 100), which is what its 1.49 times the products
+        leave. join=concatenate runs the layers above twice.
+
+    Pitfalls:
+        tests/unit/ops/test_bernoulli_through.py: a draw has no gradient of its own, so that the branch would stay as it
+            is; its gradient is written by hand, x dL/dy summed over channels.
+        tests/unit/hooks/test_bernoulli_attention.py: a run in which the branch would not train is refused, one whose A
+            goes to 0 or 1 is warned of, and evaluations do not draw.
+        tests/unit/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or a draw made
+            once when the step is traced are other algorithms; here each example and position has a draw, each step
+            anew.
+        tests/unit/attention/test_losses.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
+            one pulls a collapsed map back as hard as any other.
+        tests/unit/hooks/test_bernoulli_attention_beside.py: rounding and pruning by "*" leave the branch alone.
+
+    Reference:
+        Wang et al. 2017, "Clothing Retrieval with Visual Attention Model", arXiv 1710.11446: Impdrop. The gradient of
+        the draw: Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
+
+    Example:
+        python train.py recipe=attention hooks.bernoulli_attention.mode=product
+        python train.py recipe=baseline model=lenet_5 +hooks=bernoulli_attention data=cluttered
     """
 
     after = ("bnn_rounding",)  # its input quantizers are in their place when the gate is put in

@@ -21,23 +21,43 @@ OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
 class ClipGradients(GraphHook):
     """Shorten gradients that are too long, before the optimizer sees them.
 
-    by="norm" multiplies the gradients g of all chosen variables by limit / max(||g||, limit), with the norm of all of
-    them together: their direction stays. by="variable_norm" does so for each variable by itself. by="value" brings each
-    entry into [-limit, limit]. Pascanu et al. 2013, "On the difficulty of training recurrent neural networks",
-    algorithm 1, is by="norm".
+    by="norm" looks at the norm of the gradients of all chosen variables together: their direction stays.
+    by="variable_norm" does so for each variable by itself. by="value" looks at each entry.
 
     It is the last hook that sees gradients: they are those of the whole batch, whatever micro batches it was cut in,
     and what other hooks froze counts as 0. Each network is clipped by itself. Networks that a recipe stacks into one
     are one network here: by="norm" wants them apart.
 
     A gradient that is not finite is never clipped to a number: it stays visible to `nan_guard`. NaN in one of them, or
-    a norm beyond float32, leaves the others as they are.
+    a norm beyond float32, leaves the others as they are. A hook of another name puts that in front of what it reports,
+    which is of the chosen layers; "grad_norm/" is of all gradients of a network. It keeps no state.
 
-    Measures "grad_norm/before" and "grad_norm/after", the norm of all chosen gradients together, and
-    "grad_norm/clipped", the share that was clipped: of steps, of variables or of entries. A hook that is not named
-    "clip_gradients" puts its own name in place of "grad_norm".
+    Group:
+        optimization
 
-    State saved: none.
+    Equation:
+        norm:           g <- g * limit / max(||g||, limit), with ||g|| over all chosen variables together
+        variable_norm:  g <- g * limit / max(||g||, limit), with ||g|| of each variable
+        value:          g <- min(max(g, -limit), limit), entry by entry
+
+    Scalars:
+        clip_gradients/before: norm of all chosen gradients together, as they arrive.
+        clip_gradients/after: the same, as the optimizer gets them.
+        clip_gradients/clipped: share that was clipped: of steps, of variables or of entries.
+
+    Cost:
+        Two passes over the gradients a step: one for the norms, one to shorten. Not measured apart.
+
+    Pitfalls:
+        tests/unit/hooks/test_clip_gradients.py: a NaN must not become a number, nor a norm beyond float32 a zero; micro
+            batches are clipped once, as a whole; an optimizer that clips as well is refused.
+
+    Reference:
+        Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".
+
+    Example:
+        python train.py recipe=baseline +hooks=clip_gradients hooks.clip_gradients.limit=0.5
+        python train.py recipe=gan +hooks=clip_gradients 'hooks.clip_gradients.network="generator"'
     """
 
     after = ("freeze_layers", "incremental_quantization")
@@ -66,7 +86,7 @@ class ClipGradients(GraphHook):
 
     @property
     def _prefix(self) -> str:
-        return "grad_norm" if self.key in ("", "clip_gradients") else self.key
+        return self.key or "clip_gradients"
 
     def build(self, context: BuildContext) -> None:
         _refuse_second_clipping(context.network)

@@ -40,12 +40,39 @@ class FreezeLayers(GraphHook):
     the moving ones that evaluation uses. "inference" normalizes by the moving statistics in training, too: Keras does
     so for a batch norm layer that is not trainable, and the hook makes it so.
 
-    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping.
+    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping. A hook
+    of another name puts that in front of what it reports. It keeps no state: whether a step is frozen follows from its
+    number.
 
-    Measures "freeze_layers/active", the share of steps in which the layers were frozen. A hook of another name puts
-    that in front.
+    Group:
+        technique
 
-    State saved: none. Whether a step is frozen follows from its number.
+    Equation:
+        in each step t with begin <= t < end, for each weight w of these layers:
+        forward:               stop_gradient(w) in the place of w
+        after the optimizer:   w <- w as the step found it;  its slots <- their first values;  its average <- w
+        for a whole run:       dL/dw = None, so that the optimizer leaves w out
+
+    Scalars:
+        freeze_layers/active: share of steps in which the layers were frozen.
+
+    Cost:
+        A layer that is frozen for the whole run costs less than one that trains: 1.82 times the speed with `dense_1` of
+        LeNet-5 frozen (batch 100), which has most of its weights. Between two epochs its gradient is still computed,
+        and a pass over its weights and slots is added.
+
+    Pitfalls:
+        tests/unit/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
+            still move the weights (held for several optimizers); statistics of batch norm go on unless they are held;
+            setting `trainable` during a fit is ignored by Keras, and takes effect here.
+        tests/unit/hooks/test_ema_masks.py: an average over the steps has the frozen value while the layer is frozen.
+
+    Reference:
+        None: the contract is the project's own.
+
+    Example:
+        python train.py recipe=baseline +hooks=freeze_layers hooks.freeze_layers.layers=dense_1
+        python train.py recipe=baseline +hooks=freeze_layers hooks.freeze_layers.end_epoch=10
     """
 
     before = ("prune", "incremental_quantization", "frozen_mask", "bnn_rounding")

@@ -30,16 +30,56 @@ class FrozenMask(GraphHook):
     freeze="survivors" the surviving ones. Four things hold a frozen entry: its gradient is stopped
     (`entry_stop_gradients`), so that global-norm clipping and regularizers do not see it; its value is put back after
     the optimizer, whatever momentum, weight decay or a constraint did; its optimizer slots are set to 0 when it
-    freezes; and its moving average is its value. Retraining under a mask: Han et al. 2015, arXiv 1506.02626.
+    freezes; and its moving average is its value.
 
     Masks come before rounding: a frozen 0 that `bnn_rounding` then rounds counts as +1 there, as every 0 does. The
     projection of a hook that comes later may still move frozen values: `bnn_rounding` brings latent weights that lie
     outside its clip to the clip, once. Keras's Adafactor makes NaN where a whole row and a whole column have had no
     gradient from the start: with such masks give it an epsilon_1 of 1e-12.
 
-    Measures "frozen_mask/share", the share of entries that are frozen, under the hook's own name.
+    With masks=hook it reads the states "mask/<variable>" of that hook, comes after it, and has no masks of its own.
+    With a `begin_epoch` above 0 it writes its masks once, in the step of the begin. A hook of another name puts that in
+    front of what it reports.
 
-    State saved: "mask/<variable>", bool, True where an entry trains; none when another hook's masks are followed.
+    Group:
+        technique
+
+    Equation:
+        with m = 1 where an entry trains, 0 where it is frozen:
+        forward:               y = w, bit for bit;  dL/dw = m dL/dy
+        after the optimizer:   w <- w where m = 1, else w as the step found it;  its average <- w where m = 0
+        when m changes:        its slots <- 0 where m = 0
+        masks=magnitude:       m = 0 at the round(fraction * n) smallest |w| of each kernel
+
+    State:
+        mask/<variable>: True where an entry trains; none when another hook's masks are followed.
+
+    Scalars:
+        frozen_mask/share: share of entries that are frozen.
+
+    Pictures:
+        frozen_mask/mask/<variable>: the hook's own masks; those that it follows are the other hook's to show.
+
+    Cost:
+        Two passes over the masked kernels a step; slots are touched only where masks change. Measured: 1.05 of the
+        speed (LeNet-5, batch 100), so nothing that shows.
+
+    Pitfalls:
+        tests/unit/hooks/test_frozen_mask_leaks.py: a mask on the gradient alone freezes nothing: momentum from before,
+            weight decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of
+            Keras holds them bit for bit.
+        tests/unit/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into NaN,
+            and loses the gradient's 0 where what arrives is NaN.
+        tests/unit/hooks/test_frozen_mask.py: ties and kernels of zeros are masked in the exact number, and masks that
+            are followed hold from the step on in which they change.
+
+    Reference:
+        Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the
+        survivors' values. Slots, decay and averages are held by the project's own contract.
+
+    Example:
+        python train.py recipe=frozen_mask
+        python train.py recipe=baseline +hooks=frozen_mask hooks.frozen_mask.fraction=0.8
     """
 
     before = ("bnn_rounding",)

@@ -24,20 +24,43 @@ class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
     Keras computes batch norm from about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
-    gradients and moving statistics within rounding, in a third to a half of the time on large inputs. On small inputs
-    it is slower, for it always divides its work among threads: below `min_entries` entries, Keras keeps the call. With
-    trainer.threads=1 the kernel is no slower on inputs of 1,000 entries, so that `min_entries=1000` is better there.
+    gradients and moving statistics within rounding. On small inputs it is slower, for it always divides its work among
+    threads: below `min_entries` entries, Keras keeps the call. With trainer.threads=1 the kernel is no slower on inputs
+    of 1,000 entries, so that `min_entries=1000` is better there.
 
     While a forward pass is traced, the layers are called with another function. Nothing else sees it: the model, its
     layers and variables, other hooks, checkpoints and exports are the same with and without this hook. New moving
-    statistics are values of the step, as always, and update ops write them.
+    statistics are values of the step, as always, and update ops write them. It keeps no state.
 
     Left to Keras, layer by layer and call by call: another axis than the last, masks, `renorm`, `synchronized`, an
     epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with a `call` of their own, and passes
     whose gradients are overridden by op type. `summary` lists them. A second derivative through a fused layer is that
     of batch norm; that of a layer of Keras takes the mean inside the variance for a constant.
 
-    State saved: none.
+    Group:
+        optimization
+
+    Equation:
+        training:    y = gamma (x - mean) / sqrt(var + epsilon) + beta, with the batch's mean and biased variance
+                     moving <- momentum * moving + (1 - momentum) * the batch's
+        evaluation:  the same y with the moving mean and variance
+
+    Cost:
+        Less than without it: a third to a half of the layer's time on large inputs. Four convolutions with batch norm
+        (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`, and at the limit of forward and backward.
+
+    Pitfalls:
+        tests/unit/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, and Keras keeps the biased
+            one; a layer that is not trainable uses its moving statistics in training, too; what the kernel cannot do is
+            left to Keras and listed.
+        tests/unit/ops/test_fused_batch_norm.py: derivatives of all results, to the third order, against float64.
+
+    Reference:
+        Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.
+
+    Example:
+        python train.py recipe=attention hooks.fused_batch_norm.min_entries=1000
+        python train.py recipe=baseline hooks.fused_batch_norm=null
     """
 
     def __init__(self, *, layers: str | Sequence[str] = "*", min_entries: int = 100_000, network: str = "*") -> None:

@@ -28,11 +28,35 @@ class SynchronizedBatchNorm(GraphHook):
 
     Without it each replica normalizes by its own part of the batch: with few examples a replica, the statistics are
     noisy, and a run depends on how many replicas it has. With it, any number of replicas trains the run that one would,
-    within rounding. It costs one sum over the replicas a layer, forward and backward. A run with one replica computes
-    the statistics in the same way, which rounds less than `tf.nn.moments` (see `synchronized_moments`). Ioffe and
-    Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, arXiv 1711.07240, section 3.3.
+    within rounding. A run with one replica computes the statistics in the same way, which rounds less than
+    `tf.nn.moments` (see `synchronized_moments`). It keeps no state.
 
-    State saved: none.
+    Group:
+        optimization
+
+    Equation:
+        mean = average over replicas r of mean_r
+        var  = average over r of (var_r + (mean_r - s)^2) - (mean - s)^2, with the moving mean as the shift s
+        y = gamma (x - mean) / sqrt(var + epsilon) + beta
+
+    Cost:
+        One sum over the replicas a layer, forward, and one backward: 9 messages and 0.35 MB a step of `recipe=bnn` in
+        all. A sum of 64 bytes took 1 ms over loopback.
+
+    Pitfalls:
+        tests/unit/ops/test_synchronized_moments.py: the mean of squares less the square of the mean drowns in large
+            means; and gradients have to go through the sums, on every replica.
+        tests/unit/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; a
+            layer with statistics of its own is refused on several.
+        tests/distributed/test_mirrored_steps.py: with it replicas make the steps of one, without it their moving
+            statistics are means over replicas; micro batches are refused.
+
+    Reference:
+        Ioffe and Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, "MegDet", arXiv 1711.07240, section 3.3; the shift:
+        Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance".
+
+    Example:
+        python train.py recipe=bnn trainer.strategy=mirrored trainer.replicas=2 +hooks=synchronized_batch_norm
     """
 
     after = ("fused_batch_norm",)  # of two that replace the call of a layer, the later one counts

@@ -20,6 +20,25 @@ class Checkpoint(HostHook):
     epochs are not slowed down by saving, and at most about that much time is lost. It is always due at the end of the
     run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step. The
     `keep_last` newest ones that were "last" stay: a run goes on from an older one where the newest is damaged.
+
+    Group:
+        monitor
+
+    State:
+        steps: the steps at which each tag was asked for last.
+
+    Cost:
+        The trainer writes in the background. A save of 38 MB held the loop up for 68 ms, and for 215 ms where it waited
+        for the disk: 0.1 % of the time at the default of a save a minute.
+
+    Pitfalls:
+        tests/unit/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; a stop
+            that another hook asks for is saved, too; a resumed run does not save the same step again.
+        tests/unit/run/test_checkpoint_faults.py: a save that was cut or damaged is set aside, and the one before is
+            used.
+
+    Example:
+        python train.py recipe=bnn hooks.checkpoint.every_epochs=0.5 hooks.checkpoint.every_seconds=0
     """
 
     after = ("early_stopping",)  # a stop that another hook has just asked for makes "last" due

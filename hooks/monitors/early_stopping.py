@@ -16,7 +16,28 @@ class EarlyStopping(HostHook):
     """Ask for the end of the run after `patience` evaluations without an improvement.
 
     The metric and its direction are the run's own (`run.best`). A value counts as an improvement when it is finite
-    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once.
+    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once. It
+    begins to count where the network has the form that its hooks promise, such as its final sparsity.
+
+    Group:
+        monitor
+
+    State:
+        best: the best value that counted; null before the first.
+        best_step: where it was.
+        seen_step: the step of the last evaluation that counted.
+        waited: evaluations since the best one.
+
+    Cost:
+        A comparison an evaluation.
+
+    Pitfalls:
+        tests/unit/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than
+            `min_delta` are; a resumed run stops where the whole run would.
+
+    Example:
+        python train.py recipe=baseline hooks.early_stopping.patience=5 hooks.early_stopping.min_delta=1e-3
+        python train.py recipe=baseline hooks.early_stopping=null
     """
 
     def __init__(self, *, patience: int = 20, min_delta: float = 0.0) -> None:

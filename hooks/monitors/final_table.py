@@ -25,7 +25,21 @@ REASON_LENGTH = 300
 class FinalTable(HostHook):
     """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and where the run lies.
 
-    It prints for a run that was stopped or failed, too, with dashes for what is missing.
+    It prints for a run that was stopped or failed, too, with dashes for what is missing. It keeps no state: everything
+    comes from the summary.
+
+    Group:
+        monitor
+
+    Cost:
+        Once, at the end.
+
+    Pitfalls:
+        tests/unit/monitors/test_final_table.py: a pipe gets no control characters, and no path is broken over two
+            lines.
+
+    Example:
+        python train.py recipe=bnn hooks.final_table=null
     """
 
     after = ("progress",)  # its bar gives the terminal back first

@@ -24,7 +24,20 @@ class MetricsJsonl(HostHook):
     A line is {"step": int, "split": str, name: value, ...}. A value that is NaN or infinite is written as null, as in
     `summary.json`: JSON has no other word for it. A line is handed to the operating system before training goes on.
     A resumed run first drops the lines of the steps that it will make again. Lines that a full disk did not take are
-    kept, and written as soon as it does.
+    kept, and written as soon as it does. It keeps no state: the file is the state.
+
+    Group:
+        monitor
+
+    Cost:
+        One write a report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
+
+    Pitfalls:
+        tests/unit/monitors/test_metrics_jsonl.py: NaN is no JSON; a resumed run must not have two lines for one step; a
+            full disk must leave no half of a line.
+
+    Example:
+        python train.py recipe=baseline trainer.report_every_steps=10
     """
 
     def __init__(self) -> None:

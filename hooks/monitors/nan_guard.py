@@ -34,6 +34,27 @@ class NanGuard(GraphHook, HostHook):
     itself. Gradients are not checked then; losses and state are.
 
     With several objectives, one that is held back holds back those after it in the step (see `GraphHook.veto`).
+
+    Group:
+        guard
+
+    State:
+        skipped: the steps that were left out.
+
+    Cost:
+        One sum over each loss, gradient and new statistic a step. Only where the sum of all is not finite every entry
+        is looked at.
+
+    Pitfalls:
+        tests/unit/monitors/test_nan_guard.py: infinities of both signs must not cancel, nor a large finite sum be taken
+            for one; overflow under loss scaling is no fault.
+        tests/unit/run/test_nan_policy.py: a step that is left out changes no variable, slot, statistic or average, and
+            a run that went back goes on, and trains again, to the same bits.
+        tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica is the NaN of all.
+
+    Example:
+        python train.py recipe=baseline hooks.nan_guard.policy=skip hooks.nan_guard.at_most=3
+        python train.py recipe=baseline hooks.nan_guard.policy=rollback
     """
 
     priority = 0  # speaks before any other hook acts on the chunk

@@ -28,7 +28,25 @@ class PictureFiles(HostHook):
     written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. Until
     the run is complete, its frames are kept as files, too, so that a resumed run goes on with them.
 
-    State saved: how many evaluations, and frames of each animation, there have been.
+    Group:
+        monitor
+
+    State:
+        evaluations: how many there have been.
+        frames: how many frames each animation has been given.
+
+    Cost:
+        Only where pictures are due: what the hooks' `observe` computes, and PNG files. Measured: 0.3 s in all for
+        `recipe=baseline`, at the begin and at the test.
+
+    Pitfalls:
+        tests/unit/monitors/test_pictures.py: the rhythm and the frames go on over a resume; names of layers make safe
+            file names.
+        tests/unit/monitors/test_animation.py: a long run keeps evenly spread frames, and the last one.
+
+    Example:
+        python train.py recipe=center_loss hooks.pictures.every=5
+        python train.py recipe=frozen_mask hooks.pictures.animate=true
     """
 
     def __init__(self, *, every: int = 0, animate: bool = False) -> None:

@@ -19,7 +19,20 @@ class Progress(HostHook):
     """Show how far a run is: steps, epoch, images per second, time left, latest and best metrics.
 
     On a terminal this is a bar. Elsewhere it is at most `lines` plain lines a run, without control characters. When
-    the reader of standard output leaves, training goes on.
+    the reader of standard output leaves, training goes on. It keeps no state: what is shown begins anew.
+
+    Group:
+        monitor
+
+    Cost:
+        A few lines of text an edge of a chunk. Measured: 0.02 s for `recipe=baseline` in a file.
+
+    Pitfalls:
+        tests/unit/monitors/test_progress.py: the time left of a resumed run counts from where it went on; a pipe gets
+            no control characters; the terminal is given back after an exception.
+
+    Example:
+        python train.py recipe=bnn hooks.progress.lines=10
     """
 
     priority = 10  # before the other hooks that print

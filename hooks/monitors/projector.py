@@ -33,7 +33,21 @@ class Projector(HostHook):
     hook `tensorboard`, too. Of more than 5,000 examples, 5,000 are shown, evenly spread. The projector draws in three
     dimensions: vectors of one or two get zeros.
 
-    State saved: how many evaluations there have been.
+    Group:
+        monitor
+
+    State:
+        evaluations: how many there have been.
+
+    Cost:
+        Only where embeddings are due, at the test by default, and only where a hook or an objective has some.
+
+    Pitfalls:
+        tests/unit/monitors/test_projector.py: vectors that are not finite, or of less than three dimensions, leave the
+            projector empty; labels with tabs tear its table.
+
+    Example:
+        python train.py recipe=center_loss hooks.projector.every=10
     """
 
     def __init__(self, *, every: int = 0) -> None:

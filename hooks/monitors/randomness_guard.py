@@ -42,8 +42,22 @@ class RandomnessGuard(HostHook):
     What is compared are bits, of at most 16 examples. Where these may well come out alike by chance, variety is not
     judged: in batches of less than 7 examples, and for an augmentation that changes almost all or hardly any (with 16
     examples, a probability below 0.2). A cache inside a source shows nothing random, and cannot be seen from outside.
+    It keeps no state: the checks are made anew when a run goes on.
 
-    State saved: none.
+    Group:
+        guard
+
+    Cost:
+        Once, before the first step: at most 16 examples, read twice, and four draws of each augmentation. Measured:
+        0.02 s on the digits without augmentation.
+
+    Pitfalls:
+        tests/unit/monitors/test_randomness_guard.py: NumPy's draws inside a traced function are constants, a cache
+            behind an augmentation freezes it, and one seed for a whole batch draws alike; each is planted and found.
+        tests/unit/input/test_draws.py: draws follow from seed, step, place and augmentation alone.
+
+    Example:
+        python train.py recipe=baseline +augment=standard_digits hooks.randomness_guard.on_fault=warn
     """
 
     def __init__(self, *, on_fault: str = STOP) -> None:

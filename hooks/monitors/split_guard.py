@@ -65,9 +65,24 @@ class SplitGuard(HostHook):
     that are moved by a pixel, cut, mirrored or turned, few or none. What is found is there to be looked at.
 
     An example is compared with the splits before its own: validation with train, test with both. All that is found is
-    in "split_guard.csv" in the run's directory; `summary.json` has the numbers and what the search cost.
+    in `split_guard.csv` in the run's directory; `summary.json` has the numbers and what the search cost. It keeps no
+    state: the splits are compared anew when a run goes on.
 
-    State saved: none.
+    Group:
+        guard
+
+    Cost:
+        Once, before the first step: every example is read once, and images are compared by 64-bit codes. Measured: 0.55
+        s for the 1,797 digits.
+
+    Pitfalls:
+        tests/unit/monitors/test_split_guard.py: copies are looked for in every pair of splits, and within none.
+        tests/unit/splits/test_near_copies.py: images that are alike by nature, such as digits, are no copies, and a
+            copy among them is one.
+        tests/unit/splits/test_fingerprints.py: codes do not change with brightness and contrast.
+
+    Example:
+        python train.py recipe=baseline +hooks=split_guard hooks.split_guard.on_leak=stop
     """
 
     def __init__(self, *, on_leak: str = WARN, near: float = 0.35) -> None:

@@ -52,6 +52,23 @@ class TensorBoard(HostHook):
 
     `tensorboard/hparams` holds the hyperparameters, and at the end the best values on the validation split and those on
     the test split: TensorBoard's HPARAMS tab shows a row for each run below its directory.
+
+    Group:
+        monitor
+
+    State:
+        evaluations: how many there have been. TensorBoard itself drops the records of steps that a resumed run repeats.
+
+    Cost:
+        On a thread of its own. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets of pictures).
+
+    Pitfalls:
+        tests/unit/monitors/test_tensorboard.py: event files are read back; a resumed run heals its curves; no thread
+            and no open file stays behind; a full disk ends no run.
+        tests/unit/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
+
+    Example:
+        python train.py recipe=attention hooks.tensorboard.pictures_every=1
     """
 
     def __init__(self, *, pictures_every: int = 10) -> None:

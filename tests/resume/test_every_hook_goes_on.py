@@ -11,6 +11,7 @@ import pytest
 
 from hooks import catalogue, load
 from tests.support.command import overrides_for, run_small
+from tests.support.reported import check_reported
 from tests.support.resumed import check_same, run_cut
 from trainer.hook import GraphHook, HostHook
 
@@ -28,3 +29,4 @@ def test_a_run_with_the_hook_goes_on_with_its_bits(name: str, tmp_path: Path) ->
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
     assert min(each["images_per_second"] for each in (whole, found)) > 0
     assert found["hooks"][name] == whole["hooks"][name]
+    check_reported(name, tmp_path / "whole")

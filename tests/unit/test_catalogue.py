@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 import hooks
+from scripts.catalogue import PAGE, compare_pages
+from scripts.documentation.description import Description, describe_hooks
+from scripts.documentation.gaps import find_gaps
+from scripts.documentation.page import make_page
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight_each
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook
 
@@ -43,7 +50,8 @@ def test_a_hook_loads_and_its_config_names_every_argument_with_its_default(name)
     config = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
     config.pop("_target_")
     if issubclass(hook_class, GraphHook):
-        assert config.pop("objective") == hook_class.objective == "*"  # which no constructor names
+        assert "objective" in config, f'add objective: "*" to {entry.config_file.name}; no constructor names it'
+        assert config.pop("objective") == hook_class.objective == "*"
     parameters = inspect.signature(hook_class).parameters
     assert set(config) == set(parameters)
     for argument, parameter in parameters.items():
@@ -111,3 +119,44 @@ def test_hydra_changes_and_removes_default_hooks(hydra_compose):
     assert composed["early_stopping"]["patience"] == 3
     assert "tensorboard" not in composed
     assert composed["progress"] is None
+
+
+@pytest.fixture(scope="module")
+def described() -> list[Description]:
+    """Return all that the project's own hooks say of themselves."""
+    return describe_hooks()
+
+
+def test_every_hook_says_what_the_page_has_to_tell_and_the_page_says_it(described):
+    assert [gap for hook in described for gap in find_gaps(hook)] == []
+    assert compare_pages(PAGE.read_text(), make_page(described)) is None, "run python scripts/catalogue.py"
+
+
+def test_the_page_has_every_hook_of_the_project(described):
+    assert {hook.name for hook in described} == {path.stem for path in hooks.CONFIG_DIRECTORY.glob("*.yaml")} - {
+        "default"
+    }
+    assert {hook.name for hook in described if hook.is_default} == set(DEFAULTS)
+
+
+def test_stages_on_the_page_are_those_that_the_plan_of_a_run_knows(described):
+    from trainer.plan.stages import PHASES
+
+    known = {stage for stages in PHASES.values() for stage in stages}
+    for hook in described:
+        assert set(hook.stages) <= known, hook.name
+
+
+def test_every_example_composes_and_is_about_its_hook(described):
+    examples = {
+        command: hook.name
+        for hook in described
+        for command in hook.docstring.sections.get("Example", "").replace("\\\n", "").splitlines()
+    }
+    assert len(examples) >= len(described)
+    words = [shlex.split(command) for command in examples]
+    assert {tuple(each[:2]) for each in words} == {("python", "train.py")}
+    jobs = preflight_each(parse_command([]), [each[2:] for each in words])
+    for (command, name), job in zip(examples.items(), jobs, strict=True):
+        removed = f"hooks.{name}=null" in command
+        assert (name in job.config["hooks"]) is not removed, command

@@ -64,9 +64,9 @@ def test_the_norm_of_all_comes_down_to_the_limit_and_the_direction_stays() -> No
     assert global_norm(after) == pytest.approx(0.5, rel=1e-6)
     for name, value in given.items():
         np.testing.assert_allclose(after[name], value * (0.5 / global_norm(given)), rtol=1e-5)
-    assert measured["grad_norm/before"] == pytest.approx(global_norm(given), rel=1e-5)
-    assert measured["grad_norm/after"] == pytest.approx(0.5, rel=1e-5)
-    assert measured["grad_norm/clipped"] == 1.0
+    assert measured["clip_gradients/before"] == pytest.approx(global_norm(given), rel=1e-5)
+    assert measured["clip_gradients/after"] == pytest.approx(0.5, rel=1e-5)
+    assert measured["clip_gradients/clipped"] == 1.0
 
 
 @pytest.mark.parametrize("by", WAYS)
@@ -75,8 +75,8 @@ def test_gradients_within_the_limit_keep_their_bits(by: str) -> None:
     after, measured = clipped(given, by=by, limit=100.0)
     for name, value in given.items():
         np.testing.assert_array_equal(after[name], value)
-    assert measured["grad_norm/before"] == measured["grad_norm/after"]
-    assert measured["grad_norm/clipped"] == 0.0
+    assert measured["clip_gradients/before"] == measured["clip_gradients/after"]
+    assert measured["clip_gradients/clipped"] == 0.0
 
 
 def test_each_variable_has_a_limit_of_its_own() -> None:
@@ -88,8 +88,8 @@ def test_each_variable_has_a_limit_of_its_own() -> None:
             assert np.sign(value[0, 0]) == np.sign(given[name][0, 0])
         else:
             np.testing.assert_array_equal(value, given[name])
-    assert measured["grad_norm/clipped"] == pytest.approx(2 / len(given))
-    assert measured["grad_norm/after"] == pytest.approx(global_norm(after), rel=1e-5)
+    assert measured["clip_gradients/clipped"] == pytest.approx(2 / len(given))
+    assert measured["clip_gradients/after"] == pytest.approx(global_norm(after), rel=1e-5)
 
 
 def test_each_entry_is_brought_into_its_interval() -> None:
@@ -98,9 +98,9 @@ def test_each_entry_is_brought_into_its_interval() -> None:
     for name, value in given.items():
         np.testing.assert_array_equal(after[name], np.clip(value, -0.3, 0.3))
     entries = np.concatenate([np.abs(value).ravel() for value in given.values()])
-    assert measured["grad_norm/clipped"] == pytest.approx(np.mean(entries > 0.3))
-    assert measured["grad_norm/before"] == pytest.approx(global_norm(given), rel=1e-5)
-    assert measured["grad_norm/after"] == pytest.approx(global_norm(after), rel=1e-5)
+    assert measured["clip_gradients/clipped"] == pytest.approx(np.mean(entries > 0.3))
+    assert measured["clip_gradients/before"] == pytest.approx(global_norm(given), rel=1e-5)
+    assert measured["clip_gradients/after"] == pytest.approx(global_norm(after), rel=1e-5)
 
 
 @settings(max_examples=40)
@@ -140,7 +140,7 @@ def test_a_norm_beyond_float32_is_no_silent_zero(by: str) -> None:
     after, measured = clipped({**gradients(), HIDDEN: tf.fill([6, 8], HUGE)}, by=by)
     assert np.isnan(after[HIDDEN]).all()
     assert np.isfinite(after[LOGITS]).all()
-    assert measured["grad_norm/before"] == np.inf
+    assert measured["clip_gradients/before"] == np.inf
     factors = norm_factors(tf.constant([2e38, 2e38, 0.0]), 1.0, together=by == "norm").numpy()  # the sum overflows
     assert np.isnan(factors[0]) or by == "variable_norm"
     assert not (factors[:2] == 0.0).any()
@@ -154,7 +154,7 @@ def test_only_the_chosen_layers_count_and_change() -> None:
     own = {name for name in given if name.startswith("toy/logits/")}
     assert len(own) == 2
     assert global_norm({name: after[name] for name in own}) == pytest.approx(0.5, rel=1e-6)
-    assert measured["grad_norm/before"] == pytest.approx(global_norm({n: given[n] for n in own}), rel=1e-5)
+    assert measured["clip_gradients/before"] == pytest.approx(global_norm({n: given[n] for n in own}), rel=1e-5)
     for name in given.keys() - own:
         np.testing.assert_array_equal(after[name], given[name])
 
@@ -163,8 +163,8 @@ def test_only_the_chosen_layers_count_and_change() -> None:
 def test_variables_without_a_gradient_are_left_out(by: str) -> None:
     after, measured = clipped({HIDDEN: tf.fill([6, 8], 1.0)}, by=by, limit=0.5)
     assert [name for name, value in after.items() if value is not None] == [HIDDEN]
-    assert measured["grad_norm/before"] == pytest.approx(np.sqrt(48.0))
-    assert measured["grad_norm/clipped"] == 1.0
+    assert measured["clip_gradients/before"] == pytest.approx(np.sqrt(48.0))
+    assert measured["clip_gradients/clipped"] == 1.0
     after, measured = clipped({}, by=by)
     assert set(after.values()) == {None}
     assert set(measured.values()) == {0.0}
@@ -183,9 +183,9 @@ def test_a_step_is_no_longer_than_rate_times_limit(xla: bool) -> None:
     loop.run(0, 1)
     assert moved(network, before) == pytest.approx(RATE * 0.01, rel=1e-3)
     reported = loop.accumulators.read()
-    assert reported["grad_norm/before"] > 0.1
-    assert reported["grad_norm/after"] == pytest.approx(0.01, rel=1e-4)
-    assert reported["grad_norm/clipped"] == 1.0
+    assert reported["clip_gradients/before"] > 0.1
+    assert reported["clip_gradients/after"] == pytest.approx(0.01, rel=1e-4)
+    assert reported["clip_gradients/clipped"] == 1.0
 
 
 def test_micro_batches_are_clipped_once_as_a_whole() -> None:
@@ -264,7 +264,7 @@ def test_a_hook_of_another_name_measures_under_it() -> None:
     hooks[1].name = "entries"
     loop = toy_loop(hooks, network=network)
     loop.run(0, 1)
-    names = {f"{prefix}/{kind}" for prefix in ("grad_norm", "entries") for kind in ("before", "after", "clipped")}
+    names = {f"{prefix}/{kind}" for prefix in ("clip_gradients", "entries") for kind in ("before", "after", "clipped")}
     assert names <= loop.accumulators.read().keys()
     assert hooks[0].summary() == {"by": "norm", "limit": 0.1, "variables": 6}
     assert ClipGradients().summary()["variables"] == 0
@@ -274,5 +274,5 @@ def test_half_precision_gradients_are_measured_in_full() -> None:
     value = tf.fill([6, 8], tf.constant(200.0, tf.float16))  # the sum of squares is beyond float16
     after, measured = clipped({HIDDEN: value}, limit=1.0)
     assert after[HIDDEN].dtype == tf.float16
-    assert measured["grad_norm/before"] == pytest.approx(200.0 * np.sqrt(48.0), rel=1e-3)
+    assert measured["clip_gradients/before"] == pytest.approx(200.0 * np.sqrt(48.0), rel=1e-3)
     np.testing.assert_allclose(np.float32(after[HIDDEN]), 1 / np.sqrt(48.0), rtol=2e-3)

@@ -1,0 +1,51 @@
+"""The example commands of every hook train as they stand."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hooks import catalogue, load
+from scripts.documentation.docstring import parse_docstring
+from tests.support.reported import differing_names
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.run.session import execute
+
+
+def examples() -> list[str]:
+    """Return the commands of all hooks."""
+    texts = [parse_docstring(load(name).__doc__).sections.get("Example", "") for name in sorted(catalogue())]
+    return list(dict.fromkeys(line for text in texts for line in text.replace("\\\n", "").splitlines()))
+
+
+SHORT = ("trainer.epochs=null", "trainer.steps=2", "trainer.evaluate_every_epochs=1000")
+OWN_LENGTH = {
+    "schedule=splicing": ("hooks.prune.begin_epoch=0",),
+    "end_epoch=10": ("hooks.freeze_layers.end_epoch=0.06",),
+    "recipe=incremental_quantization": ("hooks.incremental_quantization.shares=[0.5,1.0]",),
+    "+hooks=incremental_quantization": ("hooks.incremental_quantization.shares=[0.5,1.0]",),
+}
+"""What does not fit into two steps of 20 an epoch, by a word of the command."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", examples())
+def test_an_example_trains(command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)
+    assert words[:2] == ["python", "train.py"]
+    fitting = [override for word, overrides in OWN_LENGTH.items() if word in command for override in overrides]
+    changed = {override.partition("=")[0] for override in (*SHORT, *fitting)}
+    kept = [word for word in words[2:] if word.partition("=")[0] not in changed]
+    (job,) = preflight(parse_command([*kept, *SHORT, *fitting, f"run_dir={tmp_path / 'run'}"]))
+    assert execute(job.config, job.recipe, job.overrides)["steps"] == 2
+
+
+def test_names_that_are_missing_or_not_described_are_found() -> None:
+    entries = {"bnn/ratio": "of.", "bnn/ratio/<layer>": "of it.", "bnn/rise": "where `rise` is set."}
+    reported = ["bnn/ratio", "bnn/ratio/dense", "metric/bnn/ratio", "loss/total", "time/hooks_ms/bnn"]
+    assert differing_names(entries, reported) == []
+    assert differing_names(entries, [*reported, "bnn/rise", "bnn/other"]) == ["bnn/other is not described"]
+    assert differing_names(entries, ["bnn/ratio"]) == ["bnn/ratio/<layer> is not reported"]
