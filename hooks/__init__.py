@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from trainer.config.plugins import installed_plugins
 from trainer.errors import unknown_name
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
@@ -22,18 +27,21 @@ class HookEntry:
         target: import path of its class.
         purpose: one line: the comment that the config file starts with.
         config_file: the YAML file that adds it.
+        plugin: the installed plugin that brings it; None for one of ours.
     """
 
     name: str
     target: str
     purpose: str
     config_file: Path
+    plugin: str | None = None
 
 
 def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
-    """Return every hook of the config directory, by name, in alphabetical order.
+    """Return every hook of the config directory, by name, in alphabetical order, with those of installed plugins.
 
-    A file that adds no hook of its own, such as a list of defaults, is left out. Nothing is imported.
+    A file that adds no hook of its own, such as a list of defaults, is left out, and so is a plugin's that cannot be
+    read. Nothing is imported.
 
     Args:
         directory: where the YAML files are; each one holds one hook under its name.
@@ -42,7 +50,9 @@ def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
         ValueError: a file with several hooks, or without a purpose in its first line.
     """
     entries = (_read_entry(path) for path in sorted(directory.glob("*.yaml")))
-    return {entry.name: entry for entry in entries if entry is not None}
+    ours = {entry.name: entry for entry in entries if entry is not None}
+    theirs = {entry.name: entry for entry in _of_plugins(directory) if entry.name not in ours}
+    return dict(sorted((ours | theirs).items()))
 
 
 def load(name: str) -> type:
@@ -62,6 +72,14 @@ def load(name: str) -> type:
     if not isinstance(found, type):
         raise TypeError(f"{entries[name].target} in {entries[name].config_file} is not a class.")
     return found
+
+
+def _of_plugins(directory: Path) -> Iterator[HookEntry]:
+    for plugin in installed_plugins(directory.parent).values():
+        for path in plugin.options(directory.name).values():
+            with suppress(ValueError, OSError, YAMLError, OmegaConfBaseException):
+                if (entry := _read_entry(path)) is not None:
+                    yield replace(entry, plugin=plugin.name)
 
 
 def _read_entry(path: Path) -> HookEntry | None:

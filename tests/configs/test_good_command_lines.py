@@ -68,14 +68,14 @@ def test_hooks_are_removed(tree: Path, override: str) -> None:
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["+hooks.mine._target_=my_package.Hook", "+hooks.mine.every=3"],
-        ["+hooks.mine={_target_: my_package.Hook, every: 3}"],
-        ["+hooks={mine: {_target_: my_package.Hook, every: 3}}"],
+        ["+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3"],
+        ["+hooks.mine={_target_: tests.Hook, every: 3}"],
+        ["+hooks={mine: {_target_: tests.Hook, every: 3}}"],
     ],
 )
 def test_a_hook_of_ones_own_is_added_by_its_path(tree: Path, overrides: list[str]) -> None:
-    hooks = config(tree, "plugins=[my_package]", *overrides)["hooks"]
-    assert hooks["mine"] == {"_target_": "my_package.Hook", "every": 3}
+    hooks = config(tree, "plugins=[tests]", *overrides)["hooks"]
+    assert hooks["mine"] == {"_target_": "tests.Hook", "every": 3}
 
 
 def test_augmentations_are_added_set_and_removed(tree: Path) -> None:
@@ -89,8 +89,8 @@ def test_augmentations_are_added_set_and_removed(tree: Path) -> None:
 
 
 def test_an_augmentation_of_ones_own_is_added_by_its_path(tree: Path) -> None:
-    augment = config(tree, "plugins=[mine]", "+augment.blur._target_=mine.Blur", "+augment.blur.width=3")["augment"]
-    assert augment == {"blur": {"_target_": "mine.Blur", "width": 3}}
+    augment = config(tree, "plugins=[tests]", "+augment.blur._target_=tests.Blur", "+augment.blur.width=3")["augment"]
+    assert augment == {"blur": {"_target_": "tests.Blur", "width": 3}}
 
 
 def test_a_recipe_brings_augmentations(tree: Path, tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ def test_a_recipe_brings_augmentations(tree: Path, tmp_path: Path) -> None:
 
 def test_a_section_may_build_something_else(tree: Path) -> None:
     model = config(
-        tree, "model._target_=mine.net", "~model.units", "~model.activation", "+model.width=3", "plugins=[mine]"
+        tree, "model._target_=tests.net", "~model.units", "~model.activation", "+model.width=3", "plugins=[tests]"
     )["model"]
-    assert model == {"_target_": "mine.net", "width": 3}
+    assert model == {"_target_": "tests.net", "width": 3}
 
 
 def test_a_part_may_stand_where_a_name_stood(tree: Path) -> None:

@@ -158,9 +158,9 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run: Path) -> No
 
 
 def test_packages_that_the_user_names_again_may_be_used(run: Path) -> None:
-    change(run, plugins=["my_package"])
-    (job,) = jobs(f"resume={run}", "plugins=[my_package]")
-    assert job.config["plugins"] == ["my_package"]
+    change(run, plugins=["tests"])
+    (job,) = jobs(f"resume={run}", "plugins=[tests]")
+    assert job.config["plugins"] == ["tests"]
 
 
 @pytest.mark.parametrize("text", ["${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"])

@@ -45,6 +45,8 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     names = value if isinstance(value, list) else [value]
     for name in names:
         if name not in composer.options(group):
+            if reason := composer.why_refused(group, str(name)):
+                raise UserError(f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}.")
             raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
     _check_sign(override, ",".join(map(str, names)), choices)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from trainer.config.command import Command
+from trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
 from trainer.config.schema import TrainConfig
 from trainer.errors import UserError
 
@@ -38,14 +40,16 @@ class Composer:
     Attributes:
         loader: Hydra's, with the search path of this run.
         config_name: the root config.
+        refused: plugins whose files are not on the search path.
     """
 
     loader: ConfigLoader
     config_name: str
+    refused: tuple[Plugin, ...] = field(default=())
 
     def groups(self) -> list[str]:
         """Return the names of the groups, such as "recipe" and "data"."""
-        return [name for name in self.loader.list_groups("") if name != "hydra"]
+        return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
 
     def is_group(self, name: str) -> bool:
         """Return whether a name such as "recipe" or "hooks/monitors" is a group."""
@@ -56,6 +60,13 @@ class Composer:
         """Return the options of a group, such as the recipes."""
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
         return [option for option in options if option not in BUNDLES.get(group, ())]
+
+    def why_refused(self, group: str, option: str) -> str | None:
+        """Return in words why an option is not there though an installed plugin has it; None where none has it."""
+        for plugin in self.refused:
+            if option in plugin.files(group):
+                return f"the plugin {plugin.label} has it, but is not used: {plugin.problem}"
+        return None
 
     def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
         """Return the composed config as plain values; references to other values stay as they are written.
@@ -74,34 +85,57 @@ class Composer:
 
 
 @contextmanager
-def open_composer(command: Command, config_dir: Path = CONFIG_DIR) -> Iterator[Composer]:
+def open_composer(
+    command: Command, config_dir: Path = CONFIG_DIR, overrides: Sequence[str] | None = None
+) -> Iterator[Composer]:
     """Start Hydra for a command and give a composer.
 
     Args:
         command: its `config_dir` is searched beside the project's own; its `config_name` is the root.
         config_dir: the project's configs.
+        overrides: that may name plugins; None for the command's.
 
     Raises:
-        UserError: a directory or a root config that does not exist.
+        UserError: a directory or a root config that does not exist, or a plugin that is named and cannot be used.
     """
+    plugins = _plugins(command.overrides if overrides is None else overrides, config_dir)
+    directories = _directories(command, plugins, config_dir)
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     with hydra.initialize_config_dir(str(config_dir), job_name="train", version_base=HYDRA_VERSION_BASE):
         loader = GlobalHydra.instance().config_loader()
-        if command.config_dir is not None:
-            _add_directory(loader, command.config_dir)
+        _add_directories(loader, directories)
         name = command.config_name or CONFIG_NAME
         roots = loader.get_group_options("", results_filter=ObjectType.CONFIG)
         if name.removesuffix(".yaml") not in roots:
             known = ", ".join(root for root in roots if root != SCHEMA_NAME and not root.startswith("_"))
             raise UserError(f"--config-name {name} does not exist. Expected one of: {known}.")
-        yield Composer(loader, name)
+        yield Composer(loader, name, tuple(plugin for plugin in plugins if plugin.problem))
 
 
-def _add_directory(loader: ConfigLoader, directory: str) -> None:
-    if not os.path.isdir(directory):
-        raise UserError(f"--config-dir {directory} does not exist. Expected a directory of configs.")
+def _plugins(overrides: Sequence[str], config_dir: Path) -> list[Plugin]:
+    named = named_plugins(named_packages(overrides), config_dir)
+    return [*named.values(), *installed_plugins(config_dir).values()]
+
+
+def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) -> dict[str, str]:
+    """Return the directories of configs beside ours, with the providers that Hydra shall show for them."""
+    directories = {}
+    if (own := command.config_dir) is not None:
+        if not os.path.isdir(own):
+            raise UserError(f"--config-dir {own} does not exist. Expected a directory of configs.")
+        if clash := shadowed(Path(own), config_dir):
+            raise UserError(f"--config-dir {own}: {clash}, and would be ignored. Expected another name.")
+        directories[os.path.abspath(own)] = "command-line"
+    used = [plugin for plugin in plugins if plugin.problem is None and plugin.files()]
+    return directories | {os.path.abspath(plugin.configs or ""): plugin.package for plugin in used}
+
+
+def _add_directories(loader: ConfigLoader, directories: Mapping[str, str]) -> None:
+    if not directories:
+        return
     search_path = loader.get_search_path()
-    search_path.prepend("command-line", f"file://{os.path.abspath(directory)}", SearchPathQuery(provider="schema"))
+    for directory, provider in directories.items():
+        search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
     loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
 
 
@@ -148,7 +182,10 @@ def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
         config_dir: the project's configs.
     """
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
-    sys.argv = [sys.argv[0], *command.overrides, *command.display, *command.flags]
+    directories = _directories(command, _plugins(command.overrides, config_dir), config_dir)
+    places = ",".join(json.dumps(f"file://{each}") for each, name in directories.items() if name != "command-line")
+    beside = [f"hydra.searchpath=[{places}]"] if places else []
+    sys.argv = [sys.argv[0], *command.overrides, *beside, *command.display, *command.flags]
     hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)(_nothing)()
 
 

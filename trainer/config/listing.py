@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from trainer.config.plugin_metadata import Plugin
+from trainer.config.plugins import installed_plugins
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 TITLES = {
@@ -53,10 +56,16 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     """
     columns = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
     sections = [USAGE]
+    plugins = installed_plugins(config_dir).values()
     for group, title in TITLES.items():
-        options = list(_options(config_dir / group))
+        options = [*_options(config_dir / group), *_of_plugins(plugins, group)]
         if options:
             sections.append("\n".join([title, *_rows(options, columns)]) + "\n")
+    if plugins:
+        rows = [(plugin.name, _about(plugin)) for plugin in plugins]
+        sections.append(
+            "\n".join(["Plugins (installed packages that bring parts of a run)", *_rows(rows, columns)]) + "\n"
+        )
     return "\n".join([*sections, FLAGS])
 
 
@@ -83,6 +92,23 @@ def _options(directory: Path) -> Iterator[tuple[str, str]]:
         if path != bundle:
             name = path.relative_to(directory).with_suffix("").as_posix()
             yield f"{name}{' *' if name in default else ''}", purpose(path)
+
+
+def _of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:
+    """Yield name and purpose of each option that plugins add to a group, marked with the plugin's name."""
+    for plugin in plugins:
+        for name, path in plugin.options(group).items():
+            try:
+                text = purpose(path)
+            except (OSError, UnicodeDecodeError):
+                text = "cannot be read"
+            yield name, f"{text} [{plugin.name}]".strip()
+
+
+def _about(plugin: Plugin) -> str:
+    if plugin.problem is not None:
+        return f"Warning: not used, since {plugin.problem}"
+    return f"{plugin.distribution} {plugin.version or ''}".strip()
 
 
 def _defaults(bundle: Path) -> str:

@@ -14,6 +14,7 @@ from trainer.config.choices import check_choice, is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
 from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed
 from trainer.config.keys import check_value, foreign_nodes
+from trainer.config.plugins import check_found
 from trainer.config.resume import resumed_config, resumed_run
 from trainer.config.schema import NAMED
 from trainer.config.stored import recipe_name
@@ -62,8 +63,9 @@ def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: 
     Raises:
         UserError: any mistake that shows without building something.
     """
-    with open_composer(command, config_dir) as composer:
-        return _jobs([expand_sweep(_parsed(texts, composer), sweep=False)[0] for texts in jobs], composer)
+    texts = [text for job in jobs for text in job]
+    with open_composer(command, config_dir, texts) as composer:
+        return _jobs([expand_sweep(_parsed(job, composer), sweep=False)[0] for job in jobs], composer)
 
 
 def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
@@ -125,6 +127,7 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict
         raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")
     config = typed(composed)
     validate(config)
+    check_found(config["plugins"])
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)

@@ -1,8 +1,8 @@
 """From the import path in a `_target_` to the class or function it names, where that is allowed.
 
 A config may come from somebody else, and a `_target_` is a call. So a path must lie in a room of this project, in a
-family of Keras whose members only build things, or in a package that the user listed under `plugins`; and what is
-found there must be defined in such a place, too, so that an alias leads nowhere else.
+family of Keras whose members only build things, or in a package that the user listed under `plugins` or has installed
+as a plugin; and what is found there must be defined in such a place, too, so that an alias leads nowhere else.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ import importlib
 import inspect
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainer.config.plugin_metadata import ROOMS, describe_missing
+from trainer.config.plugins import trusted_packages
 from trainer.errors import UserError, did_you_mean
 
-ROOMS = ("recipes", "hooks", "trainer")
 CLOSED_ROOMS = ("trainer.config", "trainer.run")  # what imports by name and writes files builds no part of a run
 KERAS_FAMILIES = (
     "applications",
@@ -83,7 +86,9 @@ def _allowed(module: str, plugins: Sequence[str]) -> bool:
         return True
     if any(_within(module, room) for room in CLOSED_ROOMS):
         return False
-    return any(_within(module, room) for room in ROOMS) or _keras_family(module) in KERAS_FAMILIES
+    if any(_within(module, room) for room in ROOMS) or _keras_family(module) in KERAS_FAMILIES:
+        return True
+    return any(_within(module, package) for package in trusted_packages())
 
 
 def _within(module: str, prefix: str) -> bool:
@@ -102,7 +107,7 @@ def _refusal(path: str, plugins: Sequence[str]) -> UserError:
         return UserError(f"_target_={path} is not allowed. Expected, of Keras, a class in one of: {families}.")
     if root in (*ROOMS, *sys.stdlib_module_names):
         return UserError(f"_target_={path} is not allowed: it builds no part of a run.")
-    known = ", ".join([*ROOMS, "keras", *plugins])
+    known = ", ".join([*ROOMS, "keras", *plugins, *trusted_packages()])
     mend = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
     return UserError(
         f"_target_={path} is not allowed.{did_you_mean(root, [*ROOMS, 'keras'])} "
@@ -115,10 +120,34 @@ def _import(module_path: str, path: str) -> ModuleType:
         return importlib.import_module(module_path)
     except ModuleNotFoundError as error:
         if error.name is None or not _within(module_path, error.name):
-            raise UserError(f"_target_={path} cannot be imported: {error}. Install what is missing.") from error
+            missing = f"{error}{_place(error, module_path)}"
+            raise UserError(f"_target_={path} cannot be imported: {missing}. Install what is missing.") from error
         parent, _, name = error.name.rpartition(".")
+        if not parent:
+            raise UserError(f"_target_={path}: {describe_missing(name)}") from error
         siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
         raise UserError(f"_target_={path}: there is no module '{error.name}'.{did_you_mean(name, siblings)}") from error
+    except Exception as error:
+        if module_path.partition(".")[0] in (*ROOMS, "keras"):
+            raise  # a fault of the program: its traceback is what is needed
+        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UserError(
+            f"_target_={path} cannot be imported: {type(error).__name__}: {told}{_place(error, module_path)}. Mend the "
+            "plugin; debug=true shows the traceback."
+        ) from error
+
+
+def _place(error: Exception, module_path: str) -> str:
+    """Return the line of a plugin at which its import failed, in brackets: the last one in its own files."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append((error.filename, error.lineno))
+    top = module_path.partition(".")[0]
+    own = [(name, line) for name, line in frames if top in (*Path(name).parts, Path(name).stem)]
+    if not own:
+        return ""
+    name, line = own[-1]
+    return f" ({name}:{line})"
 
 
 def _defined_in_allowed_place(target: Any, plugins: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from trainer.config.choices import is_group_choice
 from trainer.config.compose import Composer, typed
 from trainer.config.keys import check_value
+from trainer.config.plugins import check_found
 from trainer.config.schema import NAMED
 from trainer.config.stored import check_plugins, read_stored, recipe_name, recipe_of
 from trainer.config.validate import validate
@@ -80,6 +81,7 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
     changed = _changed(stored, [each for each in others if each not in choosing], composer)
     config = typed(changed)
     validate(config)
+    check_found(config["plugins"])
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return config, recipe

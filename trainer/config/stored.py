@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from trainer.config.plugin_metadata import ROOMS
+from trainer.config.plugins import targets, trusted_packages
 from trainer.errors import UserError
 
 FILE_NAME = "config.yaml"
@@ -51,13 +54,22 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
     """
     if not isinstance(given, list | tuple):
         raise UserError(f"plugins={given} received. Expected a list of packages, such as plugins=[my_package].")
-    stored = config.get("plugins") or []
+    trusted = trusted_packages()
+    stored = [name for name in config.get("plugins") or [] if name not in trusted]
     if any(name not in given for name in stored):
         names = ",".join(map(str, stored))
         raise UserError(
             f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
             f"Expected plugins=[{names}] beside it, if you trust it."
         )
+    allowed = (*ROOMS, "keras", *(str(name).partition(".")[0] for name in given), *sys.stdlib_module_names)
+    for path in targets(config):
+        root = path.partition(".")[0]
+        if root not in allowed and not any(f"{path}.".startswith(f"{package}.") for package in trusted):
+            raise UserError(
+                f"The run uses {path}, and '{root}' is no plugin that is installed here. Expected it installed, or "
+                f"plugins=[{root}] beside {key}=, if you trust it."
+            )
 
 
 def recipe_of(run: str, key: str) -> str:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.build import bind, build
+from trainer.config.build import bind
 from trainer.hook import Hook, HostHook
 from trainer.input.augment import Augment, Augmentation
 from trainer.input.batch_queue import BatchQueue
@@ -23,6 +23,7 @@ from trainer.input.shares import check_class_parts
 from trainer.objective import Batch
 from trainer.replicas.replica import Replica
 from trainer.run.augments import build_augments
+from trainer.run.build_part import build_part
 from trainer.run.build_trainer import build_hooks, build_trainer
 from trainer.run.precision import FLOAT32, computing_in
 from trainer.run.state import share_variables
@@ -117,7 +118,7 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
     augments = build_augments(config.get("augment", {}), plugins)
     hooks = build_hooks(config)
     keras.utils.set_random_seed(config["seed"])
-    data: Data = build(config["data"], plugins=plugins)
+    data = build_part("data", config["data"], Data, plugins=plugins)
     training = _training_batches(data, settings, config["seed"], augments)
     total_steps = _total_steps(settings, training)
     parts = partial(

@@ -22,6 +22,7 @@ from trainer.recipe import Parts, Recipe
 from trainer.replicas.replica import Replica
 from trainer.run.binding import bind_hooks
 from trainer.run.build_hook import build_hook
+from trainer.run.build_part import build_part
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.precision import loss_scale_for
 from trainer.run.state import assign_variables
@@ -99,7 +100,7 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
     plugins = config["plugins"]
 
     def build_model(**injected: Any) -> keras.Model:
-        return build(config["model"], plugins=plugins, **injected)
+        return build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
 
     def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
         rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
@@ -108,9 +109,11 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
             schedule = SeveralUpdates(schedule, updates)
         if callable(schedule):
             schedule = ScaledRate(schedule)
-        return build({**config["optimizer"], "learning_rate": schedule}, plugins=plugins)
+        node = {**config["optimizer"], "learning_rate": schedule}
+        return build_part("optimizer", node, keras.optimizers.Optimizer, plugins=plugins)
 
-    return build(config["task"], plugins=plugins, parts=Parts(data, build_model, build_optimizer, tuple(plugins)))
+    parts = Parts(data, build_model, build_optimizer, tuple(plugins))
+    return build_part("task", config["task"], Recipe, plugins=plugins, parts=parts)
 
 
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:

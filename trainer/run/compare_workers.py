@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainer.config.plugins import used_plugins
 from trainer.run.assembly import Assembly
 from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.directory import environment
@@ -25,6 +26,7 @@ def facts_of(config: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
     here = environment()
     variables = trainer_variables(parts.trainer)
     facts = {f"the version of {name}": version for name, version in here["packages"].items()}
+    facts |= {f"the version of the plugin {name}": str(here["plugins"].get(name)) for name in used_plugins(config)}
     facts |= {"the version of python": here["python"], "the commit of this project": str(here["git_commit"])}
     facts |= {name: repr(value) for name, value in _flat(config, "") if name.partition(".")[0] not in OWN}
     splits = [parts.training.split, *(each.split for each in parts.evaluated.values())]

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 from omegaconf import OmegaConf
 
+from trainer.config.plugins import plugin_versions
 from trainer.errors import UserError
 
 ENVIRONMENT = "environment.json"
@@ -85,6 +86,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
+        "plugins": plugin_versions(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "cpu_flags": cpu_flags(),

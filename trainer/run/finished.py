@@ -47,7 +47,8 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     config = read_stored(run, "run")
     check_plugins(config, plugins, "run")
     # The weights come from the checkpoint; where the run once started from does not matter any more.
-    return {**config, "init_from": None}
+    named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))
+    return {**config, "init_from": None, "plugins": named}
 
 
 def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainer.config.plugins import used_plugins
 from trainer.config.stored import read_stored
 from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
@@ -78,11 +79,8 @@ def changed_environment(directory: Path) -> list[str]:
     except (OSError, ValueError):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
     now = environment()
-    return [
-        f"{name} was {_short(was)} and is {_short(now_)}"
-        for name, was, now_ in _pairs({name: before.get(name) for name in MATTERS}, now)
-        if was != now_
-    ]
+    pairs = [*_pairs({name: before.get(name) for name in MATTERS}, now), *_plugin_pairs(directory, before, now)]
+    return [f"{name} was {_short(was)} and is {_short(now_)}" for name, was, now_ in pairs if was != now_]
 
 
 def run_state(fit: Fit) -> dict[str, Any]:
@@ -188,6 +186,13 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
         else:
             pairs.append((name, was, now[name]))
     return pairs
+
+
+def _plugin_pairs(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return what to compare of the plugins that the run uses; of one that was no plugin then, no version is known."""
+    was, is_ = before.get("plugins") or {}, now["plugins"]
+    used = used_plugins(read_stored(str(directory), "resume"))
+    return [(f"the plugin {name}", was.get(name), is_.get(name)) for name in used if was.get(name) is not None]
 
 
 def _short(value: Any) -> str:

@@ -90,7 +90,7 @@ def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[
     Raises:
         UserError: nothing to search, or an interval that is none.
     """
-    with open_composer(command) as composer:
+    with open_composer(command, overrides=texts) as composer:
         overrides = parse_overrides(texts, composer.loader)
     fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
     space = [_dimension(each) for each in overrides if each.is_sweep_override()]

@@ -115,7 +115,7 @@ def test_what_an_earlier_process_said_is_not_taken_for_what_went_wrong_now(
 
 
 def test_a_run_that_was_killed_goes_on_and_one_that_was_deleted_begins_anew(run: Run, recorded: Recorded) -> None:
-    assert run("recipe=bnn", "seed=19,2", "plugins=[mine]", "--sweep", "s")[0] == 137
+    assert run("recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s")[0] == 137
     content = json.loads(Path("s/sweep.json").read_text())
     content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a sweep that was killed leaves it
     Path("s/sweep.json").write_text(json.dumps(content))
@@ -124,7 +124,7 @@ def test_a_run_that_was_killed_goes_on_and_one_that_was_deleted_begins_anew(run:
     Path("s/02_seed-2").rmdir()
     _, lines = run("--sweep", "s")
     assert started(lines) == ["on", "seed=2"]
-    assert "arguments ['resume=s/01_seed-19', 'plugins=[mine]']" in Path("s/01.log").read_text()
+    assert "arguments ['resume=s/01_seed-19', 'plugins=[tests]']" in Path("s/01.log").read_text()
     assert recorded("s")[0]["seconds"] > 1000
     assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
 

@@ -1,0 +1,164 @@
+"""A plugin package, built and installed as users do it: its recipe, hook, model and data are used by their names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import train
+from scripts import evaluate, export, plan
+from trainer.run.checkpoint import CheckpointStore
+from trainer.run.resume import changed_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "tests" / "support" / "moons_plugin"
+INSTALL = ("install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
+QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
+SHORT = ("trainer.epochs=2", "trainer.compile=off", *QUIET)
+MADE = 12
+"""Steps of two epochs of 240 points in batches of 40."""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the plugin, built from its source and installed, without a network."""
+    folder = tmp_path_factory.mktemp("plugin")
+    shutil.copytree(SOURCE, folder / "source")
+    command = [sys.executable, "-m", "pip", *INSTALL, "--target", str(folder / "site"), str(folder / "source")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the plugin's recipe that was out of time, and went on to its end."""
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        assert train.main(["recipe=moons", *SHORT, "trainer.max_seconds=0", f"run_dir={directory}"]) == 0
+        assert summary_of(directory)["status"] == "paused"
+        assert train.main([f"resume={directory}", "trainer.max_seconds=null"]) == 0
+    forget()
+    return directory
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The plugin on the path of this process."""
+    monkeypatch.syspath_prepend(site)
+    yield site
+    forget()
+
+
+def forget() -> None:
+    """Let the next test import the plugin anew."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hookline_moons"]:
+        del sys.modules[name]
+
+
+def summary_of(directory: Path) -> dict[str, Any]:
+    return json.loads((directory / "summary.json").read_text())
+
+
+def test_a_run_of_its_recipe_goes_on_after_its_time_was_over(run: Path) -> None:
+    summary = summary_of(run)
+    assert (summary["recipe"], summary["status"], summary["steps"]) == ("moons", "completed", MADE)
+    assert 0 < summary["resumed_at"][0] < MADE
+    assert summary["final"]["weight_noise/steps"] > 1
+    assert summary["params"]["total"] == 2 * 16 + 16 + 16 * 2 + 2
+    store = CheckpointStore(run / "checkpoints")
+    assert store.load("last").tensors["hook/weight_noise/steps"] == MADE, "the state of its hook went on, too"
+    assert json.loads((run / "environment.json").read_text())["plugins"] == {"moons": "1.2.0"}
+
+
+def test_it_is_exported_evaluated_and_planned(run: Path, installed: Path, capsys) -> None:
+    assert export.main([f"run={run}"]) == 0
+    assert list((run / "export").glob("*.keras"))
+    assert evaluate.main([f"run={run}"]) == 0
+    assert "lower" in capsys.readouterr().out, "the names of its classes"
+    assert plan.main(["recipe=baseline", "data=moons", "model=bumps", "+hooks=weight_noise", *QUIET]) == 0
+    assert "weight_noise" in capsys.readouterr().out
+
+
+def test_noise_of_its_hook_changes_what_is_learned(run: Path, installed: Path, tmp_path: Path) -> None:
+    assert train.main(["recipe=moons", *SHORT, "~hooks.weight_noise", f"run_dir={tmp_path / 'still'}"]) == 0
+    noisy, still = (CheckpointStore(each / "checkpoints").load("last").tensors for each in (run, tmp_path / "still"))
+    key = "network/model/places/kernel"
+    assert noisy[key].shape == still[key].shape
+    assert not np.array_equal(noisy[key], still[key])
+
+
+def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run: Path, capsys) -> None:
+    for main, arguments in (
+        (train.main, [f"resume={run}"]),
+        (export.main, [f"run={run}"]),
+        (evaluate.main, [f"run={run}"]),
+    ):
+        assert main(arguments) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith("Error: The run uses hookline_moons.")
+        assert "'hookline_moons' is no plugin that is installed here. Expected it installed, or plugins=" in line
+    assert train.main(["recipe=moons"]) == 2
+    assert "Unknown recipe 'moons'." in capsys.readouterr().err
+
+
+def test_the_package_may_be_named_in_place_of_being_installed(run: Path, site: Path, tmp_path, monkeypatch) -> None:
+    shutil.copytree(site / "hookline_moons", tmp_path / "hookline_moons")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert evaluate.main([f"run={run}", "split=validation", "plugins=[hookline_moons]"]) == 0
+    forget()
+
+
+def test_another_version_of_the_package_is_told_where_the_run_uses_it(
+    run: Path, site: Path, tmp_path: Path, monkeypatch
+) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")
+    metadata.write_text(metadata.read_text().replace("Version: 1.2.0", "Version: 1.3.0"))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert changed_environment(run) == ["the plugin moons was 1.2.0 and is 1.3.0"]
+    config = (run / "config.yaml").read_text().replace("hookline_moons", "hooks")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.yaml").write_text(config)
+    shutil.copy(run / "environment.json", other)
+    assert changed_environment(other) == []
+
+
+@pytest.mark.long
+def test_processes_of_their_own_know_it(site: Path, tmp_path: Path) -> None:
+    """The commands as users type them: help, sweep, workers, resume, scripts; from a directory of their own."""
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+
+    def python(script: str, *arguments: str, code: int = 0) -> str:
+        command = [sys.executable, "-W", "error", str(ROOT / script), *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    assert "Noise on every kernel in training [moons]" in python("train.py", "--help")
+    assert "Did you mean 'moons'?" in python("train.py", "recipe=mons", code=2)
+    python("train.py", "-m", "recipe=moons", "seed=1,2", *SHORT, "--sweep", "sweep")
+    assert "2 need nothing more" in python("train.py", "-m", "--sweep", "sweep")
+    python("train.py", "recipe=moons", *SHORT, "trainer.max_seconds=0", "run_dir=run")
+    python("train.py", "resume=run", "trainer.max_seconds=null")
+    python("scripts/launch.py", "workers=2", "recipe=moons", *SHORT, "run_dir=two")
+    assert summary_of(tmp_path / "two")["workers"] == {"count": 2, "equal": True}
+    python("scripts/verify.py", "run=run", "replay=4")
+    python("scripts/export.py", "run=run")
+    python("scripts/evaluate.py", "run=run")
+    python("scripts/plan.py", "recipe=moons", "--mermaid")
+    python("scripts/compare.py", "sweep")
+    python("scripts/ablate.py", "recipe=moons", "seeds=0", *SHORT)

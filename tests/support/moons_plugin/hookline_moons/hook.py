@@ -1,0 +1,34 @@
+"""Noise on the weights in training."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from trainer.hook import GraphHook
+
+
+class WeightNoise(GraphHook):
+    """Add Gaussian noise to every kernel in training, and count the steps."""
+
+    def __init__(self, *, stddev: float = 0.01) -> None:
+        self.stddev = stddev
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
+
+    def state(self):
+        return {"steps": self.steps}
+
+    def transform_weights(self, weights, context):
+        if not context.training:
+            return weights
+        noisy = {
+            key: weight + self.stddev * tf.random.stateless_normal(weight.shape, context.stateless_seed(key))
+            for key, weight in weights.items()
+            if key.endswith("kernel")
+        }
+        return {**weights, **noisy}
+
+    def update_ops(self, context):
+        return [self.steps.assign_add(1)]
+
+    def measure(self, context):
+        return {"weight_noise/steps": tf.cast(self.steps, tf.float32)}

@@ -1,0 +1,12 @@
+"""A hidden layer of bumps."""
+
+from __future__ import annotations
+
+import keras
+
+
+def bumps(input_shape: tuple[int, ...], classes: int, *, units: int = 16) -> keras.Model:
+    inputs = keras.Input(tuple(input_shape))
+    x = keras.layers.Dense(units, name="places")(inputs)
+    x = keras.layers.Activation("gelu")(x)
+    return keras.Model(inputs, keras.layers.Dense(classes, name="logits")(x))

@@ -1,0 +1,166 @@
+"""A directory for documented commands, with what they speak of: data, runs, files of the reader's own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.support.documentation import Command, DocumentationError
+
+ROOT = Path(__file__).resolve().parents[2]
+DATE = r"(?:<date_time>|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)"
+RUN = re.compile(rf"runs/(\w+)/{DATE}")
+STAND_IN = "stand_in"
+FILLED = {
+    "data.path=<folder>": "data.path=clothing",
+    "images=<folder>": "images=photos",
+    "environments=<folder>": "environments=environments",
+    "out=<new directory>": "out=new_directory",
+    "+hooks=<name> hooks.<name>.<key>=<value>": "+hooks=ema hooks.ema.decay=0.9",
+    "hooks.<name>=null": "hooks.progress=null",
+    " /shared/": " shared/",
+}
+"""What commands leave to the reader, and what stands for it."""
+IMAGES = {"photos": 12, "clothing": 40}
+"""In each class of a folder: a quarter of the second, less its other splits, fills a batch."""
+
+
+@dataclass
+class Workplace:
+    """Hold the directory that commands are run in.
+
+    Attributes:
+        directory: as a clone of the project, with data and files of the reader's own.
+        make_run: makes a run of a recipe at a path.
+        made: recipes of which a run was made.
+    """
+
+    directory: Path
+    make_run: Callable[[str, Path], None]
+    made: set[str] = field(default_factory=set)
+
+    def fill(self, command: Command) -> str:
+        """Return the text of a command with what stands in angle brackets filled in, and make the runs that it names.
+
+        Args:
+            command: as printed.
+
+        Raises:
+            DocumentationError: something in angle brackets that is not known.
+        """
+        text = command.text
+        for printed, ours in FILLED.items():
+            text = text.replace(printed, ours)
+        for recipe in dict.fromkeys(RUN.findall(text)):
+            if recipe not in self.made:
+                self.made.add(recipe)
+                self.make_run(recipe, self.directory / "runs" / recipe / STAND_IN)
+        text = RUN.sub(rf"runs/\1/{STAND_IN}", text)
+        if left := re.findall(r"<[\w ]+>", text):
+            raise DocumentationError(f"{command.place}: {command.text}\n  nothing stands for {left[0]}")
+        return text
+
+
+def make_files(directory: Path) -> None:
+    """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources.
+
+    Args:
+        directory: that exists.
+    """
+    write_mnist(directory / "mnist.npz")
+    for folder, images in IMAGES.items():
+        write_photos(directory / folder, images)
+    shutil.copy(ROOT / "scripts" / "slurm.yaml", directory / "my.yaml")
+    for folder in ("environments", "shared"):
+        (directory / folder).mkdir()
+
+
+def write_mnist(path: Path, train: int = 500, test: int = 200) -> None:
+    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own.
+
+    Args:
+        path: npz file.
+        train: examples.
+        test: likewise.
+    """
+    bunch = load_digits()
+    images = np.pad(np.kron(bunch.images[: train + test] * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2)))
+    arrays = {"x": images.astype(np.uint8), "y": bunch.target[: train + test].astype(np.uint8)}
+    np.savez(
+        path,
+        **{f"{name}_train": array[:train] for name, array in arrays.items()},
+        **{f"{name}_test": array[train:] for name, array in arrays.items()},
+    )
+
+
+def write_photos(folder: Path, images: int, classes: int = 10) -> None:
+    """Write a folder of small pictures, each class of a colour.
+
+    Args:
+        folder: to make.
+        images: in each class.
+        classes: folders in it.
+    """
+    generator = np.random.default_rng(0)
+    for label in range(classes):
+        place = folder / f"class_{label}"
+        place.mkdir(parents=True)
+        colour = generator.integers(30, 226, 3)
+        for number in range(images):
+            pixels = np.clip(colour + generator.integers(-30, 31, (40, 36, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(place / f"{number:02}.png")
+
+
+def copy_project(directory: Path) -> None:
+    """Copy the project as a clone has it, without what runs and tools left in it.
+
+    Args:
+        directory: to make.
+    """
+    left_out = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache", "*.egg-info", ".hypothesis")
+    shutil.copytree(ROOT, directory, ignore=left_out)
+
+
+def program(path: Path, text: str) -> None:
+    """Write a program.
+
+    Args:
+        path: of the file.
+        text: a shell script, without its first line.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def run_shell(text: str, directory: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
+    """Run a line of shell; return its exit code and all that it printed.
+
+    Args:
+        text: for bash.
+        directory: to run it in.
+        environment: all of its variables.
+        seconds: after which it is ended, with exit code 124.
+    """
+    try:
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return 124, (error.output or b"").decode(errors="replace")
+    return done.returncode, done.stdout.decode(errors="replace")
