@@ -274,7 +274,10 @@ class GraphHook(Hook):
         """Assign latent variables back into their set (mask, clip), after the optimizer, its slots and its EMA."""
 
     def measure(self, context: StepContext) -> Tensors:
-        """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection."""
+        """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection.
+
+        A name begins with that of the hook, or with a namespace of `trainer/run/scalar_names.py`.
+        """
         return {}
 
     def collect(self, context: StepContext) -> Tensors:

@@ -11,9 +11,12 @@ from omegaconf import OmegaConf
 
 from tests.support.command import run_small
 from tests.support.resumed import check_same, run_cut
+from trainer.run.scalar_names import explain, namespace_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
+
+ABOUT_A_LINE = {"step", "split"}
 
 
 class FirstRun(NamedTuple):
@@ -48,6 +51,16 @@ def test_recipe_leaves_a_whole_run_directory(first: FirstRun) -> None:
     assert {line["split"] for line in lines} == {"train", "validation", "test"}
     assert summary["recipe"] == first.recipe
     assert summary["steps"] == lines[-1]["step"] > 0
+
+
+def test_every_name_of_a_report_is_in_a_documented_namespace(first: FirstRun) -> None:
+    lines = [json.loads(line) for line in (first.directory / "metrics.jsonl").read_text().splitlines()]
+    names = {name for line in lines for name in line} - ABOUT_A_LINE
+    hooks = OmegaConf.load(first.directory / "config.yaml").hooks
+    objectives = {name.removesuffix("loss/total").rstrip("/") for name in losses(first.summary)}
+    scopes = {*first.summary["networks"], *objectives}
+    assert [name for name in sorted(names) if namespace_of(name, hooks=hooks, scopes=scopes) is None] == []
+    assert {"loss", "metric", "grad_norm", "opt", "time"} <= explain(names, hooks=hooks, scopes=scopes).keys()
 
 
 def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None:

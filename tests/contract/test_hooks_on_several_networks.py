@@ -22,6 +22,7 @@ from trainer.run.assembly import assemble
 from trainer.run.build_trainer import _build_hooks
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.own_values import own_values
+from trainer.run.scalar_names import namespace_of
 from trainer.run.state import run_variables
 from trainer.step.loop import ChunkLoop
 from trainer.step.trainer import Trainer
@@ -81,6 +82,8 @@ def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
     )
     _, reported = trained(loop)
     assert all(np.isfinite(value) for value in reported.values())
+    scopes = {*NAMES, *(objective.name for objective in loop.trainer.objectives)}
+    assert [each for each in reported if namespace_of(each, hooks=[name], scopes=scopes) is None] == []
     for hook in hooks:
         (values,) = own_values(hook, reported, loop.trainer.objectives)
         hook.warning(values)  # finds what it measures under the names that it gave

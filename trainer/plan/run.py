@@ -23,7 +23,7 @@ def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
         parts: what it was assembled to.
     """
     settings = config["trainer"]
-    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer))
+    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer, parts.host_hooks))
     monitor = f"{settings['monitor']} of the validation split, {settings['monitor_mode']}imal"
     if parts.settled_at:
         monitor += f", counted from step {parts.settled_at:,} on"

@@ -6,9 +6,11 @@ import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from trainer.hook import AT
 from trainer.plan.names import list_names, shorten
 from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, UNKNOWN, ObjectivePlan, Plan, Variable
 from trainer.run.results import format_bytes
+from trainer.run.scalar_names import explain
 
 SHOWN_ROWS, SHOWN_METRICS = 24, 40
 """How many rows of variables, and how many metrics, the short form shows."""
@@ -48,6 +50,8 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
         found += _objective_sections(objective, full)
     found += _variable_sections(plan, full)
     found.append(Section("Metrics", ("", ""), tuple(_metric_rows(plan, full))))
+    if meanings := _meanings(plan):
+        found.append(Section("What their names mean", ("", ""), meanings))
     if plan.memory:
         found.append(_memory_section(plan))
     return found
@@ -166,6 +170,13 @@ def _metric_rows(plan: Plan, full: bool) -> Iterator[Row]:
         yield label, ", ".join(names if full else shorten(names, SHOWN_METRICS)) or NONE
     if plan.metrics.monitor:
         yield "monitor", plan.metrics.monitor
+
+
+def _meanings(plan: Plan) -> tuple[Row, ...]:
+    hooks = {name.partition(AT)[0] for stage in plan.stages for name in stage.hooks}
+    scopes = {*plan.networks, *(objective.name for objective in plan.objectives)}
+    names = [*plan.metrics.training, *plan.metrics.evaluation]
+    return tuple((f"{each}/", text) for each, text in explain(names, hooks=hooks, scopes=scopes).items())
 
 
 def _memory_section(plan: Plan) -> Section:

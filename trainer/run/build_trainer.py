@@ -28,6 +28,7 @@ from trainer.run.precision import loss_scale_for
 from trainer.run.state import assign_variables
 from trainer.schedules import ScaledRate, SeveralUpdates
 from trainer.step.context import BuildContext
+from trainer.step.gradient_norms import norms_every
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -92,6 +93,7 @@ def build_trainer(
             class_weights=_class_weights(data, settings.get("class_weights")),
             loss_scale=loss_scale_for(precision),
             replica=replica,
+            norms_every=norms_every(settings["report_every_steps"] or training.steps_per_epoch),
         )
     return trainer, bound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -20,6 +20,7 @@ from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.own_values import own_values
+from trainer.run.report_times import ReportTimes, time_names
 from trainer.run.resume import roll_back, run_state
 from trainer.run.start_time import StartTime
 from trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
@@ -30,19 +31,19 @@ from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
 SPEED = "time/images_per_second"
-WAITING = "time/waiting_share"
 LOSS_SCALE = "opt/loss_scale"
 
 
-def report_names(measures: Sequence[str], trainer: Trainer) -> list[str]:
-    """Return the names of the values of a training report.
+def report_names(measures: Sequence[str], trainer: Trainer, hooks: Iterable[HostHook]) -> list[str]:
+    """Return the names of the values of training reports.
 
     Args:
         measures: names that the step measures.
         trainer: of the run.
+        hooks: that watch it, in order.
     """
     scale = [] if trainer.loss_scale is None else [LOSS_SCALE]
-    return [*measures, *_rate_names(trainer.networks).values(), *scale, SPEED, WAITING]
+    return [*measures, *_rate_names(trainer.networks).values(), *scale, SPEED, *time_names(hooks)]
 
 
 def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
@@ -92,7 +93,7 @@ class Fit:
     workers: Workers = field(default_factory=Workers)
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
-    _reported: tuple[float, float] = (0.0, 0.0)
+    _times: ReportTimes = field(default_factory=ReportTimes)
     _training: bool = False
     _warned: set[str] = field(default_factory=set)
     _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -115,11 +116,11 @@ class Fit:
             Interrupted: a signal or the wall-clock budget; a checkpoint to go on from is saved.
         """
         run = self.run
-        self._reported = (run.waited_seconds, run.train_seconds)
         if run.resumed_at:
             self.call("on_resume", run)
             self.workers.take(run.step, trainer_variables(self.loop.trainer))
         self.call("on_fit_begin", run)
+        self._times.begin(run, self.seconds)
         self._training = True
         self.started.end("begin")
         while run.step < run.total_steps and run.control.stop_reason is None:
@@ -217,20 +218,10 @@ class Fit:
         if (scale := self.loop.trainer.loss_scale) is not None:
             values[LOSS_SCALE] = float(scale.value)
         values[SPEED] = self.run.images_per_second
-        values |= self._waiting()
+        values |= self._times.since_last(self.run, self.seconds, self.host_hooks)
         self.final = values
         self._warn(values)
         return Report(self.run.step, "train", values)
-
-    def _waiting(self) -> dict[str, float]:
-        """Return the share of training time since the latest report that was spent waiting for batches, by name.
-
-        Without the first step, which set everything up; a report on it alone has no such value.
-        """
-        now = (self.run.waited_seconds, self.run.train_seconds)
-        waited, seconds = (new - old for new, old in zip(now, self._reported, strict=True))
-        self._reported = now
-        return {WAITING: waited / seconds} if seconds else {}
 
     def _warn(self, values: dict[str, float]) -> None:
         for hook in self.hooks:
@@ -246,7 +237,8 @@ class Fit:
     def _evaluate(self) -> None:
         run = self.run
         run.control.evaluate = False
-        report = Report(run.step, "validation", self.validation.run(run.step))
+        with self._times.evaluation():
+            report = Report(run.step, "validation", self.validation.run(run.step))
         run.best.update(report)
         self.call("on_evaluation_end", run, report)
 
@@ -306,8 +298,9 @@ class Fit:
         tags, self.run.control.save_tags = self.run.control.save_tags, set()
         if tags:
             self.call("before_save", self.run)
-            hooks = {hook.name: hook.state_dict() for hook in self.host_hooks}
-            state = {"run": run_state(self), "hooks": hooks}
-            self.store.keep_last = self.run.control.keep_last
-            self.store.save(tags, self.run.step, VariableValues(self.variables), state)
+            with self._times.save():
+                hooks = {hook.name: hook.state_dict() for hook in self.host_hooks}
+                state = {"run": run_state(self), "hooks": hooks}
+                self.store.keep_last = self.run.control.keep_last
+                self.store.save(tags, self.run.step, VariableValues(self.variables), state)
         self.tell_problems()

@@ -169,6 +169,7 @@ def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
     state, run = checkpoint.state["run"], fit.run
     assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     share_variables(fit.loop.trainers)
+    fit.loop.accumulators.reset_others()
     best = state["best"]
     run.best.value, run.best.step, run.best.values = best["value"], best["step"], dict(best["values"])
     run.step, fit.final = checkpoint.step, dict(state["final"])

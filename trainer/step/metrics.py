@@ -91,6 +91,11 @@ class Accumulators:
         """Set every sum and count to zero."""
         self.variable.assign(tf.zeros([len(self.names), 2]))
 
+    def reset_others(self) -> None:
+        """Set all to zero if the variable was given sums of other metrics, as a run of another version leaves them."""
+        if self.variable.numpy().shape != (len(self.names), 2):
+            self.reset()
+
     def read(self) -> dict[str, float]:
         """Return the averages by name; a metric without a count is left out."""
         values = self.variable.numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,6 +21,7 @@ from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
+from trainer.step.gradient_norms import GradientNorms
 from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
 from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, SumAndCount, average_output
@@ -83,6 +84,7 @@ class Trainer:
         class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
         loss_scale: by which the loss is multiplied for the gradients of float16; None without.
         replica: whose part of every batch it trains on.
+        norms_every: steps from one sample of the norms of gradients to the next.
         commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
@@ -97,6 +99,7 @@ class Trainer:
         class_weights: tf.Tensor | None = None,
         loss_scale: LossScale | None = None,
         replica: Replica | None = None,
+        norms_every: int = 1,
     ) -> None:
         """Order the hooks and check that networks, objectives and hooks fit together.
 
@@ -110,6 +113,7 @@ class Trainer:
             loss_scale: for networks that compute in float16; a step whose gradients overflow for it is left out, and
                 the loop goes on. None to differentiate the loss as it is.
             replica: whose part of every batch it trains on; None for the only one.
+            norms_every: steps from one sample of the norms of gradients to the next, see `GradientNorms`.
         """
         self.networks = {network.name: network for network in networks}
         self.objectives = list(objectives)
@@ -119,6 +123,7 @@ class Trainer:
         self.class_weights = class_weights
         self.loss_scale = loss_scale
         self.replica = replica or Replica()
+        self.norms_every = norms_every
         self.commits: list[Commit] = []
         check_ownership(networks, self.objectives)
         if class_weights is not None:
@@ -322,7 +327,7 @@ class Trainer:
         if self.loss_scale is not None:
             overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
             (overflow,) = self.replica.any([overflow])
-        self._transform_gradients(gradients, contexts)
+        norms, sampled = self._transform_gradients(gradients, contexts).sample(step, self.norms_every)
         self._transform_state(contexts)
         vetoes = join_flags_and_sums(self.replica, self._vetoes(contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
@@ -332,9 +337,12 @@ class Trainer:
         stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
             committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
+        _refuse_taken(measures, {*values, *norms})
         values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
         count = tf.cast(committed, tf.float32)
         sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
+        counted = tf.logical_and(committed, sampled)
+        sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms.items()}
         return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)
 
     def _commit(
@@ -351,7 +359,8 @@ class Trainer:
         self.commits.append(record)
         return measures
 
-    def _transform_gradients(self, gradients: dict[str, Gradients], contexts: dict[str, StepContext]) -> None:
+    def _transform_gradients(self, gradients: dict[str, Gradients], contexts: dict[str, StepContext]) -> GradientNorms:
+        norms = GradientNorms(gradients)
         for name, context in contexts.items():
             context.gradients = gradients[name]
         for hook, context in taking_part(self.hooks, contexts):
@@ -359,7 +368,9 @@ class Trainer:
                 after = hook.transform_gradients(context.gradients, context)
                 if after.keys() != context.gradients.keys():
                     raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
+            norms.add(hook.network, hook, after)
             context.gradients = after
+        return norms
 
     def _transform_state(self, contexts: dict[str, StepContext]) -> None:
         for hook, context in taking_part(self.hooks, contexts):
@@ -385,6 +396,14 @@ class Trainer:
 def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:
     """Return the contexts of the networks that an objective changes, by network name."""
     return {name: forward.passes[name].context for name in objective.changes}
+
+
+def _refuse_taken(measures: Iterable[str], reported: Container[str]) -> None:
+    """Refuse measures of hooks under names that the trainer reports itself."""
+    if taken := [name for name in measures if name in reported]:
+        raise UserError(
+            f"A hook measures {', '.join(taken)}, which the trainer reports. Expected names under the hook's own."
+        )
 
 
 def _refuse_accumulation(network: Network) -> None:

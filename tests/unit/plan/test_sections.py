@@ -168,7 +168,8 @@ def test_markdown_has_stages_updates_variables_and_metrics():
     assert "| toy/hidden/kernel | (6, 8) | float32 | 192 B | trainable, projected by clip |" in plan
     assert "| toy/norm/moving_mean | (8,) | float32 | 32 B | state |" in plan
     assert "| apply | SGD of model | toy/hidden/kernel, toy/hidden/bias," in plan
-    assert "| training | loss/cross_entropy, loss/total, metric/accuracy, clip/count |" in plan
+    assert "| training | loss/cross_entropy, loss/total, metric/accuracy, clip/count, grad_norm/before |" in plan
+    assert "| loss/ | what training minimises" in plan
 
 
 def test_no_name_breaks_a_table_of_markdown():

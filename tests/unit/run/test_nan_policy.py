@@ -48,6 +48,7 @@ def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was(place: 
     assert all(np.isfinite(value).all() for value in values_of(network).values())
     averages = loop.accumulators.read()
     assert averages.pop("loss/poison", 0.0) == 0.0
+    assert averages.pop("grad_norm/after/poison") == averages.pop("grad_norm/after") == averages["grad_norm/before"]
     assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
 
 

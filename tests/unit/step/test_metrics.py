@@ -49,4 +49,13 @@ def test_reports_start_anew_after_a_reset() -> None:
     loop.accumulators.reset()
     assert loop.accumulators.read() == {}
     loop.run(5, 2)
-    assert set(loop.accumulators.read()) == {"loss/cross_entropy", "loss/total", "metric/accuracy"}
+    assert set(loop.accumulators.read()) == {"loss/cross_entropy", "loss/total", "metric/accuracy", "grad_norm/before"}
+
+
+@pytest.mark.parametrize(("given", "expected"), [([[6.0, 2.0]], {"loss": 3.0}), ([[6.0, 2.0], [1.0, 1.0]], {})])
+def test_sums_of_other_metrics_are_dropped(given, expected) -> None:
+    accumulators = Accumulators()
+    accumulators.names = ["loss"]
+    accumulators.variable.assign(given)
+    accumulators.reset_others()
+    assert accumulators.read() == expected
