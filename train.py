@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
-        print(help_text())
+        say(help_text())
         return DONE
     try:
         if (code := sweep(arguments)) is not None:
@@ -61,7 +63,9 @@ def check(arguments: Sequence[str]) -> list[Job]:
     if command.display:
         if command.shows_config:
             check_display(command)
-        show(command)
+        with redirect_stdout(io.StringIO()) as shown:  # its reader may leave, as `| head` does
+            show(command)
+        say(shown.getvalue().rstrip("\n"))
         return []
     return preflight(command)
 
@@ -86,7 +90,7 @@ def sweep(arguments: Sequence[str]) -> int | None:
 
 
 def say(text: str) -> None:
-    """Print text at once; when its reader has left, a sweep goes on without it.
+    """Print text at once; when its reader has left, go on without it.
 
     Args:
         text: of any number of lines.
@@ -153,12 +157,13 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
         code: the exit code to return.
         debug: whether to show the traceback; HYDRA_FULL_ERROR=1 asks for it, too.
     """
-    if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
-        traceback.print_exception(error)
-    elif isinstance(error, KeyboardInterrupt):
-        print(str(error) or "Interrupted.", file=sys.stderr)
-    else:
-        print(f"Error: {' '.join(str(error).split())}{_unnamed_hook(error)}", file=sys.stderr)
+    with suppress(OSError):  # of a reader that has left
+        if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
+            traceback.print_exception(error)
+        elif isinstance(error, KeyboardInterrupt):
+            print(str(error) or "Interrupted.", file=sys.stderr)
+        else:
+            print(f"Error: {' '.join(str(error).split())}{_unnamed_hook(error)}", file=sys.stderr)
     return code
 
 

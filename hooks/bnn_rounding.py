@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.optimizer import decays_weight, project_with_average
+from hooks.optimizer import project_with_average
 from hooks.options import check_flag, check_number, check_patterns
 from hooks.quantization.distinct_values import most_values
 from hooks.quantization.insert import insert_input_quantizers
 from hooks.quantization.kernel_layers import Kernel, find_kernels
+from hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
 from hooks.quantization.plain_inputs import write_out_input_quantizers
 from hooks.quantization.quantizers import Quantizer, parse_quantizer
-from hooks.quantization.selection import Selection, choose_kernel_layers, layers_to_precede
+from hooks.quantization.selection import Selection, choose_kernel_layers, dropout_advice, layers_to_precede
 from hooks.quantization.shares import entry_shares
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Tensors
 from trainer.ops.stochastic_sign import stochastic_sign
 from trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
 
@@ -123,6 +126,7 @@ class BnnRounding(GraphHook):
         self.network = network
         self._selection: Selection | None = None
         self._kernels: list[Kernel] = []
+        self._notes: list[str] = []
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -141,6 +145,7 @@ class BnnRounding(GraphHook):
         if self.input_quantizer is None:
             return model
         missing = layers_to_precede(selection, self.input_quantizer, first_too=self.quantize_first_input)
+        self._notes = dropout_advice(selection, missing, self.input_quantizer)
         return insert_input_quantizers(model, missing, self.input_quantizer) if missing else model
 
     def strip_model(self, model: keras.Model) -> keras.Model:
@@ -151,7 +156,6 @@ class BnnRounding(GraphHook):
         self._kernels = []
         if self.kernel_quantizer is not None:
             self._kernels = find_kernels(context.network, self._selection.layers)
-            _warn_of_decay(self._kernels, context.network.optimizer)
 
     def state(self) -> dict[str, tf.Variable]:
         return {}
@@ -262,6 +266,27 @@ class BnnRounding(GraphHook):
             "zero_padded": _zero_padded(self._selection) if self.input_quantizer else [],
         }
 
+    def advise(self, run: Run) -> Sequence[str]:
+        if self._selection is None:
+            return ()
+        network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key or "bnn_rounding"
+        lines = [*self._notes, self._advise_on_inputs(run)]
+        if quantizer is not None and quantizer.is_sign:
+            lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
+            lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
+            wide = [
+                each for each in self._kernels if not quantizer.scales(tuple(each.variable.shape), each.channel_axes)
+            ]
+            lines.append(missing_norm_advice(network.model, wide, self._selection.layers, clip=self.clip, hook=key))
+        return [line for line in lines if line]
+
+    def _advise_on_inputs(self, run: Run) -> str | None:
+        if not self.quantize_first_input or self.input_quantizer is None or run.training is None:
+            return None
+        inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
+        signs = float(tf.reduce_mean(tf.cast(inputs >= 0, tf.float32)))
+        return input_advice(signs, hook=self.key or "bnn_rounding") if self.input_quantizer.is_sign else None
+
 
 def _config(quantizer: Quantizer | None) -> dict[str, Any] | None:
     return None if quantizer is None else quantizer.config
@@ -269,20 +294,3 @@ def _config(quantizer: Quantizer | None) -> dict[str, Any] | None:
 
 def _zero_padded(selection: Selection) -> list[str]:
     return [path for path, layer in selection.layers.items() if getattr(layer, "padding", "valid") == "same"]
-
-
-def _warn_of_decay(kernels: list[Kernel], optimizer: keras.optimizers.Optimizer) -> None:
-    """Warn of what pulls latent weights toward 0, and so makes them change sign more often."""
-    pulled = [each.name for each in kernels if each.variable.regularizer is not None]
-    if pulled:
-        warnings.warn(
-            f"A kernel_regularizer pulls latent weights toward 0 and raises the flip rate: {', '.join(pulled)}. "
-            "Remove it from binarized layers, unless that is what you want.",
-            stacklevel=3,
-        )
-    if any(decays_weight(optimizer, each.variable) for each in kernels):
-        warnings.warn(
-            "The optimizer's weight_decay pulls latent weights toward 0 and raises the flip rate. "
-            "Set optimizer.weight_decay=null, unless that is what you want.",
-            stacklevel=3,
-        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -19,6 +18,9 @@ from trainer.hook import Gradients, GraphHook, Tensors
 from trainer.network import Network
 from trainer.select import layer_paths, select_layers
 from trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
 
 STOPS = ("weights", "upstream")
 BATCH_NORMS = ("frozen", "running", "inference")
@@ -165,8 +167,6 @@ class FreezeLayers(GraphHook):
         self._entries = sum(math.prod(network.variables[name].shape) for name in self._latent)
         self._statistics = weights - set(self._latent) if self.batch_norm != "running" else set()
         self._find_slots(network)
-        if self._whole_run and len(self._latent) == len(network.trainable_variables):
-            warnings.warn(f"Every weight of '{network.name}' is frozen: nothing of it trains.", stacklevel=2)
 
     def _set_steps(self, context: BuildContext) -> None:
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
@@ -271,3 +271,17 @@ class FreezeLayers(GraphHook):
             "begin_step": self._begin,
             "end_step": self._end,
         }
+
+    def advise(self, run: Run) -> Sequence[str]:
+        network, lines = run.networks[self.network], []
+        if self._whole_run and len(self._latent) == len(network.trainable_variables):
+            lines.append(
+                f"every weight of '{network.name}' is frozen: nothing of it trains. Narrow the layers pattern."
+            )
+        epochs = run.total_steps / run.steps_per_epoch
+        if self.end_epoch is not None and epoch_start(self.end_epoch, run.steps_per_epoch) >= run.total_steps:
+            lines.append(
+                f"end_epoch={self.end_epoch:g} is not before the end of the run, epoch {epochs:g}: the layers never "
+                f"train again. Set hooks.{self.key}.end_epoch below it, or null if that is meant."
+            )
+        return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,17 @@ class Hook(ABC):
             observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
         """
         return {}
+
+    def advise(self, run: Run) -> Sequence[str]:
+        """Return lines for the user on what will silently go wrong, as config and built networks tell before training.
+
+        Each says what was seen, what it costs, with the number, and an override that mends it. They are shown once, and
+        stand in summary.json. What is certain to fail is no advice but a UserError, in `build`.
+
+        Args:
+            run: about to begin. Its networks are those that are trained, after every `rebuild_model`.
+        """
+        return ()
 
     def warning(self, values: Mapping[str, float]) -> str | None:
         """Return one line for the user when training metrics show that something goes wrong, else None.

@@ -11,6 +11,8 @@ from typing import TextIO
 from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 120
+AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
+"""Modes of what prints: as the output is; without control characters; not at all."""
 
 
 class LastingStream(io.TextIOBase):
@@ -62,24 +64,38 @@ class LastingStream(io.TextIOBase):
             os.close(null_device)
 
 
+class SteadyConsole(Console):
+    """Never hide the cursor: a process that is killed could not show it again."""
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Do nothing."""
+        del show
+        return False
+
+
 def is_terminal(stream: io.TextIOBase) -> bool:
-    """Return whether the stream shows control sequences; a pipe, a file and TERM=dumb do not.
+    """Return whether the stream shows control sequences and somebody looks at it.
+
+    A pipe, a file and TERM=dumb do not show them; CI keeps them in its log; NO_COLOR asks for plain text.
 
     Args:
         stream: where the text goes.
     """
+    if os.environ.get("NO_COLOR") or os.environ.get("CI", "").lower() not in {"", "0", "false"}:
+        return False
     return stream.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb", "unknown"}
 
 
-def open_console(plain: bool | None = None) -> Console:
+def open_console(mode: str = AUTO) -> Console:
     """Return a console on the present standard output; it never raises because the reader has left.
 
     Args:
-        plain: True for text without control characters, False for a terminal's, None to see for oneself.
+        mode: "plain" for text without control characters, "quiet" for none, "auto" to see for oneself, anything else
+            for a terminal's.
     """
-    stream = LastingStream(sys.stdout)
-    terminal = is_terminal(stream) if plain is None else not plain
-    return Console(
+    stream = LastingStream(None if mode == QUIET else sys.stdout)
+    terminal = is_terminal(stream) if mode == AUTO else mode not in (PLAIN, QUIET)
+    return SteadyConsole(
         file=stream,  # type: ignore[arg-type]  # rich asks for IO[str] and uses write, flush, isatty and encoding
         force_terminal=terminal,
         force_jupyter=False,

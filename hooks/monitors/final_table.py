@@ -10,16 +10,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hooks.monitors.console import open_console
+from hooks.monitors.close_evaluations import describe_close
+from hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hooks.monitors.network_table import COLUMNS, LEFT, MOST_ROWS, NetworkTable, describe_network, network_tables
-from hooks.options import check_flag
+from hooks.options import check_choice
 from trainer.hook import HostHook
-from trainer.run.results import format_bytes, format_seconds, format_share, format_value, metric_rows
+from trainer.run.results import format_bytes, format_metric, format_seconds, format_share, format_value, metric_rows
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from trainer.run.control import Report, Run
 
 REASON_LENGTH = 300
+MODES = (AUTO, "styled", PLAIN, QUIET)
+PADDING = 2
+LEFT_OUT_FIRST = ("kind", "output", "input bits", "MACs", "zeros", "weight bits", "params")
+"""Columns of networks that a narrow terminal has no room for."""
+HELD_OUT = ("validation", "test")
+NARROW = 64
+"""Cells below which the table of metrics has short headers."""
 
 
 class FinalTable(HostHook):
@@ -45,26 +53,39 @@ class FinalTable(HostHook):
     after = ("progress",)  # its bar gives the terminal back first
     priority = 100
 
-    def __init__(self, *, plain: bool | None = None) -> None:
+    def __init__(self, *, mode: str = AUTO) -> None:
         """Set up the table.
 
         Args:
-            plain: True for plain text even on a terminal, False for a terminal's even elsewhere; None decides by the
-                output.
+            mode: "styled" for a terminal's text, "plain" for text without control characters, "quiet" for none; "auto"
+                decides by the output.
         """
-        self._plain = None if plain is None else check_flag("plain", plain)
+        self._mode = check_choice("mode", mode, MODES)
+        self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: everything comes from the summary."""
-        return {}
+        """Return what the monitor was in each evaluation that counted; all else comes from the summary."""
+        return {"values": list(self._values)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values = list(state.get("values", ()))  # a run of before has none
+
+    def on_fit_begin(self, run: Run) -> None:
+        if not run.step:
+            self._values = []  # of an earlier fit
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        if report.split == "validation" and report.step >= run.best.since:
+            self._values.append(report.values[run.best.monitor])
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        console = open_console(self._plain)
+        console = open_console(self._mode)
         console.print()
         console.print(f"{run.recipe}: {describe_status(summary)}", style="bold", soft_wrap=True)
         if rows := metric_rows(summary):
-            console.print(_metric_table(console, summary, rows))
-        for label, text in result_lines(summary):
+            sizes = {name: split.size for name, split in run.held_out.items()}
+            console.print(_metric_table(console, summary, rows, sizes))
+        for label, text in [*self._close_lines(run), *result_lines(summary)]:
             console.print(f"{label:<11}{text}", soft_wrap=True)
         for network in network_tables(summary, most=MOST_ROWS, without=_told_by_hooks(summary)):
             console.print()
@@ -76,6 +97,14 @@ class FinalTable(HostHook):
             console.print(_layer_table(console, layers))
         console.print(f"{'run':<11}{run.directory}", soft_wrap=True)
         console.print(f"tensorboard --logdir {shlex.quote(str(run.directory))}", soft_wrap=True)
+
+    def _close_lines(self, run: Run) -> list[tuple[str, str]]:
+        """Return what the size of the validation split says of the best step, where it says anything."""
+        best = run.best
+        if best.value is None or "validation" not in run.held_out:
+            return []
+        text = describe_close(best.monitor, self._values, best.value, run.held_out["validation"].size)
+        return [("validation", text)] if text else []
 
 
 def describe_status(summary: Mapping[str, Any]) -> str:
@@ -192,11 +221,22 @@ def _layer_table(console: Console, layers: list[dict[str, Any]]) -> Table:
 
 def _network_table(console: Console, network: NetworkTable) -> Table:
     table = _plain_table(console)
-    for column in network.columns:
+    shown = _columns_that_fit(network, console.width)
+    for column in shown:
         table.add_column(column, justify="left" if column in COLUMNS[:LEFT] else "right", no_wrap=True)
     for row in network.rows:
-        table.add_row(*row)
+        table.add_row(*(cell for column, cell in zip(network.columns, row, strict=True) if column in shown))
     return table
+
+
+def _columns_that_fit(network: NetworkTable, width: int) -> list[str]:
+    """Return the columns of a network that a terminal has room for; those that tell least are left out first."""
+    every = zip(network.columns, zip(*network.rows, strict=True), strict=True)
+    wide = {column: max(len(cell) for cell in (column, *cells)) + PADDING for column, cells in every}
+    for column in LEFT_OUT_FIRST:
+        if sum(wide.values()) > width:
+            wide.pop(column, None)
+    return list(wide)
 
 
 def _cell(value: Any) -> str:
@@ -209,7 +249,10 @@ def _cell(value: Any) -> str:
 
 def _plain_table(console: Console) -> Table:
     return Table(
-        box=box.SIMPLE_HEAD if console.is_terminal else None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False
+        box=box.SIMPLE_HEAD if console.is_terminal else None,
+        padding=(0, PADDING, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
 
 
@@ -221,15 +264,28 @@ def _describe_size(float32: int, deployed: int) -> str:
 
 
 def _metric_table(
-    console: Console, summary: Mapping[str, Any], rows: list[tuple[str, float | None, float | None, float | None]]
+    console: Console,
+    summary: Mapping[str, Any],
+    rows: list[tuple[str, float | None, float | None, float | None]],
+    sizes: Mapping[str, int],
 ) -> Table:
     best = summary.get("best") or {}
     weights = (summary.get("test") or {}).get("weights")
     table = _plain_table(console)
     table.add_column("")
     table.add_column("train", justify="right")
-    table.add_column(f"validation (best, step {best['step']})" if best.get("values") else "validation", justify="right")
-    table.add_column("test" if weights is None else f"test ({weights} weights)", justify="right")
-    for name, *values in rows:
-        table.add_row(name, *(format_value(value) for value in values))
+    short = console.width < NARROW
+    table.add_column(
+        f"validation (best, step {best['step']})" if best.get("values") and not short else "validation", justify="right"
+    )
+    table.add_column("test" if weights is None or short else f"test ({weights} weights)", justify="right")
+    for name, train, *held_out in rows:
+        texts = [_metric(name, value, sizes.get(split)) for split, value in zip(HELD_OUT, held_out, strict=True)]
+        table.add_row(name, format_value(train), *texts)
     return table
+
+
+def _metric(name: str, value: float | None, examples: int | None) -> str:
+    """Return a value of a split, with the decimals that so many examples support; of a loss with all."""
+    is_loss = name == "loss" or name.endswith("/loss")
+    return format_value(value) if is_loss or examples is None else format_metric(value, examples)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hooks.monitors.console import open_console
+from hooks.monitors.console import AUTO, PLAIN, QUIET, open_console
 from hooks.monitors.progress_bar import ProgressBar
 from hooks.monitors.progress_lines import ProgressLines
 from hooks.monitors.progress_status import ProgressStatus
-from hooks.options import check_flag, check_integer, check_number
+from hooks.options import check_choice, check_integer, check_number
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
     from trainer.run.control import Report, Run
 
+MODES = (AUTO, "bar", PLAIN, QUIET)
+
 
 class Progress(HostHook):
-    """Show how far a run is: steps, epoch, images per second, time left, latest and best metrics.
+    """Show how far a run is: steps, epoch, images per second, waiting, time left, latest and best metrics.
 
-    On a terminal this is a bar. Elsewhere it is at most `lines` plain lines a run, without control characters. When
-    the reader of standard output leaves, training goes on. It keeps no state: what is shown begins anew.
+    On a terminal this is a bar. Elsewhere, and where CI or NO_COLOR is set, it is at most `lines` plain lines a run,
+    without control characters. When the reader of standard output leaves, training goes on. It keeps no
+    state: what is shown begins anew.
 
     Group:
         monitor
@@ -37,17 +40,17 @@ class Progress(HostHook):
 
     priority = 10  # before the other hooks that print
 
-    def __init__(self, *, every_seconds: float = 0.5, lines: int = 50, plain: bool | None = None) -> None:
+    def __init__(self, *, mode: str = AUTO, every_seconds: float = 0.5, lines: int = 50) -> None:
         """Set up the display.
 
         Args:
+            mode: "bar", "plain" for lines, "quiet" for nothing; "auto" decides by the output.
             every_seconds: time between two drawings of the bar; above 0.
             lines: the most plain lines a run prints between its first and its last one; at least 1.
-            plain: True for lines even on a terminal, False for the bar even elsewhere; None decides by the output.
         """
+        self._mode = check_choice("mode", mode, MODES)
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)
         self._lines = check_integer("lines", lines, minimum=1)
-        self._plain = None if plain is None else check_flag("plain", plain)
         self._display: ProgressBar | ProgressLines | None = None
         self._status: ProgressStatus | None = None
 
@@ -57,7 +60,9 @@ class Progress(HostHook):
 
     def on_fit_begin(self, run: Run) -> None:
         self._close()  # of an earlier fit that never ended
-        console = open_console(self._plain)
+        if self._mode == QUIET:
+            return
+        console = open_console(self._mode)
         self._status = ProgressStatus(run)
         if console.is_terminal:
             self._display = ProgressBar(console, self._status, self._every_seconds)

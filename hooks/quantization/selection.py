@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import keras
@@ -117,9 +116,21 @@ def _check_sign(path: str, calls: list[Facts], quantizer: Quantizer) -> None:
                 f"+1 always, and {quantizer.name} would tell the layer nothing. Replace that activation, for example "
                 "by hard_tanh, or set input_quantizer={name: dorefa, k_bit: 2} or input_quantizer=null."
             )
-        if facts.dropout:
-            warnings.warn(
-                f"The dropout layer '{facts.dropout}' feeds {quantizer.name} before layer '{path}': what it drops "
-                "becomes sign(0) = +1, not 0. Put the dropout before the batch norm, or leave it out.",
-                stacklevel=2,
-            )
+
+
+def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quantizer) -> list[str]:
+    """Return a line for each dropout whose zeros a sign turns into +1.
+
+    Args:
+        selection: of the model before input quantizers were put in.
+        paths: of the layers before which they come.
+        quantizer: for inputs.
+    """
+    if not quantizer.is_sign or selection.inputs is None:
+        return []
+    fed = {facts.dropout: path for path in paths for facts in selection.inputs.calls[path] if facts.dropout}
+    return [
+        f"the dropout layer '{dropout}' feeds {quantizer.name} before layer '{path}': what it drops becomes sign(0) = "
+        "+1, not 0. Put it before the batch norm, or leave it out: model.dropout=0."
+        for dropout, path in fed.items()
+    ]

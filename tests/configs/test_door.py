@@ -206,3 +206,26 @@ def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path: 
     assert code == 0
     assert "batch_size: " in out
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["recipe=bnn", "--cfg", "job"], ["recipe=no_such_recipe"]])
+def test_a_reader_that_has_left_is_no_fault(arguments: list[str]) -> None:
+    """`| head` closes the pipe: no traceback, and the exit code is that of the command."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(ROOT / "train.py"), *arguments]
+    process = subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(write)
+    _, errors = process.communicate(timeout=60)
+    wrong = arguments[0] == "recipe=no_such_recipe"
+    assert process.returncode == (2 if wrong else 0)
+    assert errors.startswith("Error: Unknown recipe") if wrong else errors == ""
+
+
+def test_an_error_whose_reader_has_left_keeps_its_exit_code() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, str(ROOT / "train.py"), "recipe=no_such_recipe"]
+    process = subprocess.Popen(command, stdout=write, stderr=write, cwd=ROOT)
+    os.close(write)
+    assert process.wait(timeout=60) == 2

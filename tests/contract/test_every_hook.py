@@ -17,7 +17,16 @@ from trainer.run.build_hook import split_binding
 
 HOOKS = sorted(catalogue())
 DEFAULTS = {
-    *("checkpoint", "early_stopping", "final_table", "fused_batch_norm", "metrics_jsonl", "nan_guard", "pictures"),
+    *(
+        "advisor",
+        "checkpoint",
+        "early_stopping",
+        "final_table",
+        "fused_batch_norm",
+        "metrics_jsonl",
+        "nan_guard",
+        "pictures",
+    ),
     *("progress", "projector", "randomness_guard", "tensorboard"),
 }
 

@@ -21,8 +21,8 @@ from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook
 
 DEFAULTS = [
-    *("fused_batch_norm", "nan_guard", "randomness_guard", "progress", "tensorboard", "pictures", "projector"),
-    *("metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
+    *("fused_batch_norm", "nan_guard", "randomness_guard", "advisor", "progress", "tensorboard", "pictures"),
+    *("projector", "metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
 ]
 
 

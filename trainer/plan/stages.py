@@ -23,7 +23,7 @@ STEP_STAGES = (
     "measure",
 )
 PHASES = {
-    "set-up": ("rebuild_model", "request_taps", "build", "on_resume", "on_fit_begin"),
+    "set-up": ("rebuild_model", "request_taps", "build", "on_resume", "advise", "on_fit_begin"),
     STEP: STEP_STAGES,
     "chunk of steps": ("on_veto", "warning", "on_chunk_end"),
     "evaluation": ("held", "evaluate", "collect", "split_metrics", "on_evaluation_end"),

@@ -151,6 +151,8 @@ class Run:
         rolled_back: the steps from which it went back to a checkpoint.
         returns: for each of these, the step "to" which it went back, and the "rate_factor" of the checkpoint's rates.
         held_out: the splits that are not trained on, by name; empty where a run has none, as in a test.
+        replicas: how many share a batch.
+        warnings: what hooks have warned of so far, a line each.
     """
 
     directory: Path
@@ -178,6 +180,8 @@ class Run:
     rolled_back: list[int] = field(default_factory=list)
     returns: list[dict[str, Any]] = field(default_factory=list)
     held_out: Mapping[str, Split] = field(default_factory=dict)
+    replicas: int = 1
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def epoch(self) -> float:

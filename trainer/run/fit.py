@@ -72,6 +72,7 @@ class Fit:
         digest: of all variables after the last step; None before.
         elapsed_before: wall time of this run in earlier processes, in seconds.
         started: the time to the first step; what comes before `train` is in it already.
+        warned: names of the hooks whose `warning` has been shown.
         workers: the other processes of the run; this one is the chief.
     """
 
@@ -95,7 +96,7 @@ class Fit:
     _step_seconds: float | None = None
     _times: ReportTimes = field(default_factory=ReportTimes)
     _training: bool = False
-    _warned: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
     _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
@@ -119,6 +120,7 @@ class Fit:
         if run.resumed_at:
             self.call("on_resume", run)
             self.workers.take(run.step, trainer_variables(self.loop.trainer))
+        self._advise()
         self.call("on_fit_begin", run)
         self._times.begin(run, self.seconds)
         self._training = True
@@ -223,11 +225,24 @@ class Fit:
         self._warn(values)
         return Report(self.run.step, "train", values)
 
+    def _advise(self) -> None:
+        """Show what hooks see before training; a run that goes on has shown it."""
+        for hook in self.hooks:
+            with in_stage(hook, "advise", self.run.step):
+                lines = hook.advise(self.run)
+            for line in lines:
+                self._tell(f"The hook '{hook.name}': {line}")
+
     def _warn(self, values: dict[str, float]) -> None:
         for hook in self.hooks:
-            if hook.name not in self._warned and (message := self._warning(hook, values)):
-                self._warned.add(hook.name)
-                warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {message}", stacklevel=2)
+            if hook.name not in self.warned and (message := self._warning(hook, values)):
+                self.warned.add(hook.name)
+                self._tell(f"At step {self.run.step}, the hook '{hook.name}': {message}")
+
+    def _tell(self, line: str) -> None:
+        if line not in self.run.warnings:
+            self.run.warnings.append(line)
+            warnings.warn(line, stacklevel=3)
 
     def _warning(self, hook: Hook, values: dict[str, float]) -> str | None:
         """Return the first warning that a hook has, over the objectives that it takes part in."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 SHOWN_LOSS = "loss/total"
+WHOLE = 1e-3
+"""How far from a whole number rounding may have brought one."""
 COMPLETE = ("completed", "stopped")
 """Of summary.json: the run has made all its steps, or a hook has ended it for good."""
 
@@ -15,6 +18,28 @@ def format_value(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
+
+
+def format_metric(value: float | None, examples: int) -> str:
+    """Return a metric of a split as text; a share of its examples with no more decimals than so many can tell apart.
+
+    Args:
+        value: such as an accuracy; None gives a dash.
+        examples: of the split, 1 or more.
+    """
+    if value is None or not is_share_of(value, examples):
+        return format_value(value)
+    return f"{value:.{min(4, max(1, math.ceil(math.log10(examples))))}f}"
+
+
+def is_share_of(value: float, examples: int) -> bool:
+    """Return whether a value is a whole number of examples out of all, as accuracy is.
+
+    Args:
+        value: of a metric.
+        examples: of the split, 1 or more.
+    """
+    return 0.0 <= value <= 1.0 and abs(value * examples - round(value * examples)) < WHOLE
 
 
 def format_bytes(count: float) -> str:

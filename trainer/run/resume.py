@@ -100,6 +100,8 @@ def run_state(fit: Fit) -> dict[str, Any]:
         "resumed_at": list(run.resumed_at),
         "rolled_back": list(run.rolled_back),
         "returns": list(run.returns),
+        "warnings": list(run.warnings),
+        "warned": sorted(fit.warned),
         "data": fit.fingerprint,
         "replicas": fit.loop.trainer.replica.count,
     }
@@ -130,6 +132,7 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
     )
     run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
     run.returns = list(state["returns"])
+    run.warnings, fit.warned = list(state.get("warnings", ())), set(state.get("warned", ()))  # a run of before has none
     fit.elapsed_before = state["seconds"]
 
 

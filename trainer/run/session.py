@@ -210,16 +210,13 @@ def build_fit(
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
         plan=as_markdown(plan_run(config, recipe, parts)),
-        best=Best(
-            settings["monitor"],
-            settings["monitor_mode"],
-            since=parts.settled_at,
-        ),
+        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
         pictures=views.pictures,
         embeddings=views.embeddings,
         training=parts.training,
         first_pictures=views.first_pictures,
         held_out={name: each.split for name, each in parts.evaluated.items()},
+        replicas=parts.trainer.replica.count,
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]

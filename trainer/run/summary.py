@@ -80,9 +80,13 @@ def _best(best: Best) -> dict[str, Any]:
     return {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)}
 
 
-def _way(run: Run) -> dict[str, list[int]]:
-    """Return from which steps the run went on, and from which it went back."""
-    return {"resumed_at": list(run.resumed_at), "rolled_back": list(run.rolled_back)}
+def _way(run: Run) -> dict[str, list[Any]]:
+    """Return from which steps the run went on, from which it went back, and what hooks warned of."""
+    return {
+        "resumed_at": list(run.resumed_at),
+        "rolled_back": list(run.rolled_back),
+        "warnings": list(run.warnings),
+    }
 
 
 def _size(size: Size) -> dict[str, dict[str, int]]:

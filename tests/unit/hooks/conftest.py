@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,7 +12,11 @@ import pytest
 import tensorflow as tf
 
 from trainer.hook import GraphHook
+from trainer.input.batches import TrainingBatches
+from trainer.input.data import Split
+from trainer.input.source import ArraySource
 from trainer.network import Network
+from trainer.run.control import Best, Run
 from trainer.step.context import BuildContext, StepContext
 
 
@@ -78,5 +83,21 @@ def make_bench() -> Callable[..., Bench]:
         network = Network("model", model, optimizer)
         hook.build(BuildContext(network, total_steps=10, steps_per_epoch=5, batch_size=16, seed=7))
         return Bench(hook, network, jit)
+
+    return make
+
+
+@pytest.fixture
+def run_of(tmp_path: Path) -> Callable[..., Run]:
+    """Return a function that makes the run of a network, with some training inputs where they are given."""
+
+    def make(network: Network, steps: int, *, inputs: np.ndarray | None = None) -> Run:
+        training = None
+        if inputs is not None:
+            rows = np.arange(len(inputs))
+            source = ArraySource({"inputs": inputs, "targets": np.zeros(len(inputs), np.int64)}, lambda batch: batch)
+            training = TrainingBatches(Split("train", source, rows), batch_size=len(inputs), seed=0)
+        best = Best("loss/total", "min")
+        return Run(tmp_path, "toy", {}, {network.name: network}, 16, steps, 10.0, "", best, training=training)
 
     return make

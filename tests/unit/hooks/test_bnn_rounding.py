@@ -262,26 +262,6 @@ def test_a_wrong_option_is_one_clear_line(options, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_regularizer_on_a_binarized_kernel_is_warned_of(make_bench):
-    def model():
-        inputs = keras.Input((4,))
-        x = layers.Dense(4, kernel_regularizer="l2", name="regular")(inputs)
-        return keras.Model(inputs, layers.Dense(3)(layers.Dense(4, name="middle")(x)))
-
-    with pytest.warns(UserWarning, match=r"kernel_regularizer.*regular/kernel"):
-        make_bench(BnnRounding(all_binary=True), model())
-    make_bench(BnnRounding(), model())  # the first layer is not binarized: no warning
-
-
-def test_weight_decay_on_a_binarized_kernel_is_warned_of(make_bench):
-    with pytest.warns(UserWarning, match="weight_decay pulls latent weights"):
-        make_bench(BnnRounding(), functional(), keras.optimizers.AdamW(weight_decay=0.01))
-    excluded = keras.optimizers.AdamW(weight_decay=0.01)
-    excluded.exclude_from_weight_decay(var_names=["kernel"])
-    make_bench(BnnRounding(), functional(), excluded)
-    make_bench(BnnRounding(), functional(), keras.optimizers.AdamW(weight_decay=0.0))
-
-
 def test_a_frozen_kernel_cannot_be_selected(make_bench):
     model = functional()
     model.get_layer("dense_2").trainable = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -406,3 +408,55 @@ def test_other_hooks_may_read_the_centers() -> None:
     assert [each.name for each in loop.trainer.hooks] == ["center_loss", "reader"]
     loop.run(0, 1)
     assert loop.accumulators.read()["seen"] == pytest.approx(np.abs(centers_of(hook)).sum(), rel=1e-5)
+
+
+def report(task: float, ratio: float, own: float = 0.01) -> dict[str, float]:
+    """Return a report of a network whose centers are apart."""
+    return {
+        "center/between": 2.0,
+        "center/length": 5.0,
+        "center/ratio": ratio,
+        "loss/center": own,
+        "loss/total": task + own,
+    }
+
+
+UNLEARNED = math.log(CLASSES) / 3 + 0.01
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (report(UNLEARNED, 0.09), True),
+        (report(UNLEARNED, 0.11), False),  # not yet compact: the features are still parting
+        (report(UNLEARNED - 0.02, 0.09), False),  # learned
+        (report(UNLEARNED, 0.5, own=0.4), True),  # larger than the other losses
+        (report(0.001, 0.5, own=0.4), False),  # larger than what is nearly 0
+    ],
+)
+def test_a_center_loss_that_dominates_is_pointed_at_in_the_third_report(values, warned) -> None:
+    hook = built(feature_network(), weight=30.0)
+    assert [hook.warning(values) is not None for _ in range(3)] == [False, False, warned]
+    if warned:
+        message = hook.warning(values)
+        assert message is not None
+        assert "the center loss dominates" in message
+        assert message.endswith("Set hooks.center_loss.weight=3.")
+
+
+def test_a_report_in_between_begins_the_count_anew() -> None:
+    hook = built(feature_network(), weight=30.0)
+    reports = [report(UNLEARNED, 0.09)] * 2 + [report(UNLEARNED, 0.5)] + [report(UNLEARNED, 0.09)] * 2
+    assert [hook.warning(each) for each in reports] == [None] * 5
+
+
+@pytest.mark.parametrize(("warm_up", "weight", "lines"), [(25.0, 1.0, 1), (24.0, 1.0, 0), (25.0, 0.0, 0)])
+def test_a_warm_up_that_ends_with_the_run_is_pointed_at(run_of, warm_up, weight, lines) -> None:
+    network = feature_network()
+    hook = built(network, weight=weight, warm_up_epochs=warm_up)  # 100 steps, 4 an epoch
+    run = run_of(network, 100)
+    run.steps_per_epoch = 4.0
+    found = hook.advise(run)
+    assert len(found) == lines
+    assert all("the weight is full at step 100, and the run ends after 100" in line for line in found)
+    assert hook.advise(run_of(network, 99)) == ()  # a trial

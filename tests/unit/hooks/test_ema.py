@@ -14,7 +14,7 @@ from hooks.bnn_rounding import BnnRounding
 from hooks.ema import Ema
 from tests.support.command import run_small
 from tests.support.masking import bits, build_hooks
-from tests.support.toy import BATCH, SIZE, StatelessHook, ToyObjective, toy_batch, toy_network, values_of
+from tests.support.toy import BATCH, SIZE, StatelessHook, ToyObjective, build_context, toy_batch, toy_network, values_of
 from trainer.errors import UserError
 from trainer.hook import GraphHook
 from trainer.network import Network
@@ -460,3 +460,22 @@ def test_a_run_reports_its_averages_and_its_summary_says_what_they_are(tmp_path)
     assert summary["final"]["loss/total"] == plain["final"]["loss/total"]
     assert summary["test"]["loss/total"] != plain["test"]["loss/total"]
     assert 0 < summary["final"]["ema/distance"] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"decay": 0.99, "warm_up": False}, "37 %"),
+        ({"decay": 0.971, "warm_up": False}, "5 %"),
+        ({"decay": 0.97, "warm_up": False}, None),
+        ({"decay": 0.99, "warm_up": False, "begin_epoch": 20.0}, "82 %"),
+        ({"decay": 0.9999, "warm_up": True}, None),
+    ],
+)
+def test_a_decay_too_slow_for_the_run_is_pointed_at(run_of, options: dict[str, Any], left: str | None) -> None:
+    network, hook = toy_network(), ema(**options)
+    hook.build(build_context(network))  # 100 steps, 4 an epoch
+    found = hook.advise(run_of(network, 100))
+    assert len(found) == (left is not None)
+    assert left is None or f"leaves {left} of the weights at the begin in the average" in found[0]
+    assert left is None or "Set hooks.ema.warm_up=true" in found[0]

@@ -377,10 +377,23 @@ def test_inference_without_a_batch_norm_layer_is_refused():
         named(batch_norm="inference").rebuild_model(toy_model())
 
 
-def test_freezing_every_weight_for_a_whole_run_is_pointed_out():
-    network = toy_network()
-    with pytest.warns(UserWarning, match="Every weight of 'model' is frozen: nothing of it trains."):
-        loop = toy_loop([named(layers="*")], network=network)
+def test_freezing_every_weight_for_a_whole_run_is_pointed_out(run_of):
+    network, hook = toy_network(), named(layers="*")
+    loop = toy_loop([hook], network=network)
+    assert hook.advise(run_of(network, 100)) == [
+        "every weight of 'model' is frozen: nothing of it trains. Narrow the layers pattern."
+    ]
     start = values_of(network)
     loop.run(0, 2)
     assert not moved(start, values_of(network))
+
+
+@pytest.mark.parametrize(("end", "lines"), [(25.0, 1), (24.0, 0), (None, 0)])
+def test_an_end_after_that_of_the_run_is_pointed_out(run_of, end, lines):
+    network, hook = toy_network(), named(layers="hidden", end_epoch=end)
+    hook.build(build_context(network))  # 100 steps, 4 an epoch
+    run = run_of(network, 100)
+    run.steps_per_epoch = 4.0
+    found = hook.advise(run)
+    assert len(found) == lines
+    assert all("the layers never train again. Set hooks.freeze_layers.end_epoch below it" in line for line in found)

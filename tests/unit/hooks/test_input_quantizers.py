@@ -346,11 +346,20 @@ def test_a_relu_that_feeds_only_full_precision_layers_is_no_error():
     BnnRounding().rebuild_model(keras.Model(inputs, x))
 
 
-def test_dropout_in_front_of_a_sign_is_warned_of():
-    with pytest.warns(UserWarning, match="dropout layer 'drop' feeds ste_sign before layer 'dense_1'"):
-        BnnRounding(layers="dense_1").rebuild_model(feed(lambda x: layers.Dropout(0.5, name="drop")(x)))
-    BnnRounding(layers="dense_1").rebuild_model(feed(lambda x: layers.BatchNormalization()(layers.Dropout(0.5)(x))))
-    BnnRounding(layers="dense_1", input_quantizer="ste_tern").rebuild_model(feed(lambda x: layers.Dropout(0.5)(x)))
+@pytest.mark.parametrize(
+    ("dropped", "quantizer", "lines"),
+    [
+        (lambda x: layers.Dropout(0.5, name="drop")(x), "ste_sign", 1),
+        (lambda x: layers.BatchNormalization()(layers.Dropout(0.5)(x)), "ste_sign", 0),
+        (lambda x: layers.Dropout(0.5)(x), "ste_tern", 0),
+    ],
+)
+def test_dropout_in_front_of_a_sign_is_pointed_at(make_bench, run_of, dropped, quantizer, lines):
+    bench = make_bench(BnnRounding(layers="dense_1", input_quantizer=quantizer), feed(dropped))
+    found = [line for line in bench.hook.advise(run_of(bench.network, 10)) if "dropout" in line]
+    assert len(found) == lines
+    if lines:
+        assert "the dropout layer 'drop' feeds ste_sign before layer 'dense_1'" in found[0]
 
 
 def test_zero_padding_of_a_quantized_map_is_named(make_bench):

@@ -109,7 +109,7 @@ def test_the_moving_average_has_a_column_in_summary_and_table_where_the_optimize
 ):
     run_small(
         "frozen_mask", "model.units=[8]", f"optimizer.use_ema={str(use_ema).lower()}", "hooks.prune.final_sparsity=0.8",
-        "hooks.final_table.plain=true", run_dir=tmp_path / "run",
+        "hooks.final_table.mode=plain", run_dir=tmp_path / "run",
     )  # fmt: skip
     pruned = json.loads((tmp_path / "run" / "summary.json").read_text())["hooks"]["prune"]
     for row in (*pruned["layers"], pruned["total"]):

@@ -10,6 +10,12 @@ import pytest
 from hooks.monitors.console import LastingStream, is_terminal, open_console
 
 
+@pytest.fixture(autouse=True)
+def outside_of_ci(monkeypatch):
+    for name in ("CI", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
@@ -68,6 +74,32 @@ def test_a_terminal_must_know_control_sequences(monkeypatch, term, shown):
     assert not is_terminal(LastingStream(io.StringIO()))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        *[("CI", "true", False), ("CI", "1", False), ("CI", "false", True), ("CI", "", True)],
+        *[("NO_COLOR", "1", False), ("NO_COLOR", "", True)],
+    ],
+)
+def test_a_log_of_ci_and_who_wants_no_colour_get_plain_text(monkeypatch, name, value, shown):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv(name, value)
+    assert is_terminal(LastingStream(Terminal())) is shown
+
+
+def test_the_cursor_is_never_hidden(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    console = open_console()
+    assert not console.show_cursor(False)
+    assert sys.stdout.getvalue() == ""
+
+
+def test_a_quiet_console_prints_nothing(capsys):
+    open_console("quiet").print("text")
+    assert capsys.readouterr().out == ""
+
+
 def test_console_on_a_pipe_is_plain_even_when_colour_is_forced(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
@@ -79,9 +111,9 @@ def test_console_can_be_forced_both_ways(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys, "stdout", Terminal())
     assert open_console().is_terminal
-    assert not open_console(plain=True).is_terminal
+    assert not open_console("plain").is_terminal
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert open_console(plain=False).is_terminal
+    assert open_console("bar").is_terminal
 
 
 def test_a_process_goes_on_and_ends_well_after_its_reader_has_left():

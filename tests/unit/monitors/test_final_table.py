@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from hooks.monitors.final_table import FinalTable, describe_status, result_lines
 from hooks.monitors.progress import Progress
 from trainer.errors import UserError
 from trainer.order import order_hooks
+from trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -111,7 +114,7 @@ def test_a_terminal_gets_a_styled_table(make_run, summary, monkeypatch):
     assert "0.9722" in stream.getvalue()
     plain = Terminal()
     monkeypatch.setattr(sys, "stdout", plain)
-    FinalTable(plain=True).on_fit_end(make_run(), summary)
+    FinalTable(mode="plain").on_fit_end(make_run(), summary)
     assert not CONTROL.search(plain.getvalue())
 
 
@@ -178,9 +181,58 @@ def test_a_reader_that_left_does_not_fail_the_run(make_run, summary, monkeypatch
 
 
 def test_bad_arguments_are_named_and_no_state_is_kept():
-    with pytest.raises(UserError, match="^Invalid plain: "):
-        FinalTable(plain="no")
-    assert FinalTable().state_dict() == {}
+    with pytest.raises(UserError, match="^Unknown mode 'no'"):
+        FinalTable(mode="no")
+    assert FinalTable().state_dict() == {"values": []}
+
+
+def test_a_quiet_table_prints_nothing(make_run, summary, capsys):
+    FinalTable(mode="quiet").on_fit_end(make_run(), summary)
+    assert capsys.readouterr().out == ""
+
+
+def held_out(size: int) -> dict:
+    return {name: SimpleNamespace(size=size) for name in ("validation", "test")}
+
+
+def test_an_accuracy_has_no_more_decimals_than_its_split_supports(make_run, summary, capsys):
+    summary["best"]["values"] = {"loss/total": 0.1334, "metric/accuracy": 175 / 180, "metric/distance": 0.12345}
+    summary["test"] = {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 174 / 180}
+    FinalTable(mode="plain").on_fit_end(make_run(held_out=held_out(180)), summary)
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("accuracy")).split() == [
+        "accuracy",
+        "0.9981",
+        "0.972",
+        "0.967",
+    ]
+    assert next(line for line in lines if line.startswith("distance")).split()[2] == "0.1235"
+    assert next(line for line in lines if line.startswith("loss")).split()[2] == "0.1334"
+
+
+def test_evaluations_that_a_small_split_cannot_tell_apart_are_told_of_also_after_a_resume(make_run, summary, capsys):
+    table, run = FinalTable(mode="plain"), make_run(held_out=held_out(180))
+    table.on_fit_begin(run)
+    for step, count in ((10, 178), (20, 179)):
+        report = Report(step, "validation", {"metric/accuracy": count / 180})
+        run.best.update(report)
+        table.on_evaluation_end(run, report)
+    resumed = FinalTable(mode="plain")
+    resumed.load_state_dict(json.loads(json.dumps(table.state_dict())))
+    run.step = 20
+    resumed.on_fit_begin(run)
+    resumed.on_evaluation_end(run, Report(30, "validation", {"metric/accuracy": 178 / 180}))
+    resumed.on_evaluation_end(run, Report(30, "test", {"metric/accuracy": 178 / 180}))
+    resumed.on_fit_end(run, summary)
+    assert "2 other evaluations lie as near to the best" in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_names(make_run, summary, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    FinalTable(mode="styled").on_fit_end(make_run(), summary | {"networks": {"model": described()}})
+    assert "…" not in sys.stdout.getvalue()
+    assert "validation (best" not in sys.stdout.getvalue()
 
 
 @pytest.mark.parametrize(("steps", "text"), [(0, "0 steps"), (1, "1 step"), (2000, "2,000 steps")])
@@ -191,7 +243,7 @@ def test_steps_are_counted_in_words(steps, text):
 def test_layers_that_a_hook_reports_are_printed_as_a_table(make_run, summary, capsys):
     layers = [{"layer": "dense_1", "entries": 235200, "sparsity": 0.92}, {"layer": "logits", "entries": 1000}]
     hooks = {"prune": {"layers": layers}, "bnn_rounding": {"layers": ["dense_1"]}}
-    FinalTable(plain=True).on_fit_end(make_run(), summary | {"hooks": hooks})
+    FinalTable(mode="plain").on_fit_end(make_run(), summary | {"hooks": hooks})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     start = lines.index(["prune"])
     assert lines[start + 1 : start + 4] == [
@@ -229,7 +281,7 @@ def described(**fields):
 
 
 def test_what_a_network_is_made_of_is_printed(make_run, summary, capsys):
-    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": {"model": described()}})
+    FinalTable(mode="plain").on_fit_end(make_run(), summary | {"networks": {"model": described()}})
     lines = [re.sub(r"\s{2,}", "  ", line).strip() for line in capsys.readouterr().out.splitlines()]
     assert "network  BNN; MACs an example: 640 1-bit x 1-bit" in lines
     start = lines.index("model")
@@ -242,7 +294,7 @@ def test_what_a_network_is_made_of_is_printed(make_run, summary, capsys):
 
 def test_sparsity_that_a_hook_tells_is_not_told_twice(make_run, summary, capsys):
     hooks = {"prune": {"layers": [{"layer": "dense", "sparsity": 0.25}]}}
-    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": {"model": described()}, "hooks": hooks})
+    FinalTable(mode="plain").on_fit_end(make_run(), summary | {"networks": {"model": described()}, "hooks": hooks})
     output = capsys.readouterr().out
     assert "zeros" not in output
     assert "sparsity" in output
@@ -250,7 +302,7 @@ def test_sparsity_that_a_hook_tells_is_not_told_twice(make_run, summary, capsys)
 
 def test_networks_that_are_alike_share_a_table_and_a_line(make_run, summary, capsys):
     networks = {"generator_0": described(), "generator_1": described(), "global": described(kind="BWN", layers=[])}
-    FinalTable(plain=True).on_fit_end(make_run(), summary | {"networks": networks})
+    FinalTable(mode="plain").on_fit_end(make_run(), summary | {"networks": networks})
     lines = capsys.readouterr().out.splitlines()
     assert lines.count("generator_0, generator_1") == 1
     assert sum(line.startswith("network") for line in lines) == 2

@@ -14,6 +14,7 @@ from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.fit import Fit
+from trainer.run.resume import run_state
 from trainer.run.state import run_variables
 from trainer.step.evaluate import Evaluator
 
@@ -290,6 +291,36 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> N
         "At step 8, the hook 'graph_hook': report 2.",
     ]
     assert graph_hook.reports == 2  # it is not asked again
+
+
+class Advising(Diary):
+    """Give advice before training."""
+
+    def advise(self, run):
+        return [f"{run.total_steps} steps.", f"{run.total_steps} steps.", "mend it."]
+
+
+def test_advice_is_given_once_before_the_run_begins_and_stays_with_the_run(tmp_path) -> None:
+    diary = Advising("worried")
+    fit = toy_fit(tmp_path, [diary], epochs=1)
+    with pytest.warns(UserWarning, match="The hook 'worried'") as caught:
+        fit.train()
+    lines = ["The hook 'worried': 4 steps.", "The hook 'worried': mend it."]
+    assert [str(each.message) for each in caught] == lines == fit.run.warnings
+    resumed = toy_fit(tmp_path / "again", [Advising("worried")], epochs=1)
+    resumed.run.warnings = list(run_state(fit)["warnings"])
+    resumed.train()  # a second time would be an error
+    assert resumed.run.warnings == lines
+
+
+def test_an_error_in_advice_names_the_hook(tmp_path) -> None:
+    class Broken(Diary):
+        def advise(self, run):
+            raise KeyError("rate")
+
+    with pytest.raises(KeyError) as error:
+        toy_fit(tmp_path, [Broken("broken")], epochs=1).train()
+    assert "in hook broken, stage advise" in error.value.__notes__[0]
 
 
 class Unwritten(Diary):

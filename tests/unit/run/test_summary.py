@@ -42,7 +42,7 @@ def test_keys_are_the_documented_ones() -> None:
     assert set(summary()) == {
         *("recipe", "status", "stop_reason", "steps", "epochs", "seconds", "images_per_second", "final", "best"),
         *("test", "hooks", "params", "bytes", "networks", "run_dir", "input"),
-        *("digest", "resumed_at", "rolled_back"),
+        *("digest", "resumed_at", "rolled_back", "warnings"),
         *("time_to_first_step", "peak_memory_bytes", "precision", "replicas"),
     }
     assert summary()["time_to_first_step"] == {"seconds": 3.5, "import": 2.5, "step": 1.0}

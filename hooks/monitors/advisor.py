@@ -1,0 +1,81 @@
+"""Advisor: point at settings that go wrong without an error, before training and at evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from hooks.advice.input_range import input_range_advice
+from hooks.advice.monitor import constant_advice, direction_advice, late_advice
+from hooks.advice.norm_batches import norm_batch_advice
+from trainer.hook import HostHook
+
+if TYPE_CHECKING:
+    from trainer.run.control import Report, Run
+
+EXAMPLES = 64
+
+
+class Advisor(HostHook):
+    """Warn, in a line each, of what people get silently wrong and no technique looks at.
+
+    - Before training: a monitor with the wrong direction; masks or roundings that are final only when hardly any step
+      is left; batch norm over fewer than 8 examples; raw pixels into a network without a norm behind its first layer.
+    - At evaluations: a monitor that is the same in each of the first 5.
+
+    Hooks of techniques give advice on themselves.
+    """
+
+    def __init__(self) -> None:
+        """Set up."""
+        self._monitor = ""
+        self._values: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the monitor was so far; of many values the first that differs from those before ends it."""
+        return {"values": list(self._values)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values = list(state["values"])
+
+    def advise(self, run: Run) -> Sequence[str]:
+        models = {name: network.model for name, network in run.networks.items() if not network.fixed}
+        settings = run.config.get("trainer", {})
+        lines = [
+            direction_advice(run.best.monitor, run.best.mode),
+            late_advice(run),
+            norm_batch_advice(
+                models,
+                batch_size=run.batch_size,
+                replicas=run.replicas,
+                micro_batches=settings.get("accumulation_steps", 1),
+                synchronized="synchronized_batch_norm" in run.config.get("hooks", {}),
+            ),
+            input_range_advice(models, *_input_range(run)),
+        ]
+        return [line for line in lines if line is not None]
+
+    def on_fit_begin(self, run: Run) -> None:
+        self._monitor = run.best.monitor
+        if not run.step:
+            self._values = []  # of an earlier fit
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        if report.split == "validation" and len(set(self._values)) < 2:
+            self._values.append(report.values[run.best.monitor])
+
+    def warning(self, values: Mapping[str, float]) -> str | None:
+        return constant_advice(self._monitor, self._values)
+
+
+def _input_range(run: Run) -> tuple[float, float]:
+    """Return the smallest and the largest value of some training examples; zeros where inputs are no numbers."""
+    if run.training is None:
+        return 0.0, 0.0
+    rows = run.training.indices(tf.constant(0, tf.int64))[:EXAMPLES]
+    inputs = run.training.read(rows)["inputs"]
+    if not isinstance(inputs, tf.Tensor) or not inputs.dtype.is_floating:
+        return 0.0, 0.0
+    return float(tf.reduce_min(inputs)), float(tf.reduce_max(inputs))

@@ -1,0 +1,181 @@
+"""What keeps latent weights from learning: a rate that does not suit the clip, decay, sums without a norm, inputs.
+
+The bounds are where accuracy suffered on digits (recipe=bnn, all layers binary, cosine schedule of 1966 steps, one
+seed). Way of a weight by the clip 0.1, 0.3, 1, 3: 93.3, 95.3, 96.9, 97.8 % right; in 197 steps 0.3 and 1: 95.0 and
+97.2 %. Steps of 0.05 and 0.15 of the clip: 98.1 and 95.5 %. Weight decay (first and last layer float) 0.1, 1, 10: 98.3,
+97.5, 90.8 %, where it equals the steps of Adam at 10, 1 and 0.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from hooks.optimizer import decays_weight
+from hooks.quantization.kernel_layers import Kernel
+from hooks.quantization.missing_norm import find_missing_norms
+
+SHOWN = 3
+TRIAL_STEPS = 100
+"""A shorter run only tries whether something works."""
+WIDE = 3.0
+"""Deviation of a layer's sums from which on they need a norm; then a sign passes a quarter of the gradients."""
+LEAST_WAY, LONGEST_STEP = 0.5, 0.1
+"""Of the clip: what a weight must be able to go in the whole run, and what it may go in a step."""
+SHORTEST_MEMORY = 0.05
+"""Share of a run in which weight decay may take off most of a latent weight."""
+BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
+"""Optimizers by which a variable moves about as far as the learning rate in a step, whatever its gradient is."""
+CONSTANT = 0.99
+"""Share of inputs of one sign from which on their signs tell nothing."""
+
+
+def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
+    """Return the learning rates of some steps of a run, evenly spaced: float [rates].
+
+    Args:
+        optimizer: with a number or a schedule.
+        steps: of the run.
+    """
+    rate = getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
+    if not callable(rate):
+        return np.array([float(optimizer.learning_rate)])
+    return np.array([float(rate(int(step))) for step in np.linspace(0, max(0, steps - 1), min(steps, 33))])
+
+
+def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
+    """Return a line on a learning rate by which latent weights hardly ever, or at every step, change their sign.
+
+    Args:
+        optimizer: that trains the latent weights. Of one whose steps grow with the gradient nothing is known.
+        steps: of the run.
+        clip: where latent weights end.
+    """
+    name = _name(optimizer)
+    rates = learning_rates(optimizer, steps)
+    rate, highest = float(rates.mean()), float(rates.max())
+    if not _moves_by_rate(optimizer) or steps < TRIAL_STEPS or rate <= 0.0:
+        return None
+    if rate * steps < LEAST_WAY * clip:
+        return (
+            f"{steps} steps of {name}, at a learning rate of {rate:.2g} on average, move a latent weight by "
+            f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs stay as they were drawn. "
+            f"Set optimizer.learning_rate={_short(highest * clip / (rate * steps))}, or train longer."
+        )
+    if rate > LONGEST_STEP * clip:
+        return (
+            f"{name}, at a learning rate of {rate:.2g} on average, takes a latent weight from its clip of {clip:g} to "
+            f"0 in {clip / rate:.2g} steps, so that signs follow single batches. Set optimizer.learning_rate="
+            f"{clip / 100:g}."
+        )
+    return None
+
+
+def decay_advice(
+    kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float
+) -> list[str]:
+    """Return lines on what pulls latent weights to 0, where the next gradient turns their sign.
+
+    Args:
+        kernels: rounded to their signs.
+        optimizer: that trains them.
+        steps: of the run.
+        clip: where latent weights end.
+    """
+    lines = []
+    if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
+        lines.append(
+            f"a kernel_regularizer pulls the latent weights {_named(pulled)} to 0, where every gradient flips their "
+            "sign, though their size means nothing. Remove it from binarized layers."
+        )
+    if any(decays_weight(optimizer, each.variable) for each in kernels) and (line := _decay(optimizer, steps, clip)):
+        lines.append(
+            f"{line}, where gradients flip signs over and over. Set optimizer.weight_decay=0, or a smaller one."
+        )
+    return lines
+
+
+def _decay(optimizer: keras.optimizers.Optimizer, steps: int, clip: float) -> str | None:
+    """Return what weight decay does to latent weights where it is strong; None where the clip is nearer than it."""
+    decay = float(getattr(optimizer, "inner_optimizer", optimizer).weight_decay or 0.0)
+    rate = float(learning_rates(optimizer, steps).mean())
+    if _moves_by_rate(optimizer):
+        if 1.0 / decay >= LEAST_WAY * clip:
+            return None
+        return (
+            f"optimizer.weight_decay={decay:g} equals the steps of {_name(optimizer)} at {1.0 / decay:.2g}: it keeps "
+            f"latent weights there, not at their clip of {clip:g}, and so near 0"
+        )
+    if decay * rate * steps * SHORTEST_MEMORY <= 1.0:
+        return None
+    return f"optimizer.weight_decay={decay:g} takes half of a latent weight in {math.log(2) / (decay * rate):.2g} steps"
+
+
+def _name(optimizer: keras.optimizers.Optimizer) -> str:
+    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+
+
+def _moves_by_rate(optimizer: keras.optimizers.Optimizer) -> bool:
+    return _name(optimizer) in BOUNDED
+
+
+def missing_norm_advice(
+    model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer], *, clip: float, hook: str
+) -> str | None:
+    """Return a line on binarized layers whose sums reach a sign or the like without a norm; None without any.
+
+    Args:
+        model: with the layers.
+        kernels: of the layers, rounded to -clip and clip without a scale.
+        layers: binarized, by path.
+        clip: of the kernels.
+        hook: key of the hook in the config.
+    """
+    found = find_missing_norms(model, layers)
+    spreads = {each.layer: clip * math.sqrt(_fan_in(each)) for each in kernels}
+    wide = [path for path in found if spreads.get(path, 0.0) > WIDE]
+    if not wide:
+        return None
+    path = max(wide, key=lambda each: spreads[each])
+    passed = math.erf(1.0 / (spreads[path] * math.sqrt(2.0)))
+    return (
+        f"no normalization stands between the binarized layer '{path}' and '{found[path]}'{_others(wide, path)}: its "
+        f"sums spread by about {spreads[path]:.0f}, and only {100 * passed:.0f} % lie within 1, where gradients pass. "
+        f"Put a batch norm there, as model=mlp has, or set hooks.{hook}.kernel_quantizer=magnitude_aware_sign."
+    )
+
+
+def _fan_in(kernel: Kernel) -> float:
+    return kernel.size / math.prod(kernel.variable.shape[axis] for axis in kernel.channel_axes)
+
+
+def _others(paths: Sequence[str], path: str) -> str:
+    others = [each for each in paths if each != path]
+    return f" (nor behind {_named(others)})" if others else ""
+
+
+def input_advice(signs: float, *, hook: str) -> str | None:
+    """Return a line on a network whose own input is rounded, and is of one sign.
+
+    Args:
+        signs: share of the values in a batch that are 0 or more.
+        hook: key of the hook in the config.
+    """
+    if 1.0 - CONSTANT < signs < CONSTANT:
+        return None
+    return (
+        f"{100 * signs:.0f} % of the network's inputs are 0 or more, so that their signs tell the first layer nothing. "
+        f"Center the inputs around 0, or set hooks.{hook}.quantize_first_input=false."
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _short(value: float) -> str:
+    return f"{float(f'{value:.1g}'):g}"
