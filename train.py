@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None for the process's own.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in arguments or "-h" in arguments:
-        say(help_text())
-        return DONE
     try:
+        if (text := asked_help(arguments)) is not None:
+            say(text)
+            return DONE
         if (code := sweep(arguments)) is not None:
             return code
         jobs = check(arguments)
@@ -44,6 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         return report(error, INTERRUPTED)
     return run_job(jobs[0])[0] if jobs else DONE
+
+
+def asked_help(arguments: Sequence[str]) -> str | None:
+    """Return the help that a command line asks for: all, or about the one name that follows; None for none.
+
+    Args:
+        arguments: without the program's name.
+
+    Raises:
+        UserError: a name that does not exist.
+    """
+    flag = next((each for each in arguments if each in ("--help", "-h")), None)
+    if flag is None:
+        return None
+    names = arguments[arguments.index(flag) + 1 :]
+    if not names or names[0].startswith("-"):
+        return help_text()
+    from trainer.config.entry_help import entry_text
+
+    return entry_text(names[0])
 
 
 def check(arguments: Sequence[str]) -> list[Job]:
@@ -60,14 +80,27 @@ def check(arguments: Sequence[str]) -> list[Job]:
     from trainer.config.preflight import check_display, preflight
 
     command = parse_command(arguments)
+    if command.explain:
+        from trainer.config.explain import explain
+
+        say(explain(command))
+        return []
     if command.display:
         if command.shows_config:
             check_display(command)
-        with redirect_stdout(io.StringIO()) as shown:  # its reader may leave, as `| head` does
-            show(command)
-        say(shown.getvalue().rstrip("\n"))
+        shown = io.StringIO()  # printed at once, for a reader that leaves makes Hydra show a traceback
+        try:
+            with redirect_stdout(shown):
+                show(command)
+        finally:
+            say(shown.getvalue(), end="")
         return []
-    return preflight(command)
+    jobs = preflight(command)
+    from trainer.run.early import check_early  # the hooks: not needed for a mistake that shows before
+
+    for job in jobs:
+        check_early(job)
+    return jobs
 
 
 def sweep(arguments: Sequence[str]) -> int | None:
@@ -89,14 +122,15 @@ def sweep(arguments: Sequence[str]) -> int | None:
     return run_command(command, say)
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     """Print text at once; when its reader has left, go on without it.
 
     Args:
         text: of any number of lines.
+        end: what follows it.
     """
     try:
-        print(text, flush=True)
+        print(text, end=end, flush=True)
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

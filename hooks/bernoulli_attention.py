@@ -11,10 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from hooks.added_layers import mark_added
-from hooks.attention.area_resize import AreaResize
-from hooks.attention.attention_map import AttentionMap
-from hooks.attention.branch import branch_logits, make_branch
-from hooks.attention.gate import EVAL_MODES, MODES, BernoulliGate
 from hooks.attention.insert import insert_gated
 from hooks.attention.losses import (
     given_map,
@@ -26,7 +22,9 @@ from hooks.attention.losses import (
 )
 from hooks.attention.options import (
     BRANCH_INPUTS,
+    EVAL_MODES,
     JOINS,
+    MODES,
     BranchOptions,
     check_entropy,
     check_layer,
@@ -38,7 +36,6 @@ from hooks.attention.options import (
 )
 from hooks.attention.pictures import attention_sheet
 from hooks.attention.place import Place, find_place, outputs_in
-from hooks.attention.plain_gate import write_out_attention
 from hooks.attention.quantized import refuse_sign_after
 from hooks.epochs import epoch_start
 from trainer.errors import UserError
@@ -179,6 +176,10 @@ class BernoulliAttention(GraphHook):
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "none":
             return model
+        from hooks.attention.attention_map import AttentionMap  # classes of Keras: not for a look at options
+        from hooks.attention.branch import branch_logits, make_branch
+        from hooks.attention.gate import BernoulliGate
+
         self._place = place = find_place(model, self.layer)
         refuse_sign_after(place)
         branch = self.branch
@@ -202,6 +203,8 @@ class BernoulliAttention(GraphHook):
                 f"branch_input=input received for inputs of shape {[list(each.shape) for each in inputs]}. Expected "
                 "one image input [batch, height, width, channels] of a fixed size, or branch_input=features."
             )
+        from hooks.attention.area_resize import AreaResize
+
         return AreaResize(height, width, name=f"{self._prefix}_input")(inputs[0])
 
     def strip_model(self, model: keras.Model) -> keras.Model:
@@ -210,6 +213,8 @@ class BernoulliAttention(GraphHook):
                 f"hooks.{self.key or 'bernoulli_attention'}.eval_mode=sample draws a mask in every evaluation, which "
                 "no exported network does. Expected a run with eval_mode=expectation or eval_mode=threshold."
             )
+        from hooks.attention.plain_gate import write_out_attention
+
         return write_out_attention(model)
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hooks.normalization.fused_call import call_fused, calls_replaced
-from hooks.normalization.fused_layers import PLAIN, why_call_stays, why_layer_stays
+from hooks.normalization.fused_layers import why_call_stays, why_layer_stays
 from hooks.options import check_integer, check_patterns
 from trainer.hook import GraphHook
 from trainer.select import layer_paths, select_layers
@@ -108,7 +108,7 @@ class FusedBatchNorm(GraphHook):
         reason = why_call_stays(layer, inputs, mask, by_batch=by_batch, min_entries=self.min_entries)
         if reason is not None:
             self._left[phase][path] = reason
-            return PLAIN.call(layer, inputs, training=training, mask=mask)
+            return keras.layers.BatchNormalization.call(layer, inputs, training=training, mask=mask)
         self._fused[phase].add(path)
         return call_fused(layer, inputs, by_batch=by_batch)
 
@@ -122,4 +122,4 @@ class FusedBatchNorm(GraphHook):
 
 
 def _normalizes(layer: keras.Layer) -> bool:
-    return isinstance(layer, PLAIN)
+    return isinstance(layer, keras.layers.BatchNormalization)

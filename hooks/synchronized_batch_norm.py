@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hooks.normalization.fused_call import calls_replaced
-from hooks.normalization.fused_layers import OWN_METHODS, PLAIN
+from hooks.normalization.fused_layers import OWN_METHODS
 from hooks.options import check_patterns
 from trainer.errors import UserError
 from trainer.hook import GraphHook
@@ -82,11 +82,9 @@ class SynchronizedBatchNorm(GraphHook):
     def build(self, context: BuildContext) -> None:
         model = context.network.model
         if self.layers == EVERY_LAYER:
-            self._chosen = {path: layer for path, layer in layer_paths(model).items() if isinstance(layer, PLAIN)}
+            self._chosen = {path: layer for path, layer in layer_paths(model).items() if _is_plain(layer)}
         else:
-            self._chosen = select_layers(
-                model, self.layers, accept=lambda layer: isinstance(layer, PLAIN), kind="batch norm layer"
-            )
+            self._chosen = select_layers(model, self.layers, accept=_is_plain, kind="batch norm layer")
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         if not context.training:
@@ -127,9 +125,14 @@ class SynchronizedBatchNorm(GraphHook):
         return {"replicas": self._replicas, "layers": list(self._chosen)}
 
 
+def _is_plain(layer: keras.Layer) -> bool:
+    """Return whether a layer is a batch norm."""
+    return isinstance(layer, keras.layers.BatchNormalization)
+
+
 def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
     """Return what makes the statistics of a layer others than those of a plain one; None where they are."""
-    if any(getattr(type(layer), name) is not getattr(PLAIN, name) for name in OWN_METHODS):
+    if any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS):
         return f"a class {type(layer).__name__}"
     return "renorm" if layer.renorm else None
 

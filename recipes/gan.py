@@ -8,9 +8,11 @@ from recipes.adversarial.objectives import Discriminate, Game, Generate
 from recipes.adversarial.sample_quality import quality_for
 from recipes.adversarial.settings import check_settings
 from recipes.models.roles import DISCRIMINATOR, GENERATOR
+from trainer.precheck import prechecked
 from trainer.recipe import Parts, Recipe
 
 
+@prechecked(check_settings)
 def gan(
     *,
     parts: Parts,

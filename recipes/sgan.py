@@ -24,6 +24,7 @@ from recipes.models.roles import DISCRIMINATOR, GENERATOR
 from trainer.errors import UserError, unknown_name
 from trainer.network import Network
 from trainer.objective import Objective
+from trainer.precheck import prechecked
 from trainer.recipe import Parts, Recipe
 from trainer.step.copy_network import Slots
 
@@ -31,6 +32,7 @@ GLOBAL_GENERATOR, GLOBAL_DISCRIMINATOR = "global_generator", "global_discriminat
 MESSENGER_OPTIMIZERS = get_args(Slots)
 
 
+@prechecked(check_settings)
 def sgan(
     *,
     parts: Parts,

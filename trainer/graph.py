@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,16 @@ def graph_calls(model: keras.Model) -> list[Call]:
             )
             calls.append(Call(node.operation, inputs, outputs))
     return calls
+
+
+def is_of(layer: Any, names: Iterable[str]) -> bool:
+    """Return whether a layer is of one of Keras's classes, or of a subclass.
+
+    Args:
+        layer: any object.
+        names: of classes in `keras.layers`. Names, since the classes themselves would have to be imported to be listed.
+    """
+    return isinstance(layer, tuple(getattr(keras.layers, name) for name in names))
 
 
 def is_graph(layer: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
 import numpy as np
@@ -18,8 +18,8 @@ from trainer.step.context import BuildContext, StepContext
 if TYPE_CHECKING:
     from trainer.run.control import Report, Run
 
-Tensors = dict[str, tf.Tensor]
-Gradients = dict[str, tf.Tensor | None]
+Tensors: TypeAlias = "dict[str, tf.Tensor]"
+Gradients: TypeAlias = "dict[str, tf.Tensor | None]"
 Arrays = dict[str, np.ndarray]
 AT = "@"  # between a hook's key and its network in the name of an instance
 

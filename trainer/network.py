@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.schedules import ScaledRate
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Network:
             )
         if not self.model.built:
             raise UserError(
-                f"The model '{self.model.name}' of network '{self.name}' is not built, so it has no variables. Expected "
-                "one that begins with keras.Input(input_shape), or that was called once."
+                f"The model '{self.model.name}' of network '{self.name}' is not built, so it has no variables. "
+                "Expected one that begins with keras.Input(input_shape), or that was called once."
             )
 
     @property
@@ -87,6 +86,8 @@ class Network:
     @property
     def rate_factor(self) -> tf.Variable | None:
         """Return the variable that scales the schedule of the learning rate; None where the rate is a number."""
+        from trainer.rate_schedules import ScaledRate  # a class of Keras: networks are spoken of before it is imported
+
         rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
         return rate.factor if isinstance(rate, ScaledRate) else None
 

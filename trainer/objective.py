@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ from trainer.embedding import Embedding
 from trainer.errors import UserError
 from trainer.network import Network
 
-Batch = dict[str, tf.Tensor]
+Batch: TypeAlias = "dict[str, tf.Tensor]"
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
 TARGET_SHARES = "target_shares"

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from trainer.deferred import defer_frameworks
+
 
 @contextmanager
 def quiet_start(*, errors: bool = True) -> Iterator[None]:
@@ -21,6 +23,7 @@ def quiet_start(*, errors: bool = True) -> Iterator[None]:
             which the run says in one line.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if errors else "3")
+    defer_frameworks()  # also what Keras imports for no run's sake
     with silent():
         import tensorflow as tf
 

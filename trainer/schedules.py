@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
-import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.precheck import prechecked
 
 
+def check_warmup(warmup_steps: int, warmup_fraction: float) -> None:
+    """Check a warm-up for a run of any length.
+
+    Args:
+        warmup_steps: at least 0.
+        warmup_fraction: in [0, 1).
+
+    Raises:
+        UserError: out of range, or both are set.
+    """
+    if not 0 <= warmup_fraction < 1:
+        raise UserError(f"schedule.warmup_fraction={warmup_fraction} received. Expected a number in [0, 1).")
+    if warmup_steps < 0:
+        raise UserError(f"schedule.warmup_steps={warmup_steps} received. Expected a whole number of at least 0.")
+    if warmup_steps and warmup_fraction:
+        raise UserError(
+            f"schedule.warmup_steps={warmup_steps} and schedule.warmup_fraction={warmup_fraction} are both set. "
+            "Expected one of them."
+        )
+
+
+def check_cosine(final_fraction: float, warmup_steps: int, warmup_fraction: float) -> None:
+    """Check the arguments of `cosine` for a run of any length.
+
+    Args:
+        final_fraction: in [0, 1].
+        warmup_steps: as for `check_warmup`.
+        warmup_fraction: likewise.
+
+    Raises:
+        UserError: out of range.
+    """
+    if not 0 <= final_fraction <= 1:
+        raise UserError(f"schedule.final_fraction={final_fraction} received. Expected a number in [0, 1].")
+    check_warmup(warmup_steps, warmup_fraction)
+
+
+@prechecked(check_warmup)
 def constant(
     learning_rate: float, total_steps: int, *, warmup_steps: int = 0, warmup_fraction: float = 0.0
 ) -> float | keras.optimizers.schedules.LearningRateSchedule:
@@ -25,9 +61,12 @@ def constant(
         UserError: a warm-up out of range.
     """
     warmup = warmup_length(total_steps, warmup_steps, warmup_fraction)
+    from trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
+
     return Warmup(learning_rate, warmup) if warmup else learning_rate
 
 
+@prechecked(check_warmup)
 def step(
     learning_rate: float,
     total_steps: int,
@@ -63,9 +102,12 @@ def step(
     schedule: float | keras.optimizers.schedules.LearningRateSchedule = learning_rate
     if starts:  # Keras takes the last step of each rate
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay([start - 1 for start in starts], rates)
+    from trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
+
     return Warmup(schedule, warmup) if warmup else schedule
 
 
+@prechecked(check_cosine)
 def cosine(
     learning_rate: float,
     total_steps: int,
@@ -86,8 +128,7 @@ def cosine(
     Raises:
         UserError: a fraction or a warm-up out of range.
     """
-    if not 0 <= final_fraction <= 1:
-        raise UserError(f"schedule.final_fraction={final_fraction} received. Expected a number in [0, 1].")
+    check_cosine(final_fraction, 0, 0.0)
     warmup = warmup_length(total_steps, warmup_steps, warmup_fraction)
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=0.0 if warmup else learning_rate,
@@ -109,129 +150,10 @@ def warmup_length(total_steps: int, warmup_steps: int, warmup_fraction: float) -
     Raises:
         UserError: out of range, or both are set.
     """
-    if not 0 <= warmup_fraction < 1:
-        raise UserError(f"schedule.warmup_fraction={warmup_fraction} received. Expected a number in [0, 1).")
     if not 0 <= warmup_steps < total_steps:
         raise UserError(
             f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. "
             "Expected a whole number of at least 0 and fewer than all steps."
         )
-    if warmup_steps and warmup_fraction:
-        raise UserError(
-            f"schedule.warmup_steps={warmup_steps} and schedule.warmup_fraction={warmup_fraction} are both set. "
-            "Expected one of them."
-        )
+    check_warmup(warmup_steps, warmup_fraction)
     return warmup_steps or int(warmup_fraction * total_steps)
-
-
-@keras.saving.register_keras_serializable(package="hookline")
-class Warmup(keras.optimizers.schedules.LearningRateSchedule):
-    """Raise the rate linearly from 0 over the first steps, then follow another schedule."""
-
-    def __init__(self, schedule: float | keras.optimizers.schedules.LearningRateSchedule, steps: int) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: a rate, or a schedule that counts steps from the start of the run.
-            steps: length of the warm-up, at least 1. Step 0 has the rate 0.
-        """
-        super().__init__()
-        self.schedule = schedule
-        self.steps = steps
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of a step.
-
-        Args:
-            step: scalar, optimizer steps made before.
-
-        Returns:
-            float32 scalar.
-        """
-        rate = self.schedule(step) if callable(self.schedule) else self.schedule
-        return tf.cast(rate, tf.float32) * tf.minimum(tf.cast(step, tf.float32) / self.steps, 1.0)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return plain values that `from_config` makes this schedule of."""
-        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "steps": self.steps}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Warmup:
-        """Return the schedule that `get_config` described."""
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
-
-
-@keras.saving.register_keras_serializable(package="hookline")
-class SeveralUpdates(keras.optimizers.schedules.LearningRateSchedule):
-    """Follow a schedule of steps with an optimizer that makes several updates in each step."""
-
-    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, updates: int) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: counts the steps of the run.
-            updates: of the optimizer in a step, at least 1.
-        """
-        super().__init__()
-        self.schedule = schedule
-        self.updates = updates
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of an update: that of the step it is made in.
-
-        Args:
-            step: scalar, updates made before.
-
-        Returns:
-            float32 scalar.
-        """
-        return tf.cast(self.schedule(tf.cast(step, tf.int64) // self.updates), tf.float32)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return plain values that `from_config` makes this schedule of."""
-        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "updates": self.updates}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> SeveralUpdates:
-        """Return the schedule that `get_config` described."""
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["updates"])
-
-
-@keras.saving.register_keras_serializable(package="hookline")
-class ScaledRate(keras.optimizers.schedules.LearningRateSchedule):
-    """Follow a schedule at a share of its rate, which can be lowered while the run goes on.
-
-    Attributes:
-        factor: float32 scalar, 1 at first.
-    """
-
-    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float = 1.0) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: counts the updates of the optimizer.
-            factor: share of its rate, above 0.
-        """
-        super().__init__()
-        self.schedule = schedule
-        self.factor = tf.Variable(factor, trainable=False, dtype=tf.float32, name="learning_rate_factor")
-
-    def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of an update.
-
-        Args:
-            step: scalar, updates made before.
-
-        Returns:
-            float32 scalar.
-        """
-        return tf.cast(self.schedule(step), tf.float32) * self.factor
-
-    def get_config(self) -> dict[str, Any]:
-        """Return plain values that `from_config` makes this schedule of."""
-        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "factor": float(self.factor.numpy())}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> ScaledRate:
-        """Return the schedule that `get_config` described."""
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["factor"])

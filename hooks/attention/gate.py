@@ -9,12 +9,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hooks.attention.options import EVAL_MODES, MODES
 from trainer.ops.bernoulli_through import bernoulli_gate, uniform_numbers
 from trainer.replicas.replica import Replica
 from trainer.replicas.seeds import common_seed
-
-MODES = ("bernoulli", "product")
-EVAL_MODES = ("expectation", "sample", "threshold")
 
 
 @keras.saving.register_keras_serializable(package="hookline")

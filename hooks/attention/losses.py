@@ -6,7 +6,6 @@ import math
 
 import tensorflow as tf
 
-from hooks.attention.area_resize import area_resize
 from trainer.errors import UserError
 from trainer.objective import Batch
 
@@ -101,4 +100,6 @@ def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
         raise UserError(
             f"'{key}' in the batch has the shape {batch[key].shape}. Expected a map [batch, height, width]."
         )
+    from hooks.attention.area_resize import area_resize  # beside a class of Keras: not for a look at options
+
     return area_resize(wanted, size)

@@ -11,6 +11,8 @@ import keras
 from hooks.options import check_choice, check_integer, check_number
 from trainer.errors import UserError, unknown_name
 
+MODES = ("bernoulli", "product")
+EVAL_MODES = ("expectation", "sample", "threshold")
 JOINS = ("replace", "concatenate")
 BRANCH_INPUTS = ("features", "input")
 BRANCH_EXAMPLE = "auto, such as {filters: [16, 16], kernel_size: 3}, or {_target_: <import path>}"
@@ -72,11 +74,11 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
     Raises:
         UserError: anything else, or a setting that is unknown or out of range.
     """
-    if isinstance(value, keras.layers.Layer):
-        return value
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return BranchOptions()
     if not isinstance(value, Mapping):
+        if isinstance(value, keras.layers.Layer):
+            return value
         raise UserError(f"Invalid branch: {value!r}. Expected {BRANCH_EXAMPLE}; that path must give a Keras layer.")
     given = _known(value, "branch", BranchOptions)
     filters = _counts("branch.filters", given.get("filters", BranchOptions.filters))

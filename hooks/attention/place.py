@@ -9,15 +9,10 @@ from typing import Any
 import keras
 
 from trainer.errors import UserError
-from trainer.graph import as_functional, is_graph, layer_output
+from trainer.graph import as_functional, is_graph, is_of, layer_output
 from trainer.select import layer_paths, select_layers
 
-CONVOLUTIONS = (
-    keras.layers.Conv2D,
-    keras.layers.DepthwiseConv2D,
-    keras.layers.SeparableConv2D,
-    keras.layers.Conv2DTranspose,
-)
+CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose")
 
 
 @dataclass(frozen=True)
@@ -106,7 +101,7 @@ def _automatic(model: keras.Model) -> Place:
     last: tuple[Any, Any] | None = None
     for node in nodes_in_order(model):
         given = [tensor for tensor in node.input_tensors if id(tensor) in behind]
-        is_convolution = isinstance(node.operation, CONVOLUTIONS)
+        is_convolution = is_of(node.operation, CONVOLUTIONS)
         if is_convolution and given:
             return Place(model, _source(model, given[0]), given[0])
         for tensor in node.output_tensors:

@@ -6,7 +6,6 @@ import keras
 
 from hooks.attention.place import Place, nodes_in_order
 from hooks.quantization.graph_facts import DROPOUTS, SHAPERS, SIGN_KEEPING
-from hooks.quantization.input_quantizer import InputQuantizer
 from trainer.errors import UserError
 
 ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "LeakyReLU", "PReLU", "ELU"}
@@ -21,6 +20,8 @@ def refuse_sign_after(place: Place) -> None:
     Raises:
         UserError: names the quantizer, after which the gate may stand.
     """
+    from hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for a look at options
+
     dropped = {id(place.features)}
     for node in nodes_in_order(place.model):
         if not any(id(tensor) in dropped for tensor in node.input_tensors):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
-from hooks.gradients.layers import ModifyGradients, PassThrough, ReplaceGradients, StopGradients
 from trainer.errors import UserError
 from trainer.graph import as_functional, is_graph
 from trainer.ops.backward import Backward
 from trainer.select import select_layers
+
+if TYPE_CHECKING:
+    from hooks.gradients.layers import PassThrough
 
 
 def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
@@ -94,6 +96,8 @@ def _rebuild(model: keras.Model, paths: Mapping[int, str], backward: Backward, h
 
 def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
     """Return what a layer makes of its arguments, in a graph in which a backward pass is on it."""
+    from hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
+
     given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]
     floats = [each for each in given if _is_float(each)]
     if backward.modifies:
@@ -134,4 +138,6 @@ def take_off(model: keras.Model, hook: str) -> keras.Model:
 
 
 def _is_of(layer: Any, hook: str) -> bool:
+    from hooks.gradients.layers import PassThrough  # a class of Keras: not for a look at options
+
     return isinstance(layer, PassThrough) and layer.hook == hook

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -11,7 +12,7 @@ from hooks.optimizer import AVERAGE
 from trainer.network import Network
 from trainer.ops.zero_unless import zero_unless
 
-Masks = Mapping[str, tf.Tensor]
+Masks: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def hold_values(targets: Sequence[Target], masks: Masks, latent: Mapping[str, tf.Tensor]) -> None:

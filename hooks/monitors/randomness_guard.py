@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +26,7 @@ COIN = 0.5  # the least varied change that is made to every example
 WARN, STOP = "warn", "stop"
 REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/draws.py."
 
-Changed = Callable[[Batch, tf.Tensor], dict[str, Batch]]
+Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 
 
 class RandomnessGuard(HostHook):

@@ -40,8 +40,6 @@ SESSION = "hparams"
 """Where hyperparameters and what came of them stand: apart from the curves, so that no curve is in their table."""
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
 QUEUE_LENGTH = 100
-FAILURES = (OSError, tf.errors.OpError)
-"""How a file that cannot be written shows: TensorBoard writes by TensorFlow where that is installed."""
 
 
 class TensorBoard(HostHook):
@@ -155,12 +153,13 @@ class TensorBoard(HostHook):
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:
         """Turn a failure into one line, and let go of the writer: the next event opens a further file."""
+        failures = (OSError, tf.errors.OpError)  # TensorBoard writes by TensorFlow where that is installed
         try:
             yield
-        except FAILURES as error:
+        except failures as error:
             self._second_of_failure = int(time.time())
             if (writer := self._writers.pop(split, None)) is not None:
-                with suppress(*FAILURES):
+                with suppress(*failures):
                     writer.close()
             reason = getattr(error, "strerror", None) or str(error)
             raise WriteError(

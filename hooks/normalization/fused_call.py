@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import keras
 import tensorflow as tf
 
 from trainer.ops.fused_batch_norm import fused_batch_norm, fused_scale_and_shift
 
-Call = Callable[..., tf.Tensor]
+Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import tensorflow as tf
 from trainer.ops.fused_batch_norm import FUSED_DTYPES, SMALLEST_EPSILON
 from trainer.step.scope import with_outer_graphs
 
-PLAIN = keras.layers.BatchNormalization
 OWN_METHODS = ("call", "_moments")  # of a subclass that changes what the layer computes
 EVALUATION_FACTOR = 2  # by statistics that are given, Keras makes fewer passes: the kernel gains from larger inputs on
 WIDE, WIDE_FACTOR = (
@@ -26,7 +25,9 @@ def why_layer_stays(layer: keras.layers.BatchNormalization) -> str | None:
     Args:
         layer: built.
     """
-    if any(getattr(type(layer), name) is not getattr(PLAIN, name) for name in OWN_METHODS) or "call" in vars(layer):
+    if any(
+        getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS
+    ) or "call" in vars(layer):
         return f"{type(layer).__name__} computes something of its own"
     if layer.renorm:
         return "renorm"
@@ -56,7 +57,7 @@ def why_call_stays(
     rank = inputs.shape.rank
     if rank is None or rank < 2 or layer.axis not in (-1, rank - 1):
         return f"axis {layer.axis} is not the last"
-    if inputs.dtype not in FUSED_DTYPES or inputs.dtype != layer.compute_dtype:
+    if inputs.dtype.name not in FUSED_DTYPES or inputs.dtype != layer.compute_dtype:
         return f"{inputs.dtype.name} inputs, computed in {layer.compute_dtype}"
     graph = tf.compat.v1.get_default_graph()
     if getattr(graph, "_gradient_override_map", None):

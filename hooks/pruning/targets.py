@@ -12,7 +12,7 @@ from hooks.pruning.settings import Settings
 from hooks.quantization.graph_facts import trace_kernel_inputs
 from hooks.quantization.kernel_layers import DEPTHWISE, KERNEL_NAMES, Kernel, find_kernels, is_kernel_layer
 from trainer.errors import UserError
-from trainer.graph import is_graph
+from trainer.graph import is_graph, is_of
 from trainer.network import Network
 from trainer.select import layer_paths, select_layers
 
@@ -117,7 +117,7 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
         return
     group = structure.sizes[1]
     for kernel in kernels:
-        if len(kernel.channel_axes) > 1 or isinstance(layers[kernel.layer], DEPTHWISE):
+        if len(kernel.channel_axes) > 1 or is_of(layers[kernel.layer], DEPTHWISE):
             raise UserError(
                 f"'{kernel.name}' is a depthwise kernel: it adds over no input axis that could hold "
                 f"{structure.sizes[0]} of {group}. Leave layer '{kernel.layer}' out of `layers`."

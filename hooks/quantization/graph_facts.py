@@ -8,13 +8,11 @@ from typing import Any
 
 import keras
 
-from hooks.attention.gate import BernoulliGate
-from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.kernel_layers import KERNEL_LAYERS
-from trainer.graph import as_functional, is_graph
+from trainer.graph import as_functional, is_graph, is_of
 
 MODEL_INPUT = ""
-ACTIVATED = (keras.layers.Activation, keras.layers.EinsumDense, *KERNEL_LAYERS)
+ACTIVATED = ("Activation", "EinsumDense", *KERNEL_LAYERS)
 NON_NEGATIVE_FUNCTIONS = {
     *("relu", "relu6", "sigmoid", "hard_sigmoid", "sparse_sigmoid", "softplus", "squareplus", "sparse_plus"),
     *("exponential", "softmax", "sparsemax"),
@@ -121,6 +119,9 @@ def _kernel_paths(operation: Any, paths: Mapping[int, str]) -> list[str]:
 
 def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Facts:
     """Return facts about the output of one operation; sources pass through."""
+    from hooks.attention.gate import BernoulliGate  # classes of Keras, which is not imported for a look at options
+    from hooks.quantization.input_quantizer import InputQuantizer
+
     if isinstance(operation, BernoulliGate):
         # What follows comes from the features; the branch beside them only says where. Zeros join what was quantized.
         return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
@@ -149,7 +150,7 @@ def is_non_negative(operation: Any) -> bool:
         return not operation.negative_slope
     if isinstance(operation, keras.layers.Softmax):
         return True
-    if isinstance(operation, ACTIVATED):
+    if is_of(operation, ACTIVATED):
         activation = operation.activation
         if isinstance(activation, keras.Layer):
             return is_non_negative(activation)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
-from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.quantizers import Quantizer
 from trainer.graph import as_functional, is_graph
+
+if TYPE_CHECKING:
+    from hooks.quantization.input_quantizer import InputQuantizer
 
 
 def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
@@ -23,6 +25,8 @@ def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer
         layers: to put quantizers before, by path; none of them inside a layer that is not a functional model.
         quantizer: for inputs.
     """
+    from hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for a look at options
+
     before = {
         id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)
         for layer in layers.values()

@@ -9,13 +9,14 @@ import keras
 
 from hooks.added_layers import is_added
 from trainer.errors import UserError
+from trainer.graph import is_of
 from trainer.network import Network
 
-DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
-SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
-TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)
-CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
-KERNEL_LAYERS = (keras.layers.Dense, *CONVOLUTIONS, *DEPTHWISE, *SEPARABLE, *TRANSPOSED)
+DEPTHWISE = ("DepthwiseConv1D", "DepthwiseConv2D")
+SEPARABLE = ("SeparableConv1D", "SeparableConv2D")
+TRANSPOSED = ("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
+CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D")
+KERNEL_LAYERS = ("Dense", *CONVOLUTIONS, *DEPTHWISE, *SEPARABLE, *TRANSPOSED)
 KERNEL_NAMES = {"kernel", "depthwise_kernel", "pointwise_kernel"}
 
 
@@ -50,7 +51,7 @@ def is_kernel_layer(layer: keras.Layer) -> bool:
     Args:
         layer: any Keras layer.
     """
-    return isinstance(layer, KERNEL_LAYERS) and not is_added(layer)
+    return is_of(layer, KERNEL_LAYERS) and not is_added(layer)
 
 
 def find_kernels(network: Network, layers: dict[str, keras.Layer]) -> list[Kernel]:
@@ -85,6 +86,6 @@ def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...
         layer: a kernel layer.
         variable: one of its kernels.
     """
-    if isinstance(layer, DEPTHWISE) or variable.name == "depthwise_kernel":
+    if is_of(layer, DEPTHWISE) or variable.name == "depthwise_kernel":
         return (-2, -1)
-    return (-2,) if isinstance(layer, TRANSPOSED) else (-1,)
+    return (-2,) if is_of(layer, TRANSPOSED) else (-1,)

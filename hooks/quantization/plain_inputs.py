@@ -7,7 +7,6 @@ from typing import Any
 import keras
 
 from hooks.quantization.graph_facts import as_functional, is_graph
-from hooks.quantization.input_quantizer import InputQuantizer
 from hooks.quantization.quantizers import Quantizer
 
 
@@ -19,6 +18,8 @@ def write_out_input_quantizers(model: keras.Model) -> keras.Model:
     Args:
         model: functional, or Sequential and built; any other one has no input quantizer and is returned as it is.
     """
+    from hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for a look at options
+
     if not is_graph(model) or not any(isinstance(each, InputQuantizer) for each in model._flatten_layers()):
         return model
 

@@ -13,7 +13,6 @@ from trainer.errors import UserError
 from trainer.graph import as_functional, is_graph, layer_input
 from trainer.network import Network
 from trainer.run.finished import read_config, restore_beside
-from trainer.run.shipped import shipped_weights
 
 TASK = "recipes.classification.classification"
 NETWORK = "model"
@@ -73,6 +72,8 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
     task = config.get("task")
     if not isinstance(task, dict) or task.get("_target_") != TASK:
         raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
+    from trainer.run.shipped import shipped_weights  # needs Keras: not for a look at options
+
     finished = restore_beside(run, config)
     trainer = finished.parts.trainer
     network = trainer.networks[NETWORK]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import tensorflow as tf
 
 KINDS = ("r1", "two_sided")
 
-Scores = Callable[[tf.Tensor], tf.Tensor]
+Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 """Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
-Differentiate = Callable[[tf.Tensor, Sequence[tf.Tensor]], list[tf.Tensor | None]]
+Differentiate: TypeAlias = "Callable[[tf.Tensor, Sequence[tf.Tensor]], list[tf.Tensor | None]]"
 """Returns the gradients of a scalar: `ForwardFunction.gradients`, which keeps those of float16 from vanishing."""
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import tensorflow as tf
 
-Term = Callable[[tf.Tensor], tf.Tensor]
+Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ LOSSES: dict[str, AdversarialLoss] = {
     # maximises log sigmoid(s), whose gradient does not vanish where the discriminator wins.
     "non_saturating": AdversarialLoss(
         real=lambda scores: tf.nn.softplus(-scores),
-        fake=tf.nn.softplus,
+        fake=lambda scores: tf.nn.softplus(scores),
         generator=lambda scores: tf.nn.softplus(-scores),
     ),
     # Lim and Ye, Geometric GAN, 2017, arXiv 1705.02894.
@@ -46,6 +47,8 @@ LOSSES: dict[str, AdversarialLoss] = {
         generator=_negative,
     ),
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
-    "wasserstein": AdversarialLoss(real=_negative, fake=tf.identity, generator=_negative, needs_penalty=True),
+    "wasserstein": AdversarialLoss(
+        real=_negative, fake=lambda scores: tf.identity(scores), generator=_negative, needs_penalty=True
+    ),
 }
 """Losses by name."""

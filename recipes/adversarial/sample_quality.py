@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +20,7 @@ from trainer.errors import UserError
 from trainer.input.data import Data
 from trainer.objective import Batch
 
-Metrics = dict[str, tf.Tensor]
+Metrics: TypeAlias = "dict[str, tf.Tensor]"
 REAL = "real"
 PICTURED_POINTS = 1000
 PICTURED_IMAGES = 64

@@ -18,6 +18,7 @@ from trainer.errors import UserError
 from trainer.input.checks import check_lengths, check_shape
 from trainer.input.data import Data
 from trainer.input.source import ArraySource, Source
+from trainer.precheck import prechecked
 
 MEND = "set data.{name} to the array that holds them."
 NEEDED_BY = {"groups": "group", "keys": "hash"}
@@ -33,6 +34,23 @@ class _Names:
     targets: str
 
 
+def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
+    """Check that the files are there, and the way to split; see `arrays`.
+
+    Raises:
+        UserError: they are not, or options that do not go together.
+    """
+    check_split(split)
+    for name, value in {"groups": groups, "keys": keys}.items():
+        if value is not None and split != NEEDED_BY[name]:
+            raise UserError(
+                f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
+                f"data.split={NEEDED_BY[name]}. Set that, or data.{name}=null."
+            )
+    find_arrays(path, targets)
+
+
+@prechecked(check_arrays)
 def arrays(
     *,
     path: str,
@@ -79,7 +97,7 @@ def arrays(
     Raises:
         UserError: no such array, one that cannot be read or held, bad inputs or labels, or a setting out of range.
     """
-    _check_options(split, groups=groups, keys=keys)
+    check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
     labels = {part: _labels(files, each.targets) for part, each in names.items()}
@@ -91,16 +109,6 @@ def arrays(
     rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
     made, called = form.preparation, tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
-
-
-def _check_options(split: str, **columns: str | None) -> None:
-    check_split(split)
-    for name, value in columns.items():
-        if value is not None and split != NEEDED_BY[name]:
-            raise UserError(
-                f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
-                f"data.split={NEEDED_BY[name]}. Set that, or data.{name}=null."
-            )
 
 
 def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:

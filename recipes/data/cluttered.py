@@ -10,13 +10,14 @@ import tensorflow as tf
 
 from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
 from recipes.data.clutter import Clutter, place_on_canvases
-from recipes.data.originals import PEAKS, grey_values, open_originals
+from recipes.data.originals import PEAKS, check_originals, grey_values, open_originals
 from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 from trainer.input.split import split_indices
 from trainer.objective import Batch
+from trainer.precheck import prechecked
 
 SPLITS = ("train", "validation", "test")
 
@@ -32,6 +33,7 @@ class _Kind:
 KINDS = {"digits": _Kind(20, 3), "mnist": _Kind(60, 8)}
 
 
+@prechecked(lambda source, path: check_originals(source, path, key="data.source"))
 def cluttered(
     *,
     source: str = "digits",

@@ -16,6 +16,7 @@ from recipes.data.machine_memory import check_fits, is_held
 from trainer.errors import UserError
 from trainer.input.data import Data
 from trainer.input.source import ArraySource, Source
+from trainer.precheck import prechecked
 
 MEND = "give {name}, one for each example, as an attribute of the source."
 NO_SOURCE = (
@@ -39,6 +40,13 @@ class Plan:
     channels: str
 
 
+def _check(split: str, source: Any) -> None:
+    check_split(split)
+    if source is None:
+        raise UserError(NO_SOURCE)
+
+
+@prechecked(_check)
 def custom(
     *,
     source: Any = None,
@@ -85,9 +93,7 @@ def custom(
         UserError: an object without these methods, an example that cannot be read or differs from the first, bad
             labels, or a setting out of range.
     """
-    check_split(split)
-    if source is None:
-        raise UserError(NO_SOURCE)
+    _check(split, source)
     readers = {
         part: ExampleReader(examples, threads=threads, name=_called(examples, part))
         for part, examples in zip(PARTS, (source, validation_source, test_source), strict=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from sklearn.datasets import load_digits
-
+from recipes.data.digits_file import read_digits
 from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.input.checks import as_pixels, check_examples
 from trainer.input.data import Data, Split
@@ -30,8 +28,8 @@ def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed
     Raises:
         UserError: fractions or seed out of range.
     """
-    bunch = load_digits()
-    images, labels = bunch.images[..., None], bunch.target.astype(np.int64)
+    images, labels = read_digits()
+    images = images[..., None]
     check_examples(images, labels, input_shape=SHAPE, classes=CLASSES, where="digits")
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))

@@ -9,12 +9,13 @@ import numpy as np
 
 from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
 from recipes.data.clutter import Clutter, place_on_canvases
-from recipes.data.originals import PEAKS, grey_values, open_originals
+from recipes.data.originals import PEAKS, check_originals, grey_values, open_originals
 from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 from trainer.objective import Batch
+from trainer.precheck import prechecked
 
 SPLITS = ("train", "validation", "test")
 TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
@@ -35,6 +36,7 @@ class Look:
     inverted: bool
 
 
+@prechecked(lambda originals, path: check_originals(originals, path, key="data.originals"))
 def domains(
     *,
     originals: str = "digits",

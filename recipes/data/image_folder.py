@@ -30,17 +30,39 @@ from recipes.data.hold_out import check_split, hold_out
 from recipes.data.image_decoding import decode_image
 from recipes.data.image_form import ImageForm, image_form
 from recipes.data.image_formats import FORMATS, UnreadableImage
-from recipes.data.image_listing import LAYOUTS, ImageListing, list_images
+from recipes.data.image_listing import LAYOUTS, ImageListing, existing_folder, list_images
 from recipes.data.image_source import PEAK, EncodedImages, Holding, open_images, report_faults
 from recipes.data.pixels import pixel_preparation
 from recipes.data.read_files import find_unreadable
 from trainer.errors import UserError, unknown_name
 from trainer.input.data import Data, Split
 from trainer.input.split import split_indices
+from trainer.precheck import prechecked
 
 DUPLICATES = ("refuse", "drop")
 
 
+def _check(
+    path: str,
+    image_size: Any,
+    fit: Any,
+    channels: Any,
+    cache: str,
+    cache_dir: str | None,
+    corrupt: str,
+    duplicates: str,
+    train_share: Any,
+    split: str,
+    group_pattern: Any,
+) -> None:
+    """Check what shows without a look at the images."""
+    image_form(image_size, fit, channels)
+    Holding(cache, cache_dir, corrupt)
+    _check_choices(duplicates, train_share, split, group_pattern)
+    existing_folder(path)
+
+
+@prechecked(_check)
 def image_folder(
     *,
     path: str,

@@ -51,7 +51,7 @@ def list_images(path: str) -> ImageListing:
     Raises:
         UserError: no such folder, an archive in its place, no images, or two folders for one split.
     """
-    folder = _existing_folder(path)
+    folder = existing_folder(path)
     skipped: list[str] = []
     found: dict[str, dict[str, list[str]]] = {}
     for name, split_folder in _split_folders(folder, skipped).items():
@@ -75,7 +75,15 @@ def list_images(path: str) -> ImageListing:
     return ImageListing(folder, tuple(paths), np.array(labels, np.int64), parts, class_names, tuple(skipped))
 
 
-def _existing_folder(path: str) -> Path:
+def existing_folder(path: str) -> Path:
+    """Return the folder that a path names.
+
+    Args:
+        path: as for `list_images`.
+
+    Raises:
+        UserError: no such folder, or a file in its place.
+    """
     if not str(path).strip():
         raise UserError("data.path is empty; expected the path of a folder of images. Give data.path=<folder>.")
     folder = Path(str(path)).expanduser()

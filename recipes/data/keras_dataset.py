@@ -11,13 +11,14 @@ import keras
 import numpy as np
 
 from recipes.data.keras_cache import load_pinned
-from recipes.data.npz import read_npz
+from recipes.data.npz import existing_npz, read_npz
 from recipes.data.pixels import centered_pixels, pixel_preparation
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import as_pixels, check_examples, is_whole_number
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 from trainer.input.split import split_indices
+from trainer.precheck import prechecked
 
 PEAK = 255
 KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -45,6 +46,23 @@ SETS = {
 }
 
 
+def check_set(name: str, path: str | None) -> None:
+    """Check which set is asked for, and that its file is there.
+
+    Args:
+        name: one of `SETS`.
+        path: of an npz file; None for a download.
+
+    Raises:
+        UserError: an unknown set, or no such file.
+    """
+    if name not in SETS:
+        raise unknown_name("data.name", name, SETS)
+    if path is not None:
+        existing_npz(path)
+
+
+@prechecked(check_set)
 def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 5000, seed: int = 0) -> Data:
     """Return a set of `keras.datasets`: mnist, fashion_mnist, cifar10, cifar100, or its 20 coarse classes.
 
@@ -67,8 +85,7 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
         UserError: an unknown set, no file or download, an unreadable or altered file, bad images or labels, or
             settings out of range.
     """
-    if name not in SETS:
-        raise unknown_name("data.name", name, SETS)
+    check_set(name, path)
     kind = SETS[name]
     arrays = _download(kind) if path is None else read_npz(path, KEYS)
     called = name if path is None else Path(path).name

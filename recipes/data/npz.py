@@ -22,7 +22,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
     Raises:
         UserError: no such file, not a readable npz, or a key that it does not hold.
     """
-    file = _existing_file(path)
+    file = existing_npz(path)
     try:
         with np.load(file, allow_pickle=False) as archive:
             found = list(archive)
@@ -40,7 +40,15 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _existing_file(path: str) -> Path:
+def existing_npz(path: str) -> Path:
+    """Return the npz file that a path names; nothing but its end is read.
+
+    Args:
+        path: as for `read_npz`.
+
+    Raises:
+        UserError: no such file, or one of another kind.
+    """
     if not str(path).strip():
         raise UserError("data.path is empty; expected the path of an npz file. Give one, or null for none.")
     file = Path(str(path)).expanduser()

@@ -14,6 +14,28 @@ PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}
 """The brightest grey value of each set."""
 
 
+def check_originals(name: str, path: str | None, *, key: str) -> None:
+    """Check which set of originals is asked for, and that its file is there.
+
+    Args:
+        name: "digits" or "mnist".
+        path: of MNIST as an npz file; None downloads it. Only for "mnist".
+        key: where the user set the name, such as "data.source".
+
+    Raises:
+        UserError: an unknown name, a path for a set that is embedded, or no such file.
+    """
+    if name not in PEAKS:
+        raise unknown_name(key, name, PEAKS)
+    if name == "mnist":
+        large.check_set(name, path)
+    elif path is not None:
+        raise UserError(
+            f"Received data.path={path} for {key}={name}, which is embedded; expected no path. "
+            f"Set {key}=mnist, or data.path=null."
+        )
+
+
 def open_originals(name: str, path: str | None, *, key: str) -> Data:
     """Return a set of originals.
 
@@ -25,15 +47,9 @@ def open_originals(name: str, path: str | None, *, key: str) -> Data:
     Raises:
         UserError: an unknown name, a path for a set that is embedded, or what the set refuses.
     """
-    if name not in PEAKS:
-        raise unknown_name(key, name, PEAKS)
+    check_originals(name, path, key=key)
     if name == "mnist":
         return large.keras_dataset(name=name, path=path)
-    if path is not None:
-        raise UserError(
-            f"Received data.path={path} for {key}={name}, which is embedded; expected no path. "
-            f"Set {key}=mnist, or data.path=null."
-        )
     return small.digits()
 
 

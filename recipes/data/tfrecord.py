@@ -29,11 +29,35 @@ from recipes.data.tfrecord_index import RecordIndex, index_records
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import check_labels, is_whole_number
 from trainer.input.data import Data, Split
+from trainer.precheck import prechecked
 
 ENCODINGS = ("image", "raw")
 SPLITS = ("train", "validation", "test")
 
 
+def _check(
+    path: Any,
+    validation_path: Any,
+    test_path: Any,
+    encoding: str,
+    shape: Any,
+    fit: Any,
+    cache: str,
+    cache_dir: str | None,
+    corrupt: str,
+    split: str,
+    group_key: Any,
+) -> None:
+    """Check what shows without a look into the files."""
+    _raw_shape(encoding, shape)
+    image_form(1, fit, 3)
+    Holding(cache, cache_dir, corrupt)
+    check_split(split)
+    check_group_option(split, "group_key", group_key)
+    _files({"train": path, "validation": validation_path, "test": test_path})
+
+
+@prechecked(_check)
 def tfrecord(
     *,
     path: str | list[str],

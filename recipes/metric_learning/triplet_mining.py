@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -27,7 +28,7 @@ class Triplets:
     valid: tf.Tensor
 
 
-Mining = Callable[[tf.Tensor, Pairs], Triplets]
+Mining: TypeAlias = "Callable[[tf.Tensor, Pairs], Triplets]"
 """Called with distances [batch, batch] and the pairs."""
 
 

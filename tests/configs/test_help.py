@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from trainer.config.listing import CONFIG_DIR, TITLES, help_text, purpose
+import train
+from trainer.config.command import parse_command
+from trainer.config.entry_help import entry_text
+from trainer.config.listing import CONFIG_DIR, EXAMPLES, TITLES, help_text, purpose
+from trainer.config.preflight import preflight
+from trainer.config.schema import TrainerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,6 +49,94 @@ def test_the_purpose_is_the_first_comment_that_is_no_instruction(tmp_path: Path)
     assert purpose(path) == "What it is for"
     path.write_text("a: 1\n# Too late\n")
     assert purpose(path) == ""
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_are_right(example: str) -> None:
+    arguments = shlex.split(example)
+    assert f"python train.py {example}" in help_text()
+    if "--help" in arguments:
+        assert train.asked_help(arguments)
+    elif arguments[0].startswith("resume="):
+        assert parse_command(arguments).overrides == (arguments[0],)
+    else:
+        assert preflight(parse_command([each for each in arguments if not each.startswith("run_dir")]))
+
+
+def test_every_setting_of_the_schema_is_listed() -> None:
+    text = " ".join(help_text(width=100).split())
+    for field in dataclasses.fields(TrainerConfig):
+        assert f" {field.name} {field.metadata['help']}" in text
+    assert " monitor_mode whether a larger or a smaller value is better; max | min " in text
+
+
+ENTRIES = [
+    *(
+        f"{group}.{path.stem}"
+        for group in TITLES
+        for path in (CONFIG_DIR / group).glob("*.yaml")
+        if path.stem != "default"
+    ),
+    *("trainer", "recipe", "hooks", "data"),
+]
+
+
+def test_every_name_has_a_text_of_its_own() -> None:
+    for name in ENTRIES:
+        text = entry_text(name, width=80)
+        assert max(len(line) for line in text.splitlines() if "=" not in line.split("  ")[-1]) <= 80, name
+        group, _, option = name.partition(".")
+        if not option:
+            continue
+        path = CONFIG_DIR / group / f"{option}.yaml"
+        assert " ".join(text.split()).startswith(f"{name}: {purpose(path)}")
+        assert f"configs/{group}/{option}.yaml" in text
+        assert "python train.py " in text
+        assert "  -" not in text
+
+
+def test_a_text_shows_keys_defaults_and_comments() -> None:
+    text = entry_text("hooks.prune", width=100)
+    assert re.search(r"^ +hooks\.prune\.power=3\.0 +polynomial, splicing: 3 is the cubic schedule$", text, re.M)
+    assert "command  python train.py recipe=baseline +hooks=prune" in text
+    assert re.search(r"^ +data\.path=\?\?\?", entry_text("data.image_folder"), re.M)
+    assert "recipe=baseline data=image_folder data.path=<path>" in entry_text("image_folder")
+    assert re.search(r"^  trainer.monitor_mode=max$", entry_text("trainer"), re.M)
+    recipe = entry_text("recipe=bnn", width=120)
+    for line in ("paper +Courbariaux", "command +python train.py recipe=bnn", "expected +98"):
+        assert re.search(f"^  {line}", recipe, re.M)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hooks.prun", "Did you mean 'hooks.prune'?"),
+        ("prun", "Did you mean 'prune'?"),
+        ("recipe.bn", "Did you mean 'recipe.bnn'?"),
+        ("frozen_mask", "Expected one of: recipe.frozen_mask, hooks.frozen_mask."),
+        ("zzz", "no such name. Expected one that python train.py --help lists."),
+    ],
+)
+def test_a_name_that_does_not_exist_is_a_mistake(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--help", name]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["recipe=bnn", "--explain", "hooks"], ["recipe=bnn", "--cfg", "job"]]
+)
+def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "train.py", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_a_pipe_gets_plain_text() -> None:
+    assert not re.search(r"[^\n\x20-\x7e]", help_text())
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h"])

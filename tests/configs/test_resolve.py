@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from trainer import schedules
+from trainer import rate_schedules, schedules
 from trainer.config.resolve import check_path, resolve
 from trainer.errors import UserError
 
@@ -74,9 +74,9 @@ def test_what_builds_no_part_of_a_run_is_refused(path: str) -> None:
     assert str(caught.value).startswith(f"_target_={path}")
 
 
-@pytest.mark.parametrize("path", ["trainer.schedules.Any", "trainer.schedules.keras"])
+@pytest.mark.parametrize("path", ["trainer.rate_schedules.Any", "trainer.rate_schedules.keras"])
 def test_a_name_that_a_module_only_imported_is_refused(path: str) -> None:
-    assert hasattr(schedules, path.rpartition(".")[2])
+    assert hasattr(rate_schedules, path.rpartition(".")[2])
     with pytest.raises(UserError, match="it is not a class or function that trainer defines for building"):
         resolve(path)
 

@@ -22,6 +22,7 @@ from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy
 from trainer.errors import NonFiniteError
 from trainer.hook import GraphHook
 from trainer.network import Network
+from trainer.rate_schedules import ScaledRate
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.checkpoint_content import read_checkpoint
@@ -31,7 +32,6 @@ from trainer.run.fit import Fit
 from trainer.run.resume import restore_fit
 from trainer.run.state import run_variables
 from trainer.run.workers import Workers
-from trainer.schedules import ScaledRate
 from trainer.step.evaluate import Evaluator
 
 STEPS = 12

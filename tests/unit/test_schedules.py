@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import schedules
+from trainer import rate_schedules, schedules
 from trainer.errors import UserError
 
 
@@ -74,7 +74,7 @@ def test_an_optimizer_follows_the_schedule() -> None:
 
 @pytest.mark.parametrize("inner", [0.3, keras.optimizers.schedules.CosineDecay(0.3, 10)])
 def test_an_optimizer_with_a_warm_up_survives_its_config(inner: object) -> None:
-    optimizer = keras.optimizers.Adam(schedules.Warmup(inner, 4))  # type: ignore[arg-type]
+    optimizer = keras.optimizers.Adam(rate_schedules.Warmup(inner, 4))  # type: ignore[arg-type]
     again = keras.optimizers.Adam.from_config(optimizer.get_config())
     assert rates(again._learning_rate, 8) == rates(optimizer._learning_rate, 8)
 
@@ -82,20 +82,20 @@ def test_an_optimizer_with_a_warm_up_survives_its_config(inner: object) -> None:
 @pytest.mark.parametrize("updates", [1, 3])
 def test_several_updates_in_a_step_have_the_rate_of_that_step(updates: int) -> None:
     once = schedules.cosine(1.0, 8, warmup_steps=2)
-    several = schedules.SeveralUpdates(once, updates)  # type: ignore[arg-type]
+    several = rate_schedules.SeveralUpdates(once, updates)  # type: ignore[arg-type]
     expected = [rate for rate in rates(once, 8) for _ in range(updates)]
     assert rates(several, 8 * updates) == expected
-    again = schedules.SeveralUpdates.from_config(several.get_config())
+    again = rate_schedules.SeveralUpdates.from_config(several.get_config())
     assert rates(again, 8 * updates) == expected
 
 
 def test_a_scaled_rate_is_the_rate_itself_until_it_is_lowered_and_survives_its_config() -> None:
     once = schedules.cosine(0.3, 8, warmup_steps=2)
-    scaled = schedules.ScaledRate(once)  # type: ignore[arg-type]
+    scaled = rate_schedules.ScaledRate(once)  # type: ignore[arg-type]
     assert rates(scaled, 8) == rates(once, 8)  # to the bit
     scaled.factor.assign(0.5)
     assert rates(scaled, 8) == [0.5 * rate for rate in rates(once, 8)]
-    again = schedules.ScaledRate.from_config(scaled.get_config())
+    again = rate_schedules.ScaledRate.from_config(scaled.get_config())
     assert rates(again, 8) == rates(scaled, 8)
 
 

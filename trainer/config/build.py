@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.config.resolve import resolve
 from trainer.config.values import describe, fits, like, show
+from trainer.deferred import NeedsFramework
 from trainer.errors import UserError, did_you_mean
 
 TARGET = "_target_"
@@ -165,5 +166,5 @@ def _evaluated(annotation: str, function: Callable[..., Any]) -> Any:
     probe = type("Probe", (), {"__annotations__": {"value": annotation}, "__module__": function.__module__})
     try:
         return inspect.get_annotations(probe, eval_str=True)["value"]
-    except (NameError, AttributeError, TypeError):
+    except (NameError, AttributeError, TypeError, NeedsFramework):  # a class of Keras, which is not imported yet
         return Any

@@ -33,6 +33,7 @@ class Command:
         config_dir: a further directory of configs.
         config_name: another root config than train.
         display: flags of Hydra that show something and train nothing, such as ("--cfg", "job").
+        explain: keys whose values shall be explained, in place of training.
     """
 
     overrides: tuple[str, ...]
@@ -43,6 +44,7 @@ class Command:
     config_dir: str | None = None
     config_name: str | None = None
     display: tuple[str, ...] = ()
+    explain: tuple[str, ...] = ()
 
     @property
     def shows_config(self) -> bool:
@@ -82,6 +84,7 @@ def parse_command(arguments: Sequence[str]) -> Command:
     parser.add_argument("--package", "-p")
     parser.add_argument("--resolve", action="store_true")
     parser.add_argument("--info", "-i", nargs="?", const="all", choices=INFO)
+    parser.add_argument("--explain", action="append", default=[])
     for flags in (("--version",), ("--hydra-help",), ("--shell-completion", "-sc")):
         parser.add_argument(*flags, action="store_true")
     found = parser.parse_intermixed_args(list(arguments))
@@ -95,7 +98,22 @@ def parse_command(arguments: Sequence[str]) -> Command:
         config_dir=found.config_dir,
         config_name=found.config_name,
         display=_display(found),
+        explain=_explained(found),
     )
+
+
+def _explained(found: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys to explain, after checking that nothing else is asked for."""
+    keys = [key.strip() for text in found.explain for key in text.split(",")]
+    if keys and (found.multirun or found.run):
+        raise UserError("--explain says where the values of one run come from. Expected it without -m and --run.")
+    if keys and _display(found):
+        raise UserError(f"--explain and {_display(found)[0]} show different things. Expected one of them.")
+    for key in keys:
+        if not key or "=" in key:
+            name = key.partition("=")[0] or "<key>"
+            raise UserError(f"--explain {key} received. Expected a key without a value: --explain {name}.")
+    return tuple(keys)
 
 
 def _check_sweep_flags(found: argparse.Namespace) -> None:
@@ -193,6 +211,8 @@ def _choices(override: Override, sweep: bool) -> list[str]:
     text, key = str(override.input_line), override.get_key_element()
     if not override.is_sweep_override():
         return [text]
+    if not sweep and not override.is_discrete_sweep():
+        raise UserError(f"'{text}' is an interval. Expected -m --trials <number> to search it, or {key}=<value>.")
     if not sweep:
         one = f"{key}=[{override.get_value_string()}]"
         raise UserError(f"'{text}' lists several values. Expected -m to run them one by one, or a list: {one}.")

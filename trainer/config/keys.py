@@ -54,7 +54,7 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
         elif override.is_delete():
             _check_removal(override, path, base, composer)
         else:
-            known = _find(path, base, composer)
+            known = find_value(path, base, composer)
             if override.is_add():
                 raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(item)}.")
             _check_type(path, item, known)
@@ -98,8 +98,17 @@ def _children(node: Any) -> dict[str, Any]:
     return {str(index): value for index, value in enumerate(node)} if isinstance(node, list) else {}
 
 
-def _find(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
-    """Return the value that a path has in the config, or raise with the nearest path that exists."""
+def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
+    """Return the value that a path has in the config.
+
+    Args:
+        path: such as "trainer.epochs".
+        base: the composed config.
+        composer: knows the parts that could be added.
+
+    Raises:
+        UserError: no such key; names the nearest one that exists.
+    """
     node: Any = base
     parts = path.split(".")
     for depth, part in enumerate(parts):
@@ -154,7 +163,7 @@ def _check_foreign(
 ) -> None:
     """Check what can be checked of a node whose target is the user's own: that it stands where something is built."""
     if "." in node and not _is_part(node):
-        _find(node, base, composer)
+        find_value(node, base, composer)
     parent, _, name = path.rpartition(".")
     exists = name in _children(_lookup(base, parent))
     if override.is_add() and exists:
@@ -164,7 +173,7 @@ def _check_foreign(
 
 
 def _check_removal(override: Override, path: str, base: Mapping[str, Any], composer: Composer) -> None:
-    _find(path, base, composer)
+    find_value(path, base, composer)
     if not _is_part(path):
         text, section = override.input_line, path.partition(".")[0]
         part = f"~{section if section in NAMED else 'hooks'}.<name>"

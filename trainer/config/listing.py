@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from trainer.config.plugin_metadata import Plugin
 from trainer.config.plugins import installed_plugins
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 TITLES = {
     "recipe": "Recipes (recipe=<name>, or several: recipe=[first,second])",
     "hooks": "Hooks (+hooks=<name> adds, hooks.<name>=null removes; * runs by default)",
     "data": "Data (data=<name>)",
-    "augment": "Augmentations (+augment=<name> adds, augment.<name>=null removes)",
     "model": "Models (model=<name>)",
+    "augment": "Augmentations (+augment=<name> adds, augment.<name>=null removes)",
     "optimizer": "Optimizers (optimizer=<name>)",
     "schedule": "Schedules of the learning rate (schedule=<name>)",
+    "task": "Tasks (task=<name>; a recipe chooses its own)",
 }
-USAGE = """\
-Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]
-
-  python train.py recipe=<name>
-  python train.py recipe=<name> data=<name> optimizer.learning_rate=3e-3 trainer.epochs=20
-  python train.py recipe=<name> +hooks=<name> hooks.<name>=null run_dir=runs/my_run
-  python train.py resume=runs/my_run
-  python train.py -m recipe=<first>,<second> seed=1,2,3 --jobs 2
-"""
+SETTINGS = {
+    "trainer": "Training (trainer.<name>=<value>)",
+    "": "The run (<name>=<value>)",
+}
+"""Settings that the schema names: by what stands before their names."""
+SECTIONS = ("trainer", *NAMED)
+LIMITS = {"minimum": "at least", "maximum": "at most"}
+EXAMPLES = (
+    "recipe=bnn",
+    "recipe=bnn data=mnist optimizer.learning_rate=3e-3 trainer.epochs=20",
+    "recipe=baseline +hooks=bnn_rounding hooks.early_stopping=null run_dir=runs/my_run",
+    "'recipe=[bnn,frozen_mask]' hooks.prune.final_sparsity=0.8",
+    "resume=runs/my_run",
+    "-m recipe=bnn,baseline seed=1,2,3 --jobs 2",
+    "recipe=bnn --explain optimizer.learning_rate",
+    "--help hooks.prune",
+)
+"""Command lines; a test composes each."""
+USAGE = "\n".join(
+    [
+        "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]",
+        "",
+        *(f"  python train.py {example}" for example in EXAMPLES),
+        "",
+    ]
+)
 FLAGS = """\
 Flags
   -m, --multirun        run every combination of values listed with commas: each in a process of its own, several at a
@@ -41,7 +61,8 @@ Flags
   --cfg job --resolve   show the composed config instead of training; its keys are what key=value may set
   --info defaults       show which config files it is composed of
   --config-dir <path>   search a directory of your own configs, too
-  --help                show this text
+  --explain <key>       say what decides a value instead of training: the file or override, and what it replaced
+  --help [<name>]       show this text, or all about one name in it, such as recipe.bnn, hooks.prune or trainer
 
 debug=true or HYDRA_FULL_ERROR=1 shows the traceback of an error.
 Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 and 143 ended by Ctrl-C and SIGTERM."""
@@ -54,19 +75,26 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
         config_dir: the project's configs.
         width: columns; None for the terminal's.
     """
-    columns = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
+    columns = width or terminal_width()
     sections = [USAGE]
     plugins = installed_plugins(config_dir).values()
     for group, title in TITLES.items():
-        options = [*_options(config_dir / group), *_of_plugins(plugins, group)]
+        options = [*options_of(config_dir / group), *_of_plugins(plugins, group)]
         if options:
-            sections.append("\n".join([title, *_rows(options, columns)]) + "\n")
+            sections.append("\n".join([title, *rows(options, columns)]) + "\n")
     if plugins:
-        rows = [(plugin.name, _about(plugin)) for plugin in plugins]
+        found = [(plugin.name, _about(plugin)) for plugin in plugins]
         sections.append(
-            "\n".join(["Plugins (installed packages that bring parts of a run)", *_rows(rows, columns)]) + "\n"
+            "\n".join(["Plugins (installed packages that bring parts of a run)", *rows(found, columns)]) + "\n"
         )
+    for section, title in SETTINGS.items():
+        sections.append("\n".join([title, *rows(list(settings(section)), columns)]) + "\n")
     return "\n".join([*sections, FLAGS])
+
+
+def terminal_width() -> int:
+    """Return how many columns a text may have: the terminal's, at most 120; 100 in a pipe."""
+    return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
 def purpose(path: Path) -> str:
@@ -84,8 +112,27 @@ def purpose(path: Path) -> str:
     return ""
 
 
-def _options(directory: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and purpose of each option; a hook that runs by default is marked."""
+def settings(section: str) -> Iterator[tuple[str, str]]:
+    """Yield name and meaning of each setting of the schema, with its limits.
+
+    Args:
+        section: "trainer", or empty for the root, of which the sections are left out.
+    """
+    for field in dataclasses.fields(TrainerConfig if section == "trainer" else TrainConfig):
+        about = field.metadata
+        if "target" in about or field.name in SECTIONS:
+            continue
+        limits = [f"{word} {about[key]}" for key, word in LIMITS.items() if key in about]
+        choices = [" | ".join(about["choices"])] if "choices" in about else []
+        yield field.name, "; ".join([about["help"], *choices, *limits])
+
+
+def options_of(directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and purpose of each option of a group; a hook that runs by default is marked.
+
+    Args:
+        directory: of the group.
+    """
     bundle = directory / "default.yaml"
     default = set(re.findall(r"\w+", _defaults(bundle))) if bundle.is_file() else set()
     for path in sorted(directory.rglob("*.yaml")):
@@ -117,11 +164,17 @@ def _defaults(bundle: Path) -> str:
     return "\n".join(lines).partition("defaults:")[2]
 
 
-def _rows(options: list[tuple[str, str]], columns: int) -> list[str]:
+def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
+    """Return a line, or several, for each name with its text.
+
+    Args:
+        options: names and texts.
+        columns: that a line may have.
+    """
     column = max(len(name) for name, _ in options) + 2
     wrapper = textwrap.TextWrapper(max(columns, 40), subsequent_indent=" " * (column + 2), break_on_hyphens=False)
-    rows = []
+    lines = []
     for name, text in options:
         wrapper.initial_indent = f"  {name:<{column}}"
-        rows += wrapper.wrap(text or "-")
-    return rows
+        lines += wrapper.wrap(text or "-") or [wrapper.initial_indent]
+    return lines

@@ -68,6 +68,20 @@ def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: 
         return _jobs([expand_sweep(_parsed(job, composer), sweep=False)[0] for job in jobs], composer)
 
 
+def check_job(texts: list[str], composer: Composer) -> Job:
+    """Return the job of one command line, composed and checked.
+
+    Args:
+        texts: its overrides, one value each.
+        composer: composes it.
+
+    Raises:
+        UserError: any mistake that shows without building something.
+    """
+    _parsed(texts, composer)
+    return _job(texts, composer, {})
+
+
 def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
     bases: dict[tuple[str, ...], dict[str, Any]] = {}
     return [_job(texts, composer, bases) for texts in jobs]

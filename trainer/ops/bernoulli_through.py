@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from trainer.ops.overridden import declare_override
 
-Uniform = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-GateGradient = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+Uniform: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
+GateGradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]"
 
 
 def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -13,9 +13,9 @@ from trainer.errors import UserError
 from trainer.ops.overridden import declare_override
 
 SMALLEST_EPSILON = 1.001e-5  # cuDNN takes none below it
-FUSED_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
+FUSED_DTYPES = ("float32", "float16", "bfloat16")
 EXACT_EPSILON = 2.0**-10  # 1 - EXACT_EPSILON + EXACT_EPSILON is 1, also in float32
-Tensors = tuple[tf.Tensor, ...]
+Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 
 
 def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -192,7 +192,7 @@ def _is_zero(gradient: tf.Tensor) -> bool:
 
 def _check(x: tf.Tensor) -> None:
     rank = x.shape.rank
-    if x.dtype not in FUSED_DTYPES or rank is None or rank < 2 or not x.shape[-1]:
+    if x.dtype.name not in FUSED_DTYPES or rank is None or rank < 2 or not x.shape[-1]:
         raise UserError(
             f"The fused kernel received {x.dtype.name} of shape {x.shape}. Expected float32, float16 or bfloat16 of "
             "shape [..., channels] with a known number of channels."

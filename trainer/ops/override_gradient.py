@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from trainer.ops.overridden import FORWARD, declare_override
 from trainer.ops.second_derivative import differentiate
 
 DIFFERENTIATE = "differentiate"
-Tensors = tuple[tf.Tensor, ...]
+Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 
 
 @dataclass(frozen=True, eq=False)

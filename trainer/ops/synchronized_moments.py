@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 
-Mean = Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]
+Mean: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 
 
 def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mean) -> tuple[tf.Tensor, tf.Tensor]:

@@ -24,16 +24,29 @@ def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list
     Raises:
         UserError: the devices are not there, or the batch cannot be shared equally.
     """
+    check_number(strategy, replicas)
     if strategy == NONE:
-        if replicas is not None:
-            raise UserError(
-                f"trainer.replicas={replicas} received with trainer.strategy=none, which has one. Expected "
-                "trainer.strategy=mirrored, or trainer.replicas=null."
-            )
         return replicas_of([None])
     devices = share_of_devices(0, 1) if strategy == MULTI_WORKER else mirrored_devices(replicas)
     check_shared(batch_size, len(devices))
     return replicas_of(devices)
+
+
+def check_number(strategy: str, replicas: int | None) -> None:
+    """Refuse a number of replicas where the strategy has one alone.
+
+    Args:
+        strategy: of the config.
+        replicas: how many are asked for; None for as many as there are.
+
+    Raises:
+        UserError: they do not go together.
+    """
+    if strategy == NONE and replicas is not None:
+        raise UserError(
+            f"trainer.replicas={replicas} received with trainer.strategy=none, which has one. Expected "
+            "trainer.strategy=mirrored, or trainer.replicas=null."
+        )
 
 
 def check_shared(batch_size: int, replicas: int) -> None:

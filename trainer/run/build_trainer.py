@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from trainer.config.build import build
-from trainer.errors import UserError
 from trainer.hook import GraphHook, Hook
 from trainer.input.batches import TrainingBatches
 from trainer.input.classes import Setting, class_weights
 from trainer.input.data import Data
 from trainer.network import Network
 from trainer.order import order_hooks
+from trainer.rate_schedules import ScaledRate, SeveralUpdates
 from trainer.recipe import Parts, Recipe
 from trainer.replicas.replica import Replica
 from trainer.run.binding import bind_hooks
 from trainer.run.build_hook import build_hook
 from trainer.run.build_part import build_part
 from trainer.run.checkpoint import CheckpointStore
+from trainer.run.directory import initial_checkpoints
 from trainer.run.precision import loss_scale_for
 from trainer.run.state import assign_variables
-from trainer.schedules import ScaledRate, SeveralUpdates
 from trainer.step.context import BuildContext
 from trainer.step.gradient_norms import norms_every
 from trainer.step.stage import in_stage
@@ -136,10 +135,7 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
 
 
 def _load_initial_weights(networks: list[Network], init_from: str) -> None:
-    path = Path(init_from).expanduser()
-    if not (path / "checkpoints").is_dir():
-        raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
-    store = CheckpointStore(path / "checkpoints")
+    store = CheckpointStore(initial_checkpoints(init_from))
     checkpoint = store.load("best" if "best" in store.tags() else "last")
     for network in networks:
         keys = {f"network/{network.name}/{name}": variable.value for name, variable in network.weights.items()}

@@ -48,6 +48,21 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
     return path
 
 
+def initial_checkpoints(init_from: str) -> Path:
+    """Return the directory of the checkpoints that a new run takes its weights from.
+
+    Args:
+        init_from: the directory of a run, as the user gave it.
+
+    Raises:
+        UserError: it is no run, or has none.
+    """
+    path = Path(init_from).expanduser() / "checkpoints"
+    if not path.is_dir():
+        raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
+    return path
+
+
 def _unused(path: Path) -> Path:
     candidate, count = path, 0
     while candidate.exists():

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from trainer.errors import UserError
 from trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
-Pair = tuple[keras.Variable, keras.Variable]
+Pair: TypeAlias = "tuple[keras.Variable, keras.Variable]"
 NUMBER = re.compile(r"_?\d+$")
 """What Keras puts behind the name of a layer that was given none, and people behind those of repeated ones."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.objective import Batch, ObjectiveOutput
 
-SumAndCount = tuple[tf.Tensor, tf.Tensor]
+SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 from trainer.config.command import Command
 from trainer.config.preflight import Job, preflight, preflight_each
 from trainer.errors import UserError
+from trainer.run.early import check_early
 from trainer.run.lock import FILE_NAME as LOCK
 from trainer.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
 from trainer.sweep.search import MAX_TRIALS, Dimension, check_space, import_optuna, read_space
@@ -145,6 +146,9 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
                 "line lacks. Expected all of its jobs, with more or without, or another directory."
             )
     before = {frozenset(job.overrides): job.number for job in sweep.jobs}
+    for key, job in asked.items():
+        if key not in before:
+            check_early(job, directories=False)
     new = [job for key, job in asked.items() if key not in before]
     lists = [job.overrides for job in found]
     for job in new:

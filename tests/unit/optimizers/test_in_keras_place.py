@@ -16,7 +16,7 @@ from tests.support.optimizers import PAIRS, built, state_of
 from tests.support.poison import Poison
 from tests.support.toy import toy_loop, toy_network, values_of
 from trainer.network import Network
-from trainer.schedules import ScaledRate, Warmup
+from trainer.rate_schedules import ScaledRate, Warmup
 from trainer.step.copy_network import copy_network
 from trainer.step.writes import all_writes
 

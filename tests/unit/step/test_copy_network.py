@@ -14,7 +14,7 @@ from tests.support.toy import toy_network
 from trainer.errors import UserError
 from trainer.network import Network
 from trainer.objective import ObjectiveOutput
-from trainer.schedules import Warmup
+from trainer.rate_schedules import Warmup
 from trainer.step.copy_network import copy_network, fingerprint, snapshot
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from tests.unit.sweep.conftest import Run
 from trainer.config.command import parse_command
@@ -210,6 +211,6 @@ def stored(run: Run) -> tuple[str, str]:
     for path in paths:
         (job,) = preflight(parse_command(["recipe=bnn", "seed=18"]))
         Path(path).mkdir(parents=True)
-        Path(path, "config.yaml").write_text(json.dumps(job.config))  # JSON is YAML, too
+        Path(path, "config.yaml").write_text(OmegaConf.to_yaml(job.config))
         Path(path, "overrides.txt").write_text("recipe=bnn\nseed=18\n")
     return paths

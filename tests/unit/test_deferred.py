@@ -1,0 +1,118 @@
+"""TensorFlow and Keras wait for their first use, are the same modules as ever then, and can be forbidden before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+WAITS = """
+import sys, threading
+from trainer.deferred import NeedsFramework, defer_frameworks, without_frameworks
+
+defer_frameworks()
+defer_frameworks()
+assert sum(type(each).__name__ == "_Finder" for each in sys.meta_path) == 1
+import keras
+import tensorflow as tf
+import tensorflow
+assert "tensorflow.python" not in sys.modules and "keras.src" not in sys.modules
+for use in (lambda: tf.constant(1), lambda: keras.Model, lambda: __import__("keras.layers"), lambda: hasattr(tf, "x")):
+    try:
+        with without_frameworks():
+            use()
+    except NeedsFramework:
+        assert "tensorflow.python" not in sys.modules and "keras.src" not in sys.modules
+    else:
+        raise AssertionError("used")
+found = []
+threads = [threading.Thread(target=lambda: found.append(tf.constant(2).numpy())) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert found == [2] * 4
+with without_frameworks():
+    assert int(tf.constant(3)) == 3 and keras.layers.Dense  # loaded: nothing is forbidden
+assert type(tf) is type(sys) and type(keras) is type(sys)
+assert sys.modules["tensorflow"] is tf and tf.keras.layers.Dense is keras.layers.Dense
+assert not {"sklearn", "matplotlib"} & set(sys.modules)
+assert keras.wrappers.SKLearnClassifier and keras.visualization.plot_image_gallery
+assert "sklearn" in sys.modules
+"""
+LIGHT = """
+import sys
+from omegaconf import OmegaConf
+from trainer.config.resolve import resolve
+from trainer.deferred import defer_frameworks, without_frameworks
+
+defer_frameworks()
+from hooks import catalogue
+from trainer.run.build_hook import build_hook
+
+with without_frameworks():
+    for name, entry in catalogue().items():
+        node = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
+        build_hook(name, node)
+    for path in sys.argv[1:]:
+        resolve(path)
+assert not {"tensorflow.python", "keras.src", "sklearn", "matplotlib"} & set(sys.modules)
+"""
+SOURCES = ("arrays", "cluttered", "digits", "domains", "image_folder", "keras_dataset", "tfds", "tfrecord")
+
+
+def run(code: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_import_waits_for_the_first_use() -> None:
+    run(WAITS)
+
+
+def test_every_hook_and_data_source_can_be_looked_at_without_tensorflow() -> None:
+    run(LIGHT, *(f"recipes.data.{name}.{name}" for name in SOURCES), "trainer.schedules.cosine", "recipes.gan.gan")
+
+
+def test_nothing_changes_where_tensorflow_is_imported() -> None:
+    import tensorflow as tf
+
+    from trainer.deferred import without_frameworks
+
+    with without_frameworks():
+        assert int(tf.constant(3)) == 3
+
+
+def test_a_module_that_needs_them_is_as_if_it_had_not_been_imported() -> None:
+    run(
+        "import sys\n"
+        "from trainer.deferred import NeedsFramework, without_frameworks\n"
+        "try:\n"
+        "    with without_frameworks():\n"
+        "        import recipes.optimizers.adam\n"
+        "except NeedsFramework:\n"
+        "    assert 'recipes.optimizers.adam' not in sys.modules\n"
+        "else:\n"
+        "    raise AssertionError\n"
+        "import recipes.optimizers.adam  # now it may\n"
+    )
+
+
+def test_the_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    from recipes.data import digits_file
+
+    bunch = load_digits()
+    for path in (digits_file.FILE, Path("nowhere.csv")):
+        monkeypatch.setattr(digits_file, "FILE", path)
+        images, labels = digits_file.read_digits()
+        np.testing.assert_array_equal(images, bunch.images)
+        np.testing.assert_array_equal(labels, bunch.target)
+        assert (images.dtype, labels.dtype) == (np.float64, np.int64)

@@ -1,0 +1,134 @@
+"""`--help <name>`: all about one recipe, hook, option of a group, or section of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.config.listing import (
+    CONFIG_DIR,
+    SETTINGS,
+    TITLES,
+    options_of,
+    purpose,
+    rows,
+    settings,
+    terminal_width,
+)
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
+from trainer.config.values import show
+from trainer.config.yaml_places import read_places
+from trainer.errors import UserError, did_you_mean
+
+HEADER = re.compile(r"# (?P<name>Paper|Command|Expected): (?P<text>.+)")
+NEEDED = "???"
+
+
+def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
+    """Return the text of `python train.py --help <name>`.
+
+    Args:
+        asked: such as "hooks.prune", "recipe.bnn", "recipe=bnn", "prune", "data" or "trainer".
+        config_dir: the project's configs.
+        width: columns; None for the terminal's.
+
+    Raises:
+        UserError: no such name, or several.
+    """
+    columns = width or terminal_width()
+    name = asked.lstrip("+").replace("=", ".").replace("/", ".")
+    if name in SETTINGS and name:
+        return _section_text(name, columns)
+    if name in TITLES:
+        return "\n".join([TITLES[name], *rows(list(options_of(config_dir / name)), columns)])
+    group, option = _find(name, asked, config_dir)
+    return _option_text(group, option, config_dir, columns)
+
+
+def _find(name: str, asked: str, config_dir: Path) -> tuple[str, str]:
+    """Return the group and the option that a name stands for."""
+    known = {f"{group}.{option}": (group, option) for group in TITLES for option in _options(config_dir / group)}
+    if name in known:
+        return known[name]
+    found = [full for full, (_, option) in known.items() if option == name]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise UserError(f"--help {asked}: several are called so. Expected one of: {', '.join(found)}.")
+    names = [*known, *TITLES, *filter(None, SETTINGS)]
+    hint = did_you_mean(name, names)
+    if not hint and (short := did_you_mean(name, [option for _, option in known.values()])):
+        hint = short
+    raise UserError(f"--help {asked}: no such name.{hint} Expected one that python train.py --help lists.")
+
+
+def _options(directory: Path) -> list[str]:
+    return [name.removesuffix(" *") for name, _ in options_of(directory)]
+
+
+def _section_text(section: str, columns: int) -> str:
+    """Return every setting of a section with its type and default."""
+    schema = TrainerConfig if section == "trainer" else TrainConfig
+    fields = {field.name: field for field in dataclasses.fields(schema)}
+    lines = [SETTINGS[section], ""]
+    for name, text in settings(section):
+        field = fields[name]
+        lines.append(f"  {section}.{name}={show(field.default)}")
+        kind = str(field.type).replace(" | None", " or null")
+        about = text if kind == "Any" else f"{kind}; {text}"
+        lines += textwrap.wrap(about, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def _option_text(group: str, option: str, config_dir: Path, columns: int) -> str:
+    path = config_dir / group / f"{option}.yaml"
+    about = {"command": _example(group, option, path), **dict(_header(path))}
+    about["file"] = f"{config_dir.name}/{group}/{option}.yaml"
+    lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
+    if keys := list(_keys(path)):
+        prefix = "" if group == "recipe" else f"{group}."
+        lines += ["", "  sets, beside what it takes from others" if group == "recipe" else "  keys"]
+        lines += rows([(f"  {prefix}{key}={value}", text or " ") for key, value, text in keys], columns)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _header(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a recipe's file opens with: paper, command, expected."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            return
+        if found := HEADER.match(line):
+            yield found["name"].lower(), found["text"]
+
+
+def _example(group: str, option: str, path: Path) -> str:
+    """Return a command that uses an option."""
+    if group in NAMED:
+        return f"python train.py recipe=baseline +{group}={option}"
+    needed = [f" {group}.{key}=<{key}>" for key, value, _ in _keys(path) if value == NEEDED]
+    if group == "recipe":
+        return f"python train.py recipe={option}"
+    return f"python train.py recipe=baseline {group}={option}{''.join(needed)}"
+
+
+def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield key, value and comment of everything that a file sets."""
+    from omegaconf import OmegaConf
+
+    places = read_places(path)
+    content: Any = OmegaConf.to_container(OmegaConf.load(path))
+    for key, value in _leaves(content, ""):
+        if not key.startswith("defaults") and not key.endswith("_target_"):
+            yield key, show(value) if value != "" else "''", places[key].comment if key in places else ""
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in (node or {}).items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,0 +1,151 @@
+"""`--explain <key>`: the value, what set it, and all that set it before. Imports neither TensorFlow nor NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config.command import Command, expand_sweep, parse_overrides
+from trainer.config.compose import CONFIG_DIR, Composer, open_composer
+from trainer.config.keys import find_value
+from trainer.config.origins import Layer, Step, chain_of, layers_of, leaves_of, override_layer
+from trainer.config.preflight import Job, check_job
+from trainer.config.resume import KEY as RESUME
+from trainer.config.resume import resumed_run
+from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
+from trainer.config.stored import FILE_NAME, read_overrides, read_stored
+from trainer.config.values import is_interpolation, show
+from trainer.config.yaml_places import read_places
+from trainer.errors import UserError
+
+WIDTH = 100
+
+
+def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
+    """Return what decides the keys that a command asks for.
+
+    Args:
+        command: with `explain`.
+        config_dir: the project's configs.
+
+    Raises:
+        UserError: a mistake in the overrides, or a key that does not exist.
+    """
+    with open_composer(command, config_dir) as composer:
+        (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
+        job = check_job(texts, composer)
+        overrides = parse_overrides(texts, composer.loader)
+        run = resumed_run(overrides)
+        if run is None:
+            layers, notes = layers_of(overrides, composer), []
+        else:
+            layers, notes = _stored_layers(run, overrides), read_overrides(Path(run).expanduser())
+        return "\n\n".join(_explain_key(key, job, layers, notes, composer) for key in command.explain)
+
+
+def _stored_layers(run: str, overrides: Sequence[Any]) -> list[Layer]:
+    """Return the layers of a run that goes on: its own config, and what the command line changes of it."""
+    path = Path(run).expanduser() / FILE_NAME
+    places = read_places(path)
+    return [Layer(str(path), read_stored(run, RESUME), places.get), *map(override_layer, overrides)]
+
+
+def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[str], composer: Composer) -> str:
+    chain = chain_of(key, layers)
+    if not chain:
+        _refuse(key, job, composer)
+    value = _final(key, job.config)
+    if chain[-1].removes or (value is None and _is_part(key)):
+        lines = [f"{key} is not part of this run"]
+    elif isinstance(value, Mapping) and value:
+        return "\n".join([f"{key}", *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
+    else:
+        lines = [f"{key} = {show(value) if value != '' else repr(value)}"]
+    lines += _help_lines(key, chain)
+    last = chain[-1]
+    if is_interpolation(last.value):
+        lines.append(f"  it refers to another value: {last.value}")
+    lines += _chain_lines(chain, key)
+    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
+    return "\n".join(lines)
+
+
+def _refuse(key: str, job: Job, composer: Composer) -> None:
+    """Say that a key does not exist, with the nearest one that does."""
+    if composer.is_group(key):
+        raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
+    try:
+        find_value(key, job.config, composer)
+    except UserError as error:
+        raise UserError(f"--explain {key}: {error}") from error
+    raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
+
+
+def _final(key: str, config: Mapping[str, Any]) -> Any:
+    node: Any = config
+    for part in key.split("."):
+        named = {str(name): each for name, each in node.items()} if isinstance(node, Mapping) else {}
+        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            named = {part: node[int(part)]}
+        node = named.get(part)
+    return node
+
+
+def _is_part(key: str) -> bool:
+    section, _, name = key.partition(".")
+    return section in NAMED and bool(name) and "." not in name
+
+
+def _sets(override: str, key: str) -> bool:
+    """Return whether an override that a run was begun with sets a key, or the part that holds it."""
+    name = override.lstrip("+~").partition("=")[0]
+    return key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.")
+
+
+def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
+    """Return what the setting is for: the schema's help, or the first comment beside it."""
+    schema: type = TrainerConfig if key.startswith("trainer.") else TrainConfig
+    fields = {field.name: field.metadata for field in dataclasses.fields(schema)}
+    limits: Mapping[str, Any] = (
+        fields.get(key.removeprefix("trainer."), {}) if key.count(".") <= key.startswith("trainer.") else {}
+    )
+    text = limits.get("help") or next((step.comment for step in chain if step.comment), "")
+    if limits.get("choices"):
+        text += f" ({' | '.join(limits['choices'])})"
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
+    """Return a line for each step; of all but the last, what it said no longer counts."""
+    values = [_said(step, key) for step in chain]
+    places, texts = [step.place for step in chain], [f"{value}" for value in values]
+    wide, long = max(map(len, places)), max(map(len, texts))
+    lines = [f"  set by {chain[-1].place}"]
+    if len(chain) == 1:
+        return lines
+    lines.append("  in the order of composition:")
+    for step, place, text in zip(chain, places, texts, strict=True):
+        stands = "stands" if step is chain[-1] else "struck by the next"
+        comment = f"  # {step.comment}" if step.comment else ""
+        lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
+    return lines
+
+
+def _said(step: Step, key: str) -> str:
+    if step.removes or (step.value is None and _is_part(key)):
+        return f"removes {step.path}"
+    return show(step.value) if step.value != "" else repr(step.value)
+
+
+def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
+    """Return a line for each key below: its value, and what set it."""
+    rows = []
+    for leaf in leaves_of(value, key):
+        chain = chain_of(leaf, layers)
+        place = chain[-1].place if chain else "?"
+        rows.append((leaf, show(_final(leaf.removeprefix(f"{key}."), value)), place))
+    wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]

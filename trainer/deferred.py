@@ -1,0 +1,128 @@
+"""Put off the import of TensorFlow and Keras until something uses them: it takes seconds, and few mistakes need it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+FRAMEWORKS = frozenset(("tensorflow", "keras"))
+SELDOM = frozenset(
+    f"{place}.{name}"
+    for place, names in {
+        "keras": ("visualization", "wrappers"),
+        "keras._tf_keras.keras": ("visualization", "wrappers"),
+        "keras.src": ("visualization",),
+    }.items()
+    for name in names
+)
+"""Packages of Keras that it imports with itself, with scikit-learn and Matplotlib in turn, and that no run uses."""
+KNOWN = frozenset(("__class__", "__spec__", "__name__", "__loader__", "__package__", "__file__", "__warningregistry__"))
+"""Attributes of a module that can be asked for before it is executed."""
+WAITING = "_deferred_loader"
+
+
+class NeedsFramework(BaseException):
+    """Say that TensorFlow or Keras is needed where neither may be imported yet.
+
+    It is no `Exception`, so that code which can do without a missing package does not take it for that.
+    """
+
+
+class _Deferred(ModuleType):
+    """Stand for a module that is executed, in place, when it is first asked for an attribute."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in KNOWN:
+            waiting = object.__getattribute__(self, "__dict__").get(WAITING)
+            if waiting is not None:
+                waiting.execute(self)
+        return ModuleType.__getattribute__(self, name)  # its class may have changed, which super() would refuse
+
+
+class _DeferredLoader(Loader):
+    """Execute a module on first use, once, whichever thread comes first."""
+
+    def __init__(self, loader: Loader, finder: _Finder) -> None:
+        self._loader, self._finder = loader, finder
+        self._lock = threading.RLock()
+        self._executing = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return a module that stands for the one to come."""
+        return _Deferred(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module for later."""
+        object.__setattr__(module, WAITING, self)
+
+    def execute(self, module: ModuleType) -> None:
+        """Execute the module; while it is, what it imports sees it as it stands, as with any import."""
+        if self._finder.forbidding and module.__name__ in FRAMEWORKS:
+            raise NeedsFramework(module.__name__)
+        with self._lock:
+            content = object.__getattribute__(module, "__dict__")
+            if self._executing or WAITING not in content:
+                return
+            self._executing = True
+            module.__loader__ = module.__spec__.loader = self._loader  # type: ignore[union-attr]
+            try:
+                self._loader.exec_module(module)
+                del content[WAITING]
+                module.__class__ = ModuleType
+            finally:
+                self._executing = False
+
+
+class _Finder(MetaPathFinder):
+    """Find the modules whose import is put off.
+
+    Attributes:
+        forbidding: how many times over their use is forbidden.
+    """
+
+    def __init__(self) -> None:
+        self.forbidding = 0
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """Return the spec of such a module with a loader that waits; None for any other."""
+        if fullname not in FRAMEWORKS | SELDOM:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _DeferredLoader(spec.loader, self)
+        return spec
+
+
+def defer_frameworks() -> None:
+    """Let every later `import tensorflow` and `import keras` of this process wait for the first use of the module.
+
+    Where they are imported already, nothing changes. What Keras imports for no run's sake waits, too.
+    """
+    if _finder() is None:
+        sys.meta_path.insert(0, _Finder())
+
+
+@contextmanager
+def without_frameworks() -> Iterator[None]:
+    """Put TensorFlow and Keras off, and raise `NeedsFramework` inside where one would have to be imported now.
+
+    Modules whose import ends so are as if they had not been imported. Where TensorFlow is there, nothing changes.
+    """
+    defer_frameworks()
+    finder = _finder()
+    assert finder is not None
+    finder.forbidding += 1
+    try:
+        yield
+    finally:
+        finder.forbidding -= 1
+
+
+def _finder() -> _Finder | None:
+    return next((each for each in sys.meta_path if isinstance(each, _Finder)), None)

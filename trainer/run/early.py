@@ -1,0 +1,95 @@
+"""What can be found wrong with a job before TensorFlow is imported: its directories, its arguments, its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from trainer.config.build import TARGET, bind
+from trainer.config.preflight import Job
+from trainer.config.resolve import resolve
+from trainer.deferred import NeedsFramework, without_frameworks
+from trainer.precheck import run_precheck
+from trainer.replicas.cluster import NONE, cluster_of
+
+PARTS = ("data", "model", "schedule", "optimizer", "task")
+
+
+def check_early(job: Job, *, directories: bool = True) -> None:
+    """Check what needs neither TensorFlow nor Keras, if they are put off; the rest is found when it is built.
+
+    Hooks and augmentations are constructed, once more than for the run: their constructors check plain arguments.
+
+    Args:
+        job: validated.
+        directories: whether to look at those of the run and at its replicas, too; not for a job of a sweep, which gets
+            a directory of its own, and its machine, when it starts.
+
+    Raises:
+        UserError: a mistake that the run would find as well, later.
+    """
+    config, plugins = job.config, job.config["plugins"]
+    with without_frameworks():
+        if directories:
+            _unless_it_needs_frameworks(partial(_check_directories, config, job.recipe))
+            _unless_it_needs_frameworks(partial(_check_replicas, config["trainer"]))
+        for part in PARTS:
+            _unless_it_needs_frameworks(partial(_check_part, config[part], plugins))
+        for name, node in config.get("augment", {}).items():
+            _unless_it_needs_frameworks(partial(_check_augment, name, node, plugins))
+        _check_hooks(config["hooks"], plugins)
+
+
+def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
+    """Return what a check returns; None where it has to wait for TensorFlow or Keras."""
+    try:
+        return check()
+    except NeedsFramework:
+        return None
+
+
+def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
+    from trainer.run.directory import choose_directory, initial_checkpoints
+
+    if config["resume"] is not None:  # its directory has been read
+        return
+    choose_directory(config["run_dir"], recipe, datetime.now())
+    if config["init_from"] is not None:
+        initial_checkpoints(config["init_from"])
+
+
+def _check_replicas(settings: Mapping[str, Any]) -> None:
+    from trainer.replicas.strategy import check_number
+
+    cluster_of(settings)
+    check_number(settings.get("strategy", NONE), settings.get("replicas"))
+
+
+def _check_part(node: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    bind(node, plugins=plugins)
+    run_precheck(resolve(node[TARGET], plugins=plugins), {name: each for name, each in node.items() if name != TARGET})
+
+
+def _check_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    from trainer.run.augments import build_augments
+
+    build_augments({name: node}, plugins)
+
+
+def _check_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    """Construct every hook, and look for conflicts among those that could be constructed."""
+
+    def check() -> None:
+        from trainer.order import order_hooks
+        from trainer.run.build_hook import build_hook
+
+        found = [
+            _unless_it_needs_frameworks(partial(build_hook, name, node, plugins=plugins))
+            for name, node in nodes.items()
+            if node is not None
+        ]
+        order_hooks([hook for hook in found if hook is not None])
+
+    _unless_it_needs_frameworks(check)
