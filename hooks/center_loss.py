@@ -293,6 +293,9 @@ class CenterLoss(GraphHook):
             title = f"Principal components 1 and 2 of {width} features: {plane.share:.0%} of the variance"
         return {name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._built.numpy()), title)}
 
+    def distributions(self) -> Arrays:
+        return {f"{self._prefix}/centers": self._built.numpy()}
+
     def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
         """Return the observed features, with the class of each and the image where inputs are images."""
         labels = {"class": observed["labels"]}

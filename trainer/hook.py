@@ -84,6 +84,10 @@ class Hook(ABC):
         """
         return ()
 
+    def distributions(self) -> Arrays:
+        """Return arrays of which to show the distribution now, by name, such as "center/centers"; of any shape."""
+        return {}
+
     def warning(self, values: Mapping[str, float]) -> str | None:
         """Return one line for the user when training metrics show that something goes wrong, else None.
 

@@ -26,6 +26,7 @@ from trainer.run.augments import build_augments
 from trainer.run.build_part import build_part
 from trainer.run.build_trainer import build_hooks, build_trainer
 from trainer.run.precision import FLOAT32, computing_in
+from trainer.run.shipped import ShippedWeights
 from trainer.run.state import share_variables
 from trainer.run.views import Evaluated
 from trainer.step.compile import keep_xla_off, python_ops, use_xla
@@ -52,6 +53,7 @@ class Assembly:
         total_steps: steps to make.
         steps_per_epoch: steps an epoch, perhaps a fraction.
         trace_seconds: how long it took to trace training and evaluation, and to audit the step.
+        shipped: reads what evaluation uses in place of the weights.
     """
 
     data: Data
@@ -64,6 +66,7 @@ class Assembly:
     total_steps: int
     steps_per_epoch: float
     trace_seconds: float = 0.0
+    shipped: ShippedWeights | None = None
 
     @property
     def validation(self) -> Evaluator:
@@ -147,6 +150,7 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
         total_steps,
         training.steps_per_epoch,
         trace_seconds,
+        ShippedWeights(trainer),
     )
 
 

@@ -116,6 +116,11 @@ def _no_pictures(step: int, split: str) -> dict[str, np.ndarray]:
     return {}
 
 
+def _no_distributions(step: int) -> dict[str, np.ndarray]:
+    del step
+    return {}
+
+
 def _no_embeddings(step: int, split: str) -> dict[str, Embedding]:
     del step, split
     return {}
@@ -145,6 +150,9 @@ class Run:
         vetoes: names of the vetoes that held back the latest step; empty in good times.
         pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
+        distributions: called as distributions(step); returns arrays to make histograms of, by name.
+        graph: called as graph(); returns the traced step as a graph to look at (`GraphDef`); None where nothing was
+            traced, as in a test.
         training: the batches of the training split; None where a run has none, as in a test.
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
         resumed_at: the steps at which the run went on after an end before its time.
@@ -174,6 +182,8 @@ class Run:
     vetoes: list[str] = field(default_factory=list)
     pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
     embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
+    distributions: Callable[[int], dict[str, np.ndarray]] = _no_distributions
+    graph: Callable[[], Any] | None = None
     training: TrainingBatches | None = None
     first_pictures: Callable[[], dict[str, np.ndarray]] = dict
     resumed_at: list[int] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,10 @@ def build_fit(
         started: the time to the first step, up to here.
     """
     settings = config["trainer"]
-    views = Views(parts.hooks, parts.trainer.objectives, parts.observer, parts.evaluated, parts.training)
+    views, trainer = _views(parts), parts.trainer
+    variables = run_variables(
+        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
+    )
     run = Run(
         directory=directory,
         recipe=recipe,
@@ -213,6 +217,8 @@ def build_fit(
         best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
         pictures=views.pictures,
         embeddings=views.embeddings,
+        distributions=views.distributions,
+        graph=partial(parts.loop.step_graph, variables),
         training=parts.training,
         first_pictures=views.first_pictures,
         held_out={name: each.split for name, each in parts.evaluated.items()},
@@ -220,10 +226,6 @@ def build_fit(
     )
     cadence = Cadence(
         parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
-    )
-    trainer = parts.trainer
-    variables = run_variables(
-        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
     )
     return Fit(
         run,
@@ -237,6 +239,19 @@ def build_fit(
         fingerprint=data_fingerprint([parts.training.split, *(each.split for each in parts.evaluated.values())]),
         interruption=Interruption(settings["max_seconds"]),
         started=started,
+    )
+
+
+def _views(parts: Assembly) -> Views:
+    trainer = parts.trainer
+    return Views(
+        parts.hooks,
+        trainer.objectives,
+        parts.observer,
+        parts.evaluated,
+        parts.training,
+        trainer.networks,
+        parts.shipped,
     )
 
 
@@ -255,7 +270,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         fit.call_all("on_exception", fit.run, error)
         fit.wait_for_checkpoints()
     status, reason = _ending(failure, fit.run.control.stop_reason)
-    networks, forms = parts.trainer.networks, shipped_forms(parts.trainer, fit.run.step)
+    networks, forms = parts.trainer.networks, shipped_forms(parts.trainer, fit.run.step, parts.shipped)
     settings = fit.run.config["trainer"]
     summary = build_summary(
         fit.run,

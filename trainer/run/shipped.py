@@ -15,6 +15,36 @@ from trainer.step.trainer import Trainer
 Bits = TypeVar("Bits", int, float)
 
 
+class ShippedWeights:
+    """Read what evaluation uses in place of each weight and moving statistic: after every hook.
+
+    Nothing is traced before the first call, and only then.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        """Take what is read.
+
+        Args:
+            trainer: with its hooks built.
+        """
+        self._trainer = trainer
+        self._read = tf.function(self._used, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+
+    def __call__(self, step: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return the values of now, by network name, then by variable name.
+
+        Args:
+            step: steps made.
+        """
+        read = self._read(tf.constant(step, tf.int64))
+        return {name: {key: value.numpy() for key, value in found.items()} for name, found in read.items()}
+
+    def _used(self, step: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+        passes = self._trainer.forward(step, {}, objective="", training=False).passes
+        values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
+        return {name: {key: values[name][key] for key in self._trainer.networks[name].weights} for name in passes}
+
+
 def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
     """Return what evaluation uses in place of each weight and moving statistic: after every hook.
 
@@ -25,17 +55,10 @@ def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarr
     Returns:
         By network name, then by variable name.
     """
-
-    def read() -> dict[str, dict[str, tf.Tensor]]:
-        passes = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False).passes
-        values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
-        return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
-
-    traced = tf.function(read, autograph=False).get_concrete_function()
-    return {name: {key: value.numpy() for key, value in found.items()} for name, found in traced().items()}
+    return ShippedWeights(trainer)(step)
 
 
-def shipped_forms(trainer: Trainer, step: int) -> dict[str, Forms]:
+def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = None) -> dict[str, Forms]:
     """Return in what form the weights and inputs of every network are shipped.
 
     Every hook says how many bits its own form takes for the weights that are really shipped: those that all hooks
@@ -45,9 +68,10 @@ def shipped_forms(trainer: Trainer, step: int) -> dict[str, Forms]:
     Args:
         trainer: with its hooks built.
         step: steps made.
+        weights: of the trainer, where something has read them before; None to trace the reading here.
     """
     forms = {}
-    for name, shipped in shipped_weights(trainer, step).items():
+    for name, shipped in (weights or ShippedWeights(trainer))(step).items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
         forms[name] = Forms(
             shipped,

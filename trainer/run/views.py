@@ -13,7 +13,11 @@ from trainer.embedding import Embedding
 from trainer.hook import Arrays, GraphHook, Hook
 from trainer.input.batches import TrainingBatches
 from trainer.input.data import Split
+from trainer.network import Network
 from trainer.objective import Objective
+from trainer.run.distributions import weight_distributions
+from trainer.run.first_filters import first_filters
+from trainer.run.shipped import ShippedWeights
 from trainer.run.training_sheet import training_sheet
 from trainer.step.evaluate import Evaluator
 from trainer.step.observe import Observer
@@ -53,6 +57,8 @@ class Views:
         observer: gives graph hooks what they observe.
         evaluated: the splits by name.
         training: the batches of the training split; None to show none of them.
+        networks: by name; without any, nothing of their weights is shown.
+        shipped: what evaluation uses in place of their weights.
     """
 
     hooks: Sequence[Hook]
@@ -60,6 +66,8 @@ class Views:
     observer: Observer
     evaluated: Mapping[str, Evaluated]
     training: TrainingBatches | None = None
+    networks: Mapping[str, Network] = field(default_factory=dict)
+    shipped: ShippedWeights | None = None
     _latest: tuple[tuple[int, str], Arrays] | None = field(default=None, repr=False)
     _first: Arrays | None = field(default=None, repr=False)
 
@@ -78,8 +86,31 @@ class Views:
             split: "validation" or "test", which was evaluated last.
         """
         if self._latest is None or self._latest[0] != (step, split):
-            self._latest = ((step, split), self._gather("pictures", step, split))
+            self._latest = ((step, split), self._filters(step) | self._gather("pictures", step, split))
         return self._latest[1]
+
+    def distributions(self, step: int) -> Arrays:
+        """Return arrays whose distribution is worth a look, by name: of the weights, and what hooks give.
+
+        Args:
+            step: steps made so far.
+        """
+        used = {} if self.shipped is None else self.shipped(step)
+        found = weight_distributions(self.networks if used else {}, used)
+        for hook in self.hooks:
+            scope = hook.scope if isinstance(hook, GraphHook) else ""
+            found |= {scope + name: values for name, values in hook.distributions().items()}
+        return found
+
+    def _filters(self, step: int) -> Arrays:
+        """Return pictures of the first layer of each network that sees images, by name."""
+        used = {} if self.shipped is None else self.shipped(step)
+        found: Arrays = {}
+        for name, weights in used.items():
+            scope = f"{name}/" if len(used) > 1 else ""
+            pictures = first_filters(self.networks[name], weights)
+            found |= {scope + title: picture for title, picture in pictures.items()}
+        return found
 
     def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
         """Return the embeddings by name.

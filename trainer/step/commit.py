@@ -11,6 +11,7 @@ from trainer.network import Network
 from trainer.step.audit import TRAINER, Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
 from trainer.step.double_writes import refuse_double_writes
+from trainer.step.name_scope import UPDATE_OPS, named_scope
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
 from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
@@ -106,8 +107,9 @@ def commit_unless_vetoed(
     def hold_back() -> list[tf.Tensor]:
         return [tf.constant(False), *(tf.constant(0.0) for _ in names)]
 
-    allowed = tf.logical_not(tf.reduce_any(tf.stack(vetoes)))  # `write` is traced first: it has the names
-    committed, *values = tf.cond(allowed, write, hold_back)
+    with named_scope("veto"):
+        allowed = tf.logical_not(tf.reduce_any(tf.stack(vetoes)))  # `write` is traced first: it has the names
+    committed, *values = tf.cond(allowed, write, hold_back, name="unless_vetoed")
     return committed, dict(zip(names, values, strict=True))
 
 
@@ -117,7 +119,8 @@ def _collect_updates(
     """Fill UPDATE_OPS; return all that it holds with who put it there, what was `pending` before first."""
     added_by = dict(pending)
     for context in contexts.values():
-        collect_state_updates(context.network.state_variables, context.new_state)
+        with named_scope(UPDATE_OPS, context.network.name):
+            collect_state_updates(context.network.state_variables, context.new_state)
     added_by |= {operation: TRAINER for operation in pending_update_ops() if operation not in added_by}
     made: dict[str, list[tf.Operation]] = {}
     for hook in hooks:

@@ -16,6 +16,7 @@ from trainer.network import Network
 from trainer.replicas.seeds import own_seeds
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
+from trainer.step.name_scope import current_scope, named_scope
 from trainer.step.stage import in_stage
 
 
@@ -52,8 +53,9 @@ def read_network(
         keeps_state: whether the step writes the state variables. Where it does not, the seed state would give the same
             draws in every training step: the pass then starts from one of the step, see `_seeds_of_step`.
     """
-    context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
-    context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
+    with named_scope("read_variables", network.name):
+        context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
+        context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
     own = [hook for hook in hooks if hook.network == network.name]
     if not context.training:
         context.held = _held_entries(own, context)
@@ -136,6 +138,7 @@ class Forward:
         draws: give the seeds of the objective's own draws.
         scale: float32 scalar, of gradients inside of a loss, see `LossScale.inner`; None for 1.
         overflows: bool scalars, whether gradients inside of the loss overflowed for the scale.
+        scope: in which the passes are traced.
     """
 
     passes: dict[str, NetworkPass]
@@ -143,6 +146,7 @@ class Forward:
     draws: Draws
     scale: tf.Tensor | None = None
     overflows: list[tf.Tensor] = field(default_factory=list)
+    scope: str = field(default_factory=current_scope)
 
     def __call__(self, name: str, inputs: Any) -> Any:
         """Return the outputs of the network `name` for `inputs`.
@@ -160,6 +164,7 @@ class Forward:
         trainable = self._values(network, model.trainable_variables, current.context.weights)
         state = self._values(network, model.non_trainable_variables, current.state)
         with ExitStack() as stack:
+            stack.enter_context(named_scope("forward", name, inside=self.scope))
             for hook in current.hooks:
                 with in_stage(hook, "around_forward"):
                     stack.enter_context(hook.around_forward(current.context))
@@ -190,7 +195,8 @@ class Forward:
             sources: what it depends on.
         """
         value = tf.cast(value, tf.float32)
-        found = tf.gradients(value, list(sources), grad_ys=self.scale)
+        with named_scope("gradients_in_loss", inside=self.scope):
+            found = tf.gradients(value, list(sources), grad_ys=self.scale)
         found = [None if each is None else tf.cast(each, tf.float32) for each in found]
         if self.scale is None:
             return found

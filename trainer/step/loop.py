@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import tensorflow as tf
@@ -12,7 +12,9 @@ from trainer.input.source import HOST
 from trainer.objective import Batch
 from trainer.step.audit import audit
 from trainer.step.metrics import Accumulators
+from trainer.step.name_scope import named_scope
 from trainer.step.python_errors import python_errors
+from trainer.step.step_graph import step_graph
 from trainer.step.trainer import Trainer
 from trainer.step.writes import READING_OPS
 
@@ -79,6 +81,14 @@ class ChunkLoop:
         """Return the graph of the whole loop; the step is in the body of its while op."""
         return self._loop.graph
 
+    def step_graph(self, variables: Mapping[str, tf.Variable]) -> tf.compat.v1.GraphDef:
+        """Return the ops of a step in one graph, to be looked at.
+
+        Args:
+            variables: by the names to show.
+        """
+        return step_graph(self.graph, [commit.graph for commit in self.trainer.commits], variables)
+
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
         """Run steps until done or until one is vetoed.
 
@@ -115,8 +125,9 @@ class ChunkLoop:
             self.graph = tf.compat.v1.get_default_graph()
             self.accumulators.names = list(result.sums)
             self.veto_names = list(result.vetoes)
-        sums = tf.stack([tf.stack([total, count]) for total, count in result.sums.values()])
-        flags = tf.stack(list(result.vetoes.values())) if result.vetoes else tf.zeros([0], tf.bool)
+        with named_scope("metrics"):
+            sums = tf.stack([tf.stack([total, count]) for total, count in result.sums.values()])
+            flags = tf.stack(list(result.vetoes.values())) if result.vetoes else tf.zeros([0], tf.bool)
         return sums, flags
 
     def _run(self, start: tf.Tensor, steps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -130,19 +141,20 @@ class ChunkLoop:
             del flags
             # Each op takes its turn among those that are ready, so these dependencies keep the clock before the work.
             asked = _time_after([waited])
-            with tf.control_dependencies([asked]):
+            with tf.control_dependencies([asked]), named_scope("batch"):
                 batches = [batch(tf.identity(step)) for batch in self._batches]
             ready = _time_after(tf.nest.flatten(batches))
-            with tf.control_dependencies([ready]):
+            with tf.control_dependencies([ready]), named_scope("batch"):
                 batches = tf.nest.map_structure(tf.identity, batches)
             before = len(tf.compat.v1.get_default_graph().get_operations())
             results = [make(step, batch) for make, batch in zip(self._steps, batches, strict=True)]
             if len(results) > 1:
                 _refuse_shared(tf.compat.v1.get_default_graph().get_operations()[before:])
             sums, flags = results[0]
-            self.accumulators.add(sums)
+            with named_scope("metrics"):
+                self.accumulators.add(sums)
             done = [*_writes_since(before), *(each for each, _ in results)]
-            with tf.device(HOST), tf.control_dependencies(done):
+            with tf.device(HOST), tf.control_dependencies(done), named_scope("clock"):
                 waited += ready - asked
             return step + 1, flags, waited
 
@@ -153,7 +165,7 @@ class ChunkLoop:
 
 def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
     """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
-    with tf.device(HOST), tf.control_dependencies(done):
+    with tf.device(HOST), tf.control_dependencies(done), named_scope("clock"):
         return tf.timestamp()
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from trainer.errors import UserError
 from trainer.hook import Hook
+from trainer.step.name_scope import UPDATE_OPS, named_scope
 from trainer.step.scope import stray_tensors
+
+KEEPS_SCOPE = "around_forward"  # what it enters stays entered: the forward pass has a scope of its own
 
 
 @contextmanager
 def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
     """Add "in hook X, stage Y, step N" to an error that leaves the block; its traceback stays.
+
+    What is traced in the block is named "<stage>/<hook>/...".
 
     Args:
         hook: whose code runs.
@@ -23,7 +28,8 @@ def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
         UserError: the hook uses a tensor of a micro batch or branch that is over, where TensorFlow would say so later.
     """
     try:
-        yield
+        with _scope(hook, stage, step):
+            yield
         if stray := stray_tensors():
             raise _stray(hook, stage, ", ".join(stray))
     except BaseException as error:
@@ -32,6 +38,12 @@ def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
         where = "while the step was traced" if step is None else f"step {step}"
         error.add_note(f"in hook {hook.name or type(hook).__name__}, stage {stage}, {where}")
         raise
+
+
+def _scope(hook: Hook, stage: str, step: int | None) -> AbstractContextManager[None]:
+    if step is not None or stage == KEEPS_SCOPE:
+        return nullcontext()
+    return named_scope(UPDATE_OPS if stage == "update_ops" else stage, hook.name or type(hook).__name__)
 
 
 def _stray(hook: Hook, stage: str, tensors: str) -> UserError:

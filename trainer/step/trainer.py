@@ -25,6 +25,7 @@ from trainer.step.gradient_norms import GradientNorms
 from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
 from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, SumAndCount, average_output
+from trainer.step.name_scope import named_scope
 from trainer.step.ownership import check_ownership, find_objective
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
@@ -157,7 +158,10 @@ class Trainer:
             prefix = f"{objective.name}/" if len(self.objectives) > 1 else ""
             for update, part in enumerate(batch_parts(objective, batch)):
                 start = len(graph.get_operations())
-                result.add(self._objective_step(objective, step, part, update, result.held_back), prefix)
+                with named_scope(*prefix.split("/")[:-1]):
+                    run = self._objective_step(objective, step, part, update, result.held_back)
+                with named_scope("metrics"):
+                    result.add(run, prefix)
                 writes.refuse_foreign(graph.get_operations()[start:], objective)
         if self.loss_scale is not None and result.overflow is not None and result.held_back is not None:
             self.loss_scale.update(result.overflow, written=tf.logical_not(result.held_back))
@@ -220,10 +224,11 @@ class Trainer:
             forward: the networks.
             batch: the batch.
         """
-        output = objective.compute(forward, batch)
-        if forward.training and self.class_weights is not None:
-            output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
-        losses, metrics = average_output(output, batch)
+        with named_scope("losses"):
+            output = objective.compute(forward, batch)
+            if forward.training and self.class_weights is not None:
+                output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
+            losses, metrics = average_output(output, batch)
         for name, current in forward.passes.items():
             # In an evaluation, one forward pass serves many batches and all objectives.
             current.context.batch, current.context.objective = batch, objective.name
@@ -239,7 +244,8 @@ class Trainer:
             if repeated := added.keys() & losses.keys():
                 raise UserError(f"The hook '{hook.name}' adds losses named {sorted(repeated)}, which exist already.")
             losses.update(added)
-        losses["total"] = tf.add_n(list(losses.values()))
+        with named_scope("losses"):
+            losses["total"] = tf.add_n(list(losses.values()))
         if not forward.training:
             metrics |= self._evaluated(objective, forward, batch, metrics)
         return Computed(losses, metrics, output.collected)
@@ -281,7 +287,8 @@ class Trainer:
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
         upstream = self._scale if upstream is None else upstream
-        values = tf.gradients(loss, [tensor for _, _, tensor in latent], grad_ys=upstream)
+        with named_scope("compute_gradients"):
+            values = tf.gradients(loss, [tensor for _, _, tensor in latent], grad_ys=upstream)
         gradients: dict[str, Gradients] = {name: {} for name in passes}
         for (name, key, _), value in zip(latent, values, strict=True):
             gradients[name][key] = None if value is None else tf.convert_to_tensor(value)
@@ -302,13 +309,15 @@ class Trainer:
         """
         pairs = [(gradients[name], v) for name, v in network.trainable_variables.items() if gradients[name] is not None]
         if pairs:
-            network.optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
+            with named_scope("apply_gradients", network.name):
+                network.optimizer.apply([gradient for gradient, _ in pairs], [variable for _, variable in pairs])
 
     def _objective_step(
         self, objective: Objective, step: tf.Tensor, batch: Batch, update: int, held_back: tf.Tensor | None
     ) -> StepResult:
         """Trace one run of an objective; where the step was `held_back` before, so is the run."""
-        begun = begin_run(objective, self.networks, held_back)
+        with named_scope("begin"):
+            begun = begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
             forward = self.forward(step, batch, objective=objective.name, training=True, update=update)
         changed = {name: forward.passes[name] for name in objective.changes}
@@ -322,11 +331,13 @@ class Trainer:
             )
             gradients = self.compute_gradients(reached, changed, upstream)
         contexts = {name: each.context for name, each in changed.items()}
-        gradients = join_replicas(self.replica, gradients, contexts, computed)
+        with named_scope("join_replicas"):
+            gradients = join_replicas(self.replica, gradients, contexts, computed)
         overflow = None
         if self.loss_scale is not None:
-            overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
-            (overflow,) = self.replica.any([overflow])
+            with named_scope("loss_scale"):
+                overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
+                (overflow,) = self.replica.any([overflow])
         norms, sampled = self._transform_gradients(gradients, contexts).sample(step, self.norms_every)
         self._transform_state(contexts)
         vetoes = join_flags_and_sums(self.replica, self._vetoes(contexts, overflow), self.hooks, contexts)
@@ -338,11 +349,12 @@ class Trainer:
         with tf.control_dependencies(pending):
             committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
         _refuse_taken(measures, {*values, *norms})
-        values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
-        count = tf.cast(committed, tf.float32)
-        sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
-        counted = tf.logical_and(committed, sampled)
-        sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms.items()}
+        with named_scope("metrics"):
+            values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
+            count = tf.cast(committed, tf.float32)
+            sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
+            counted = tf.logical_and(committed, sampled)
+            sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms.items()}
         return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)
 
     def _commit(

@@ -20,7 +20,8 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
-from hooks.monitors.tensorboard import TensorBoard, picture_summary
+from hooks.monitors.dashboard.records import picture_summary
+from hooks.monitors.tensorboard import TensorBoard
 from trainer.errors import UserError, WriteError
 from trainer.run.control import Report
 
@@ -231,7 +232,9 @@ def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):
 
 
 def test_a_directory_without_write_permission_is_one_clear_line(make_run, monkeypatch):
-    monkeypatch.setattr("hooks.monitors.tensorboard.os.access", lambda path, mode: False)  # root may write anywhere
+    monkeypatch.setattr(
+        "hooks.monitors.dashboard.event_files.os.access", lambda path, mode: False
+    )  # root may write anywhere
     with pytest.raises(UserError, match="Permission denied"):
         TensorBoard().on_fit_begin(make_run())
 
@@ -317,3 +320,111 @@ def test_events_go_on_in_a_further_file_once_there_is_room_again(make_run, summa
     hook.on_fit_end(run, summary)
     assert [step for step, _ in curve(run, "train")] == [1, 3]
     assert not [each for each in threading.enumerate() if isinstance(each, event_file_writer._AsyncWriterThread)]
+
+
+def histograms(run):
+    """Return (step, tag) of the records for the histograms plugin."""
+    return [
+        (event.step, value.tag)
+        for event in events(run, "train")
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "histograms"
+    ]
+
+
+def test_histograms_come_at_the_start_at_every_nth_evaluation_and_at_the_test(make_run, summary):
+    hook, run = TensorBoard(histograms_every=3), make_run()
+    run.distributions = lambda step: {"weights/dense/kernel/latent": np.full([2], step)}
+    hook.on_fit_begin(run)
+    for step in range(1, 6):
+        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
+    hook.on_evaluation_end(run, Report(5, "test", {"loss/total": 1.0}))
+    hook.on_fit_end(run, summary)
+    assert [step for step, _ in histograms(run)] == [0, 1, 4, 5]
+
+
+def test_of_one_step_there_is_one_set_of_histograms(make_run, summary):
+    hook, run = TensorBoard(histograms_every=1), make_run()
+    run.distributions = lambda step: {"weights/dense/kernel/latent": np.zeros(2)}
+    hook.on_fit_begin(run)
+    hook.on_evaluation_end(run, Report(7, "validation", {"loss/total": 1.0}))
+    hook.on_evaluation_end(run, Report(7, "test", {"loss/total": 1.0}))
+    hook.on_fit_end(run, summary)
+    assert [step for step, _ in histograms(run)] == [0, 7]
+
+
+def test_nothing_is_read_for_histograms_when_they_are_off(make_run):
+    hook, run = TensorBoard(histograms_every=0), make_run()
+    run.distributions = lambda step: pytest.fail("read")
+    hook.on_fit_begin(run)
+    hook.on_evaluation_end(run, Report(1, "test", {"loss/total": 1.0}))
+    hook.on_exception(run, RuntimeError())
+    assert histograms(run) == []
+
+
+def small_graph():
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="forward/model/one")
+    return graph.as_graph_def()
+
+
+def test_a_resumed_run_doubles_neither_graph_nor_histograms(make_run, summary, monkeypatch):
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
+    run = make_run()
+    run.graph, run.distributions = small_graph, lambda step: {"weights/dense/kernel/latent": np.full(2, step)}
+    evaluations = {"evaluations": 0}
+    for begin, steps in ((0, (10, 20)), (10, (20, 30))):  # what came after step 10 was lost
+        hook, run.step = TensorBoard(histograms_every=1), begin
+        hook.load_state_dict(evaluations)
+        hook.on_fit_begin(run)
+        for step in steps:
+            hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": float(step)}))
+        hook.on_exception(run, RuntimeError())
+        evaluations = {"evaluations": 1}
+    hook.on_fit_end(run, summary)
+    folder = run.directory / "tensorboard" / "train"
+    found = [event for path in folder.iterdir() for event in EventFileLoader(str(path)).Load()]
+    tags = [value.tag for event in found for value in event.summary.value]
+    assert tags.count("__run_graph__") == 1  # as TensorBoard's reader names it
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    assert [event.step for event in reader.Tensors("weights/dense/kernel/latent")] == [0, 10, 20, 30]
+    assert len(reader.Tensors("custom_scalars__config__")) == 1 or reader.Tensors("custom_scalars__config__")[-1]
+
+
+def test_the_graph_may_be_left_out(make_run):
+    hook, run = TensorBoard(graph=False), make_run()
+    run.graph = lambda: pytest.fail("made")
+    hook.on_fit_begin(run)
+    hook.on_exception(run, RuntimeError())
+
+
+def layouts(run):
+    return [step for step, tag, _ in values(run, "train", plugin="custom_scalars")]
+
+
+def test_the_layout_is_written_again_only_when_a_name_is_new(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    hook.on_fit_begin(run)
+    for step in (1, 2, 3):
+        extra = {"metric/late": 1.0} if step == 3 else {}
+        hook.on_chunk_end(run, Report(step, "train", {"loss/total": 1.0, **extra}))
+        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
+    hook.on_fit_end(run, summary)
+    assert layouts(run) == [1, 3]
+
+
+def test_a_profile_is_asked_for_and_ended_with_the_run(make_run, monkeypatch):
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", calls.append)
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
+    hook, run = TensorBoard(profile_steps=3), make_run()
+    hook.on_fit_begin(run)
+    edges = []
+    while (edge := hook.next_step(run.step)) is not None:
+        run.step = edge
+        edges.append(edge)
+        hook.on_chunk_end(run, None)
+    hook.on_exception(run, RuntimeError())
+    assert edges == [21, 24]  # step 20 ends an epoch
+    assert calls == [str(run.directory / "tensorboard" / "train"), "stop"]

@@ -1,0 +1,147 @@
+"""TensorBoard's own server over a finished run: every tab that is promised has something to show."""
+
+from __future__ import annotations
+
+import json
+import time
+from urllib.parse import urlencode
+
+import pytest
+from tensorboard import default, program
+from tensorboard.backend import application
+from tensorboard.backend.event_processing.data_ingester import LocalDataIngester
+from werkzeug.test import Client
+
+from train import main
+
+RUN = ("recipe=bnn", "+hooks=center_loss", "trainer.epochs=2", "trainer.compile=off", "model.units=[16,16]")
+TABS = (
+    "scalars",
+    "custom_scalars",
+    "images",
+    "graphs",
+    "distributions",
+    "histograms",
+    "text",
+    "projector",
+    "hparams",
+    "timeseries",
+)
+TRAIN = "tensorboard/train"
+
+
+class Server:
+    """Answer as TensorBoard's server does, in this process."""
+
+    def __init__(self, folder) -> None:
+        tensorboard = program.TensorBoard(default.get_plugins())
+        arguments = ["--logdir", str(folder), "--load_fast", "false", "--reload_task", "blocking"]
+        tensorboard.configure(argv=["tensorboard", *arguments, "--reload_interval", "0"])
+        ingester = LocalDataIngester(tensorboard.flags)
+        ingester.start()
+        app = application.TensorBoardWSGIApp(
+            tensorboard.flags, default.get_plugins(), ingester.data_provider, None, ingester.deprecated_multiplexer
+        )
+        self._client = Client(app)
+
+    def get(self, route: str, **query: object):
+        """Return the bytes at a route."""
+        answer = self._client.get(f"/data/{route}?{urlencode(query)}")
+        assert answer.status_code == 200, (route, answer.get_data())
+        return answer.get_data()
+
+    def json(self, route: str, **query: object):
+        return json.loads(self.get(route, **query))
+
+    def post(self, route: str, request: dict) -> dict:
+        answer = self._client.post(f"/data/{route}", json=request)
+        assert answer.status_code == 200, (route, answer.get_data())
+        return json.loads(answer.get_data())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    run = tmp_path_factory.mktemp("dashboard") / "run"
+    assert main([*RUN, f"run_dir={run}"]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(folder) -> Server:
+    return Server(folder)
+
+
+def test_all_promised_tabs_are_active(server) -> None:
+    deadline = time.monotonic() + 20  # the projector looks for embeddings in a thread, when it is first asked
+    while not (listing := server.json("plugins_listing"))["projector"]["enabled"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {tab for tab in TABS if listing[tab]["enabled"]} == set(TABS)
+
+
+def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server) -> None:
+    tags = server.json("plugin/scalars/tags")
+    assert {f"tensorboard/{split}" for split in ("train", "validation", "test")} <= tags.keys()
+    assert "loss/total" in tags[TRAIN]
+    assert "loss/total" in tags["tensorboard/validation"]
+    layout = server.json("plugin/custom_scalars/layout")
+    titles = [each["title"] for each in layout["category"]]
+    assert {"Losses", "Metrics", "bnn", "center", "Optimizer", "Time"} <= set(titles)
+    for chart in (chart for category in layout["category"] for chart in category["chart"]):
+        (expression,) = chart["multiline"]["tag"]
+        found = [
+            server.json("plugin/custom_scalars/scalars", tag=expression, run=f"tensorboard/{split}")
+            for split in ("train", "validation")
+        ]
+        assert all(each["regex_valid"] for each in found), chart
+        assert any(each["tag_to_events"] for each in found), chart
+
+
+def test_histograms_tell_latent_weights_from_those_that_are_used(server) -> None:
+    tags = server.json("plugin/histograms/tags")[TRAIN]
+    assert {
+        "weights/dense_2/kernel/latent",
+        "weights/dense_2/kernel/forward",
+        "weights/dense_1/kernel/latent",
+        "center/centers",
+    } <= set(tags)
+    assert "weights/dense_1/kernel/forward" not in tags
+    first, *_, last = server.json("plugin/histograms/histograms", run=TRAIN, tag="weights/dense_2/kernel/forward")
+    assert first[1] == 0
+    filled = [(left, right) for left, right, count in last[2] if count]
+    assert [round(edge) for edge in (filled[0][0], filled[-1][1])] == [-1, 1]
+    assert len(filled) == 2
+    distributions = server.json("plugin/distributions/tags")[TRAIN]
+    assert set(distributions) == set(tags)
+
+
+def test_pictures_and_embeddings_are_there(server) -> None:
+    pictures = server.json("plugin/images/tags")[TRAIN]
+    assert {"filters/dense_1", "input/training_examples", "center/features_principal_components"} <= set(pictures)
+    found = server.json("plugin/projector/runs")
+    assert TRAIN in found
+    info = server.json("plugin/projector/info", run=TRAIN)
+    assert [each["tensorName"] for each in info["embeddings"]] == ["center/features"]
+
+
+def test_the_graph_is_that_of_the_step(server) -> None:
+    assert server.json("plugin/graphs/info")[TRAIN]["run_graph"]
+    graph = server.get("plugin/graphs/graph", run=TRAIN, conceptual="false").decode()
+    scopes = ("forward/model/", "compute_gradients/", "UPDATE_OPS/center_loss/", "apply_gradients/model/")
+    for scope in (*scopes, "transform_weights/bnn_rounding/", "project/bnn_rounding/", "variables/"):
+        assert f'name: "{scope}' in graph, scope
+
+
+def test_texts_say_what_was_run_where_and_what_came_of_it(server) -> None:
+    texts = server.json("plugin/text/tags")[TRAIN]
+    assert set(texts) == {"run/config", "run/environment", "run/networks", "run/plan", "run/summary"}
+    (environment,) = server.json("plugin/text/text", run=TRAIN, tag="run/environment")
+    assert "<td>tensorflow</td>" in environment["text"]
+
+
+def test_hyperparameters_stand_beside_the_best_values(server, folder) -> None:
+    request = {"startIndex": 0, "sliceSize": 10, "allowedStatuses": ["STATUS_SUCCESS"], "colParams": []}
+    for each in (folder, folder.parent):  # one run, and a folder of runs
+        shown = server if each == folder else Server(each)
+        (group,) = shown.post("plugin/hparams/session_groups", request)["sessionGroups"]
+        assert group["hparams"]["hooks"] == "bnn_rounding center_loss"
+        assert {"best_validation/accuracy", "test/accuracy"} <= {m["name"]["tag"] for m in group["metricValues"]}

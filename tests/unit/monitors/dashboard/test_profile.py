@@ -1,0 +1,84 @@
+"""The profile of a few steps: taken once, between two edges, and never the end of a run."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import tensorflow as tf
+
+from hooks.monitors.dashboard.profile import StepProfile
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    made = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: made.append(("start", directory)))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: made.append("stop"))
+    return made
+
+
+def walk(profile, step, total):
+    """Go from edge to edge as a run does; return the edges that the profile asked for."""
+    edges = []
+    while step < total:
+        step = profile.next_step(step) or total
+        profile.at_edge(step, "folder")
+        edges.append(step)
+    return edges
+
+
+@pytest.mark.parametrize(
+    ("step", "total", "epoch", "edges"),
+    [(0, 100, 30.0, [20, 25, 100]), (0, 100, 10.0, [21, 26, 100]), (7, 100, 30.0, [27, 32, 100]), (0, 9, 3.0, [4, 9])],
+    ids=["warm", "not from an evaluation on", "resumed", "short"],
+)
+def test_it_begins_after_the_warm_up(calls, step, total, epoch, edges) -> None:
+    profile = StepProfile(5)
+    profile.plan(step, total, epoch)
+    assert walk(profile, step, total) == edges
+    assert calls == [("start", "folder"), "stop"]
+
+
+@pytest.mark.parametrize("total", [3, 5])
+def test_a_run_without_steps_to_warm_up_says_so(calls, total) -> None:
+    profile = StepProfile(5)
+    with pytest.warns(UserWarning, match=rf"profile_steps=5 of the {total} steps to come leave none to warm up"):
+        profile.plan(0, total, 10.0)
+    assert walk(profile, 0, total) == [total]
+    assert calls == []
+
+
+def test_none_is_asked_for(calls) -> None:
+    profile = StepProfile(0)
+    profile.plan(0, 100, 10.0)
+    assert profile.next_step(0) is None
+    profile.stop()
+    assert calls == []
+
+
+def test_the_end_of_a_run_ends_it(calls) -> None:
+    profile = StepProfile(5)
+    profile.plan(0, 100, 30.0)
+    profile.at_edge(20, "folder")
+    profile.stop()
+    profile.stop()
+    assert calls == [("start", "folder"), "stop"]
+    assert profile.next_step(20) is None
+
+
+@pytest.mark.parametrize("name", ["start", "stop"])
+@pytest.mark.parametrize("error", [tf.errors.UnavailableError(None, None, "busy\nmore"), OSError(28, "No space left")])
+def test_what_fails_is_one_line(calls, monkeypatch, name, error) -> None:
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(tf.profiler.experimental, name, fail)
+    profile = StepProfile(5)
+    profile.plan(0, 100, 30.0)
+    with pytest.warns(UserWarning, match=r"^No profile could be taken: (busy|No space left)$") as caught:
+        walk(profile, 0, 100)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        profile.stop()

@@ -1,0 +1,170 @@
+"""The graph of one traced step, to be looked at: what is in branches and loops' bodies stands in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import tensorflow as tf
+
+from trainer.step.writes import READING_OPS
+
+VARIABLES = "variables"
+LOOP = "while/"
+"""What TensorFlow puts before the names of all that is in the body of a loop."""
+
+
+def step_graph(
+    graph: tf.Graph, commits: Iterable[tf.Graph], variables: Mapping[str, tf.Variable]
+) -> tf.compat.v1.GraphDef:
+    """Return the ops of a traced step in one graph, as they are before anything compiles or optimizes them.
+
+    A branch that writes the step stands among the ops around it, and its writing ops wait for the op that decides. A
+    variable is one node, "variables/<name>", wherever it is read or written. Ops that nothing comes of are left out.
+
+    Args:
+        graph: in which the step was traced.
+        commits: in which its writing parts were traced: branches of ops in `graph`, or `graph` itself.
+        variables: by the names to show.
+    """
+    handles = {id(variable.handle): f"{VARIABLES}/{name}" for name, variable in variables.items()}
+    branches = [each for each in dict.fromkeys(commits) if each is not graph]
+    nodes = _Nodes([graph, *branches], handles)
+    traced = {each: each.as_graph_def(add_shapes=True) for each in (graph, *branches)}
+    for function, definition in traced.items():
+        nodes.add(function, definition)
+    for branch in branches:
+        nodes.join(branch)
+    nodes.connect()
+    # What a loop's body hands to its next turn is no part of the step.
+    nodes.keep_ancestors([] if _is_body(graph) else [_tensor_name(each) for each in getattr(graph, "outputs", ())])
+    return nodes.definition(traced[graph])
+
+
+class _Nodes:
+    """Hold nodes by the name that they have in their function.
+
+    Attributes:
+        found: the nodes.
+        same: what stands for a tensor of one function: a tensor of another, or a variable; by and as input names.
+        shown: the names to show where they are others.
+        roots: names of the nodes that may change a variable.
+    """
+
+    def __init__(self, functions: Sequence[tf.Graph], handles: Mapping[int, str]) -> None:
+        self.found: dict[str, tf.compat.v1.NodeDef] = {}
+        self.same: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
+        self.roots: list[str] = []
+        self._functions = functions
+        self._handles = handles
+
+    def add(self, function: tf.Graph, definition: tf.compat.v1.GraphDef) -> None:
+        """Take in the nodes of a function, without the placeholders of what it captured."""
+        for outer, inner in getattr(function, "captures", ()):
+            if (source := self._source(outer)) is not None:
+                self.same[_tensor_name(inner)] = source
+        for node in definition.node:
+            if node.name not in self.same:
+                self.found[node.name] = node
+        for operation in function.get_operations():
+            if operation.type not in READING_OPS and any(each.dtype == tf.resource for each in operation.inputs):
+                self.roots.append(operation.name)
+
+    def _source(self, tensor: tf.Tensor) -> str | None:
+        """Return the input name of what was captured; None for a value from outside of the step."""
+        if tf.is_symbolic_tensor(tensor):
+            graph = tensor.graph
+            if graph in self._functions:
+                return _tensor_name(tensor)
+            outer = {id(inner): each for each, inner in getattr(graph, "captures", ())}
+            return self._source(outer[id(tensor)]) if id(tensor) in outer else None
+        name = self._handles.get(id(tensor))
+        if name is not None:
+            self.found.setdefault(name, tf.compat.v1.NodeDef(name=name, op="VarHandleOp"))
+        return name
+
+    def join(self, branch: tf.Graph) -> None:
+        """Let what the op with this branch returns be what the branch returns; of the op, the condition stays."""
+        node = next(
+            each
+            for each in self.found.values()
+            if "then_branch" in each.attr and each.attr["then_branch"].func.name == branch.name
+        )
+        for index, tensor in enumerate(branch.outputs):
+            self.same[f"{node.name}:{index}" if index else node.name] = _tensor_name(tensor)
+        before, parent = f"{node.name}/", node.name.rpartition("/")[0]
+        for name in (each.name for each in branch.get_operations()):
+            if name in self.found:
+                inside = name.removeprefix(before)
+                if "/" in inside:  # in the scope of a stage
+                    self.shown[name] = f"{parent}/{inside}".lstrip("/")
+                if name in self.roots:
+                    self.found[name].input.append(f"^{node.name}")
+        del node.input[1:]
+        for attribute in ("then_branch", "else_branch"):
+            del node.attr[attribute]  # a function that is shown nowhere
+
+    def connect(self) -> None:
+        """Let every input name the node that it really comes from."""
+        for node in self.found.values():
+            node.input[:] = [self._followed(name) for name in node.input]
+
+    def _followed(self, name: str) -> str:
+        if name.startswith("^"):
+            return name
+        while name in self.same:
+            name = self.same[name]
+        return name
+
+    def keep_ancestors(self, outputs: Iterable[str]) -> None:
+        """Drop the nodes of which nothing comes, neither a write nor an output."""
+        waiting = [*self.roots, *(_node_name(self._followed(name)) for name in outputs)]
+        kept: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in self.found and name not in kept:
+                kept.add(name)
+                waiting += [_node_name(each) for each in self.found[name].input]
+        self.found = {name: node for name, node in self.found.items() if name in kept}
+
+    def definition(self, traced: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+        """Return the nodes as a graph, with the functions that they call."""
+        names = self._short_names()
+        graph = tf.compat.v1.GraphDef(versions=traced.versions)
+        for name, node in self.found.items():
+            node.name = names[name]
+            node.input[:] = [_renamed(each, names) for each in node.input]
+            node.attr.pop("_class", None)  # beside which op it must be placed, by the name of before
+            graph.node.append(node)
+        called = {each.func.name for node in graph.node for each in node.attr.values() if each.HasField("func")}
+        graph.library.function.extend(each for each in traced.library.function if each.signature.name in called)
+        return graph
+
+    def _short_names(self) -> dict[str, str]:
+        """Return the names to show: without the loop's, and without the branch's where that leaves them unique."""
+        names: dict[str, str] = {}
+        taken: set[str] = set()
+        for name in sorted(self.found, key=lambda each: each in self.shown):
+            wanted = [self.shown.get(name, name).removeprefix(LOOP), name, *(f"{name}_{n}" for n in range(len(taken)))]
+            names[name] = next(each for each in wanted if each not in taken)
+            taken.add(names[name])
+        return names
+
+
+def _is_body(graph: tf.Graph) -> bool:
+    return any(operation.name.startswith(LOOP) for operation in graph.get_operations())
+
+
+def _tensor_name(tensor: tf.Tensor) -> str:
+    """Return what a tensor is called as the input of a node."""
+    return tensor.name.removesuffix(":0")
+
+
+def _node_name(name: str) -> str:
+    """Return the node that an input comes from."""
+    return name.removeprefix("^").partition(":")[0]
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    node = _node_name(name)
+    return name.replace(node, names.get(node, node), 1)
