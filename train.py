@@ -66,11 +66,12 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     return entry_text(names[0])
 
 
-def check(arguments: Sequence[str]) -> list[Job]:
+def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none.
 
     Args:
         arguments: without the program's name.
+        directories: whether to look at those of the run, too; not for what writes none.
 
     Raises:
         UserError: a mistake that shows before anything is built.
@@ -99,7 +100,7 @@ def check(arguments: Sequence[str]) -> list[Job]:
     from trainer.run.early import check_early  # the hooks: not needed for a mistake that shows before
 
     for job in jobs:
-        check_early(job)
+        check_early(job, directories=directories)
     return jobs
 
 

@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str]) -> Options:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
     if any(argument in SWEEP for argument in arguments):
         raise UserError("A sweep (-m) received. Expected one run, without -m and with one value for each key.")
-    jobs = check([argument for argument in arguments if argument not in FORMS])
+    jobs = check([argument for argument in arguments if argument not in FORMS], directories=False)
     return Options(jobs[0] if jobs else None, forms[0] if forms else TEXT)
 
 

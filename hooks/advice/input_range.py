@@ -9,11 +9,11 @@ import keras
 from hooks.quantization.graph_facts import trace_kernel_inputs
 from hooks.quantization.kernel_layers import is_kernel_layer
 from hooks.quantization.missing_norm import find_missing_norms
-from trainer.graph import is_graph
+from trainer.graph import is_graph, is_of
 from trainer.select import layer_paths
 
 LARGE = 20.0
-SCALING = (keras.layers.Rescaling, keras.layers.Normalization)
+SCALING = ("Rescaling", "Normalization")
 
 
 def input_range_advice(models: Mapping[str, keras.Model], smallest: float, largest: float) -> str | None:
@@ -26,7 +26,7 @@ def input_range_advice(models: Mapping[str, keras.Model], smallest: float, large
     """
     size = max(abs(smallest), abs(largest))
     bare = [place for model in models.values() if (place := _without_norm(model))]
-    if size <= LARGE or not bare:
+    if size < LARGE or not bare:
         return None
     return (
         f"inputs reach from {smallest:g} to {largest:g}, and no normalization follows the first layer '{bare[0]}': its "
@@ -36,7 +36,7 @@ def input_range_advice(models: Mapping[str, keras.Model], smallest: float, large
 
 
 def _without_norm(model: keras.Model) -> str | None:
-    if not is_graph(model) or any(isinstance(layer, SCALING) for layer in model._flatten_layers()):
+    if not is_graph(model) or any(is_of(layer, SCALING) for layer in model._flatten_layers()):
         return None
     kernels = {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
     first = trace_kernel_inputs(model, kernels).first() if kernels else set()

@@ -26,6 +26,21 @@ class Advisor(HostHook):
     - At evaluations: a monitor that is the same in each of the first 5.
 
     Hooks of techniques give advice on themselves.
+
+    Group:
+        guard
+
+    State:
+        values: what the monitor was so far.
+
+    Cost:
+        Once, before the first step: 64 training examples are read. A comparison an evaluation.
+
+    Pitfalls:
+        tests/unit/monitors/test_advisor.py: advice that is given where all is well is soon read by nobody.
+
+    Example:
+        python train.py recipe=baseline trainer.monitor_mode=max
     """
 
     def __init__(self) -> None:

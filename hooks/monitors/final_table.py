@@ -33,11 +33,13 @@ NARROW = 64
 class FinalTable(HostHook):
     """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and where the run lies.
 
-    It prints for a run that was stopped or failed, too, with dashes for what is missing. It keeps no state: everything
-    comes from the summary.
+    It prints for a run that was stopped or failed, too, with dashes for what is missing.
 
     Group:
         monitor
+
+    State:
+        values: what the monitor was in each evaluation that counted.
 
     Cost:
         Once, at the end.
@@ -47,7 +49,7 @@ class FinalTable(HostHook):
             lines.
 
     Example:
-        python train.py recipe=bnn hooks.final_table=null
+        python train.py recipe=bnn hooks.final_table.mode=plain
     """
 
     after = ("progress",)  # its bar gives the terminal back first

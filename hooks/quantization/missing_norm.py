@@ -12,7 +12,6 @@ from typing import Any
 import keras
 
 from hooks.quantization.graph_facts import DROPOUTS, MERGERS, RANKED, SHAPERS
-from hooks.quantization.input_quantizer import InputQuantizer
 from trainer.graph import as_functional, is_graph
 
 LINEAR = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
@@ -74,6 +73,8 @@ def _is_linear(operation: Any) -> bool:
 
 
 def _is_bounded(operation: Any) -> bool:
+    from hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for a look at options
+
     if isinstance(operation, keras.layers.Activation):
         return _has_bounded_function(operation)
     bounded_relu = isinstance(operation, keras.layers.ReLU) and operation.max_value is not None

@@ -65,7 +65,7 @@ def describe_hooks() -> list[Description]:
     Raises:
         ValueError: a docstring or config file that cannot be read; it names the file.
     """
-    return [describe(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.target.startswith("hooks.")]
+    return [describe(entry) for entry in catalogue(CONFIG_DIRECTORY).values() if entry.plugin is None]
 
 
 def describe(entry: HookEntry) -> Description:

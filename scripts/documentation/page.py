@@ -65,7 +65,7 @@ def _part(hook: Description) -> str:
         _text(hook.docstring.summary),
         _text(hook.docstring.body),
         _code(sections["Example"]),
-        f"**Equation**\n\n{_code(sections['Equation'])}" if "Equation" in sections else "",
+        f"**Equation**\n\n{_code(sections['Equation'], 'text')}" if "Equation" in sections else "",
         _table(("", ""), _facts(hook)),
         _entries("State saved", hook.docstring.entries("State"), hook.declared.state),
         _entries("Scalars", hook.docstring.entries("Scalars")),
@@ -122,8 +122,8 @@ def _pitfalls(entries: Mapping[str, str]) -> str:
     return "\n".join(["**Easy to get wrong**, with the test that proves it", "", *lines])
 
 
-def _code(text: str) -> str:
-    return f"```\n{text}\n```"
+def _code(text: str, language: str = "") -> str:
+    return f"```{language}\n{text}\n```"
 
 
 def _names(names: Iterable[str]) -> str:

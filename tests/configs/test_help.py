@@ -103,8 +103,9 @@ def test_a_text_shows_keys_defaults_and_comments() -> None:
     assert "recipe=baseline data=image_folder data.path=<path>" in entry_text("image_folder")
     assert re.search(r"^  trainer.monitor_mode=max$", entry_text("trainer"), re.M)
     recipe = entry_text("recipe=bnn", width=120)
-    for line in ("paper +Courbariaux", "command +python train.py recipe=bnn", "expected +98"):
+    for line in ("paper +Hubara", "command +python train.py recipe=bnn", "expected +98"):
         assert re.search(f"^  {line}", recipe, re.M)
+    assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal", width=120)  # from the header's second line
 
 
 @pytest.mark.parametrize(

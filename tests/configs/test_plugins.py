@@ -11,6 +11,7 @@ import pytest
 import hooks
 from train import main
 from trainer.config.command import parse_command
+from trainer.config.entry_help import entry_text
 from trainer.config.listing import help_text
 from trainer.config.plugins import (
     check_found,
@@ -118,6 +119,15 @@ def test_the_help_lists_what_plugins_bring_and_warns_of_those_that_are_not_used(
         ["lost", "Warning:", "not", "used,", "since", "its", "package", "'lost'", "cannot", "be", "found"],
         ["noisy", "noisy", "1.0"],
     ]
+
+
+def test_the_help_tells_all_about_one_name_of_a_plugin(install: Install, tree: Path) -> None:
+    install()
+    assert "hooks.noise.stddev=0.1" in entry_text("hooks.noise", tree)
+    assert "file     configs/hooks/noise.yaml" in entry_text("noise", tree)
+    assert "[noisy]" in entry_text("hooks", tree)
+    with pytest.raises(UserError, match="Did you mean 'hooks.noise'?"):
+        entry_text("hooks.noize", tree)
 
 
 def test_the_catalogue_has_the_hooks_of_plugins_and_ours_win(install: Install) -> None:

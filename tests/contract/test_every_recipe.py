@@ -63,6 +63,7 @@ def test_every_name_of_a_report_is_in_a_documented_namespace(first: FirstRun) ->
     assert {"loss", "metric", "grad_norm", "opt", "time"} <= explain(names, hooks=hooks, scopes=scopes).keys()
 
 
+@pytest.mark.long
 def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None:
     assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
 

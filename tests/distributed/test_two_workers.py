@@ -76,6 +76,7 @@ def launch(*overrides: str, log: Path, code: int = 0) -> str:
     return text
 
 
+@pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 100 steps:UserWarning")  # gentle on purpose
 def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 33))

@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 EXISTING = [page for page in PAGES if (ROOT / page).is_file()]
 
 
+def _elsewhere(page: str) -> list[pytest.MarkDecorator]:
+    """Return the mark of pages made by scripts, whose commands are composed by the tests of these scripts, too."""
+    return [pytest.mark.long] if page in ("hooks/README.md", "recipes/RESULTS.md") else []
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An empty directory that is the current one, and on Python's path, as a clone's is for its programs."""
@@ -41,12 +46,13 @@ def told(failures: list[str]) -> str:
     return f"\n{len(failures)} do not work as printed\n\n" + "\n\n".join(failures)
 
 
-@pytest.mark.parametrize("page", EXISTING)
+@pytest.mark.parametrize("page", [pytest.param(each, marks=_elsewhere(each)) for each in EXISTING])
 def test_every_command_is_known_and_right_as_far_as_that_shows_without_running_it(page: str, place: Path) -> None:
     failures = check_page(items(page), place)
     assert not failures, told(failures)
 
 
+@pytest.mark.filterwarnings("ignore:.* is complete. nothing is left to do:UserWarning")  # two steps are all of it
 def test_the_commands_of_the_first_page_run(place: Path) -> None:
     count, failures = run_here(items("README.md"), place)
     assert not failures, told(failures)

@@ -55,7 +55,7 @@ def test_a_function_of_the_users_own_builds_the_model_and_takes_its_arguments(ow
         (OWN[1:], "Error: _target_=my_models.small_cnn is not allowed. Expected an import path within one of"),
         ([OWN[0], "model._target_=my_models.small_cn"], "'my_models' has no 'small_cn'. Did you mean 'small_cnn'?"),
         ([*OWN, "+model.widht=8"], "Unknown argument 'widht' for my_models.small_cnn. Did you mean 'width'?"),
-        ([OWN[0], "model._target_=my_models.no_model"], "model of network 'model' is a tuple. Expected a keras.Model"),
+        ([OWN[0], "model._target_=my_models.no_model"], "returned a value of type tuple. Expected keras's Model."),
         ([OWN[0], "model._target_=my_models.unbuilt"], "is not built, so it has no variables. Expected one"),
     ],
 )

@@ -38,6 +38,7 @@ def summary_of(directory: Path) -> dict:
     return json.loads((directory / "summary.json").read_text())
 
 
+@pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 295 steps:UserWarning")  # few on purpose
 def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> None:
     code = main(["recipe=bnn", "trainer.epochs=15", "trainer.compile=off", f"run_dir={tmp_path / 'run'}"])
     summary = summary_of(tmp_path / "run")
@@ -47,7 +48,7 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> N
     assert summary["hooks"]["bnn_rounding"]["kind"] == "BNN"
     assert summary["bytes"]["deployed"] < 0.3 * summary["bytes"]["float32"]
     printed = capsys.readouterr().out
-    assert f"{summary['test']['metric/accuracy']:.4f}" in printed
+    assert f"{summary['test']['metric/accuracy']:.3f}" in printed
     assert "\x1b" not in printed
 
 

@@ -20,7 +20,8 @@ from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted
 from trainer.run.lock import locked
 
-WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max")
+WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
+SMALL_FILES = ("hooks.tensorboard.graph=false", "hooks.tensorboard.histograms_every=0")
 """With a loss as what is best when it is large, the best step lies before all cuts but the first."""
 
 
@@ -153,7 +154,7 @@ def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
         with pytest.warns(
             UserWarning, match=r"could not be written: .* Earlier ones stay|Cannot write .* Training goes"
         ):
-            summary = run_small("bnn", *WHOLE, "model.units=[64,64]", run_dir=tmp_path / "run")
+            summary = run_small("bnn", *WHOLE, *SMALL_FILES, "model.units=[64,64]", run_dir=tmp_path / "run")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert summary["status"] == "completed"

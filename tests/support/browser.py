@@ -23,13 +23,14 @@ TEXT = """
     if (node.nodeType === Node.TEXT_NODE) texts.push(node.textContent);
     if (["STYLE", "SCRIPT", "TEMPLATE"].includes(node.nodeName)) return;
     if (node.shadowRoot) visit(node.shadowRoot);
+    if (node.contentDocument && node.contentDocument.body) visit(node.contentDocument.body);
     node.childNodes.forEach(visit);
   };
   visit(document.body);
   return texts.join(" ").replace(/\\s+/g, " ");
 })()
 """
-"""All text of a page, also that of custom elements, which `innerText` does not see."""
+"""All text of a page, also that of frames and of custom elements, which `innerText` does not see."""
 
 AS_3_AND_4 = """
 import fcntl, os, sys

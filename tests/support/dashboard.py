@@ -13,7 +13,7 @@ from pathlib import Path
 TABS = {
     "timeseries": ("train", "Settings"),
     "scalars": ("loss", "metric"),
-    "custom_scalars": ("Losses", "Gradient norms"),
+    "custom_scalars": ("Losses", "Gradient norms", "Time"),
     "images": ("filters",),
     "graphs": ("forward",),
     "distributions": ("weights",),
@@ -47,3 +47,4 @@ def serving(folder: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
+        process.stderr.close()

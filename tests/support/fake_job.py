@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def wait(run: Path, seed: int) -> None:
     sys.exit("nobody has sent a signal")
 
 
+def seed_in(config: str) -> int:
+    """Return the seed of a config that this program or a run has written."""
+    found = re.search(r"^seed: (\d+)$", config, re.MULTILINE)
+    return int(found[1] if found else json.loads(config)["seed"])
+
+
 def main() -> None:
     """Do what the seed says."""
     values = dict(each.split("=", 1) for each in sys.argv[1:] if "=" in each)
@@ -70,7 +77,7 @@ def main() -> None:
     if not resumed:
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(json.dumps(values))
-    seed = int(json.loads((run / "config.yaml").read_text())["seed"])
+    seed = seed_in((run / "config.yaml").read_text())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     say(f"arguments {sys.argv[1:]}\ngpus {visible}\npid {os.getpid()}\nparent {os.getppid()}")
     if seed == 13 or (seed == 17 and "FIXED" not in os.environ):

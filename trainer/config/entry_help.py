@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,22 @@ from trainer.config.listing import (
     CONFIG_DIR,
     SETTINGS,
     TITLES,
+    of_plugins,
     options_of,
     purpose,
     rows,
     settings,
     terminal_width,
 )
+from trainer.config.plugin_metadata import Plugin
+from trainer.config.plugins import installed_plugins
 from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import show
 from trainer.config.yaml_places import read_places
 from trainer.errors import UserError, did_you_mean
 
 HEADER = re.compile(r"# (?P<name>Paper|Command|Expected): (?P<text>.+)")
+CONTINUED = "#   "
 NEEDED = "???"
 
 
@@ -43,15 +47,23 @@ def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = No
     name = asked.lstrip("+").replace("=", ".").replace("/", ".")
     if name in SETTINGS and name:
         return _section_text(name, columns)
+    plugins = installed_plugins(config_dir).values()
     if name in TITLES:
-        return "\n".join([TITLES[name], *rows(list(options_of(config_dir / name)), columns)])
-    group, option = _find(name, asked, config_dir)
-    return _option_text(group, option, config_dir, columns)
+        return "\n".join([TITLES[name], *rows([*options_of(config_dir / name), *of_plugins(plugins, name)], columns)])
+    files = {(group, option): path for group in TITLES for option, path in _files(group, config_dir, plugins).items()}
+    group, option = _find(name, asked, files)
+    return _option_text(group, option, files[group, option], columns)
 
 
-def _find(name: str, asked: str, config_dir: Path) -> tuple[str, str]:
+def _files(group: str, config_dir: Path, plugins: Iterable[Plugin]) -> dict[str, Path]:
+    """Return the file of each option of a group, ours and those of plugins."""
+    files = {option: config_dir / group / f"{option}.yaml" for option in _options(config_dir / group)}
+    return files | {option: path for plugin in plugins for option, path in plugin.options(group).items()}
+
+
+def _find(name: str, asked: str, files: Iterable[tuple[str, str]]) -> tuple[str, str]:
     """Return the group and the option that a name stands for."""
-    known = {f"{group}.{option}": (group, option) for group in TITLES for option in _options(config_dir / group)}
+    known = {f"{group}.{option}": (group, option) for group, option in files}
     if name in known:
         return known[name]
     found = [full for full, (_, option) in known.items() if option == name]
@@ -84,10 +96,9 @@ def _section_text(section: str, columns: int) -> str:
     return "\n".join(lines)
 
 
-def _option_text(group: str, option: str, config_dir: Path, columns: int) -> str:
-    path = config_dir / group / f"{option}.yaml"
-    about = {"command": _example(group, option, path), **dict(_header(path))}
-    about["file"] = f"{config_dir.name}/{group}/{option}.yaml"
+def _option_text(group: str, option: str, path: Path, columns: int) -> str:
+    about = {"command": _example(group, option, path), **_header(path)}
+    about["file"] = path.relative_to(path.parents[2]).as_posix()
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
     if keys := list(_keys(path)):
         prefix = "" if group == "recipe" else f"{group}."
@@ -96,13 +107,17 @@ def _option_text(group: str, option: str, config_dir: Path, columns: int) -> str
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _header(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield what a recipe's file opens with: paper, command, expected."""
+def _header(path: Path) -> dict[str, str]:
+    """Return what a recipe's file opens with: paper, command, expected; each may go on in indented lines."""
+    found: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
-            return
-        if found := HEADER.match(line):
-            yield found["name"].lower(), found["text"]
+            break
+        if begins := HEADER.match(line):
+            found[begins["name"].lower()] = begins["text"]
+        elif found and line.startswith(CONTINUED):
+            found[next(reversed(found))] += f" {line.removeprefix(CONTINUED).strip()}"
+    return found
 
 
 def _example(group: str, option: str, path: Path) -> str:

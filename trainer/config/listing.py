@@ -79,7 +79,7 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     sections = [USAGE]
     plugins = installed_plugins(config_dir).values()
     for group, title in TITLES.items():
-        options = [*options_of(config_dir / group), *_of_plugins(plugins, group)]
+        options = [*options_of(config_dir / group), *of_plugins(plugins, group)]
         if options:
             sections.append("\n".join([title, *rows(options, columns)]) + "\n")
     if plugins:
@@ -141,8 +141,13 @@ def options_of(directory: Path) -> Iterator[tuple[str, str]]:
             yield f"{name}{' *' if name in default else ''}", purpose(path)
 
 
-def _of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:
-    """Yield name and purpose of each option that plugins add to a group, marked with the plugin's name."""
+def of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:
+    """Yield name and purpose of each option that plugins add to a group, marked with the plugin's name.
+
+    Args:
+        plugins: installed.
+        group: such as "hooks".
+    """
     for plugin in plugins:
         for name, path in plugin.options(group).items():
             try:

@@ -27,7 +27,7 @@ PHASES = {
     STEP: STEP_STAGES,
     "chunk of steps": ("on_veto", "warning", "on_chunk_end"),
     "evaluation": ("held", "evaluate", "collect", "split_metrics", "on_evaluation_end"),
-    "pictures": ("observe", "pictures", "embeddings"),
+    "pictures": ("observe", "pictures", "embeddings", "distributions"),
     "checkpoint": ("before_save",),
     "end": ("on_exception", "on_fit_end"),
     "export": ("strip_model",),

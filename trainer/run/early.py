@@ -12,7 +12,7 @@ from trainer.config.preflight import Job
 from trainer.config.resolve import resolve
 from trainer.deferred import NeedsFramework, without_frameworks
 from trainer.precheck import run_precheck
-from trainer.replicas.cluster import NONE, cluster_of
+from trainer.replicas.cluster import NONE
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")
 
@@ -63,7 +63,6 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
 def _check_replicas(settings: Mapping[str, Any]) -> None:
     from trainer.replicas.strategy import check_number
 
-    cluster_of(settings)
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
 

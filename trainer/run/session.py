@@ -201,10 +201,7 @@ def build_fit(
         started: the time to the first step, up to here.
     """
     settings = config["trainer"]
-    views, trainer = _views(parts), parts.trainer
-    variables = run_variables(
-        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
-    )
+    views, variables = _views(parts), _variables(parts)
     run = Run(
         directory=directory,
         recipe=recipe,
@@ -240,6 +237,11 @@ def build_fit(
         interruption=Interruption(settings["max_seconds"]),
         started=started,
     )
+
+
+def _variables(parts: Assembly) -> dict[str, tf.Variable]:
+    trainer, sums = parts.trainer, parts.loop.accumulators.variable
+    return run_variables(trainer.networks.values(), trainer.hooks, sums, trainer.loss_scale)
 
 
 def _views(parts: Assembly) -> Views:

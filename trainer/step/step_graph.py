@@ -9,6 +9,8 @@ import tensorflow as tf
 from trainer.step.writes import READING_OPS
 
 VARIABLES = "variables"
+MEASURES = "metrics"
+"""Where what a branch hands out is shown: that goes into the sums of the metrics."""
 LOOP = "while/"
 """What TensorFlow puts before the names of all that is in the body of a loop."""
 
@@ -96,8 +98,8 @@ class _Nodes:
         for name in (each.name for each in branch.get_operations()):
             if name in self.found:
                 inside = name.removeprefix(before)
-                if "/" in inside:  # in the scope of a stage
-                    self.shown[name] = f"{parent}/{inside}".lstrip("/")
+                stage = "" if "/" in inside else f"{MEASURES}/"
+                self.shown[name] = f"{parent}/{stage}{inside}".lstrip("/")
                 if name in self.roots:
                     self.found[name].input.append(f"^{node.name}")
         del node.input[1:]
@@ -141,11 +143,12 @@ class _Nodes:
         return graph
 
     def _short_names(self) -> dict[str, str]:
-        """Return the names to show: without the loop's, and without the branch's where that leaves them unique."""
+        """Return the names to show, each once: without those of the loop and of branches."""
         names: dict[str, str] = {}
         taken: set[str] = set()
         for name in sorted(self.found, key=lambda each: each in self.shown):
-            wanted = [self.shown.get(name, name).removeprefix(LOOP), name, *(f"{name}_{n}" for n in range(len(taken)))]
+            short = self.shown.get(name, name).removeprefix(LOOP)
+            wanted = [short, *(f"{short}_{count}" for count in range(1, len(taken) + 1))]
             names[name] = next(each for each in wanted if each not in taken)
             taken.add(names[name])
         return names

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CONFIGS = Path(__file__).parent / "configs"
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
 """Of the hooks that every run has, those that work for the user's eyes, or write files."""
-BESIDE = ("randomness_guard", "early_stopping")
+BESIDE = ("randomness_guard", "advisor", "early_stopping")
 """Those that do next to nothing between the begin and the evaluations, but could end the run."""
 
 

@@ -18,7 +18,9 @@ BAD = [math.nan, math.inf, -math.inf]
 def vetoes(loss=1.0, gradient=1.0, state=1.0, optimizer=None, jit_compile=False, dtype=tf.float32):
     """Return the names that the guard holds against a traced step with these values in it."""
     names: list[str] = []
-    network = Network("model", keras.Sequential(), optimizer or keras.optimizers.SGD())
+    network = Network(
+        "model", keras.Sequential([keras.Input((1,)), keras.layers.Identity()]), optimizer or keras.optimizers.SGD()
+    )
 
     def step(values: tf.Tensor) -> tf.Tensor:
         values = tf.cast(values, dtype)
@@ -67,7 +69,7 @@ def test_opposite_infinities_do_not_cancel():
 
 
 def test_rows_of_a_sparse_gradient_are_checked():
-    network = Network("model", keras.Sequential(), keras.optimizers.SGD())
+    network = Network("model", keras.Sequential([keras.Input((1,)), keras.layers.Identity()]), keras.optimizers.SGD())
 
     def step(value: tf.Tensor) -> tf.Tensor:
         context = StepContext(tf.constant(0, tf.int64), 0, True, "objective", network, {})

@@ -428,3 +428,15 @@ def test_a_profile_is_asked_for_and_ended_with_the_run(make_run, monkeypatch):
     hook.on_exception(run, RuntimeError())
     assert edges == [21, 24]  # step 20 ends an epoch
     assert calls == [str(run.directory / "tensorboard" / "train"), "stop"]
+
+
+def test_an_error_ends_a_profile_that_is_being_taken(make_run, monkeypatch):
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: calls.append("start"))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
+    hook, run = TensorBoard(profile_steps=50), make_run()
+    hook.on_fit_begin(run)
+    run.step = hook.next_step(0)
+    hook.on_chunk_end(run, None)
+    hook.on_exception(run, RuntimeError())
+    assert calls == ["start", "stop"]

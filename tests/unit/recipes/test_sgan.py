@@ -152,7 +152,9 @@ def test_both_forms_do_the_same_with_the_same_weights(data):
     loops = [loop_of(recipe, data, batch_size=24) for recipe in (stacked, separate)]
     for loop in loops:
         loop.run(0, 3)
-    found, expected = (loop.accumulators.read() for loop in loops)
+    found, expected = (  # a norm is that of all that an objective changes, so the two forms have others
+        {name: value for name, value in loop.accumulators.read().items() if "grad_norm/" not in name} for loop in loops
+    )
     assert found == pytest.approx(expected, abs=1e-5)
     for kind in ("generator", "discriminator", "messenger"):
         for place in range(PAIRS):

@@ -182,7 +182,7 @@ def test_the_page_tells_all_of_a_hook() -> None:
         "**Techniques**\n\n| hook | what it does |\n| --- | --- |\n",
         "| [halve](#halve) * | Halve kernels by \\<half> \\| twice |\n",
         "\n## halve\n\nHalve every kernel, where |w| \\< 1 or w \\* w > 2.\n\n```\npython train.py recipe=baseline",
-        "**Equation**\n\n```\nw <- w / 2\n```\n",
+        "**Equation**\n\n```text\nw <- w / 2\n```\n",
         "| class | [Halve](../hooks/halve.py), changes training inside the step (GraphHook) |\n",
         "| stages | `build`, `project`, `measure` |\n",
         "| order | before `bnn_rounding`; by priority 50, from 0 (first) to 100 (last) |\n",
