@@ -17,6 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
+# They change what is printed: a test that wants one sets it, on a CI server as on a desk.
+for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
 CPUS = 4  # parts of the CPU, for tests of replicas; a test that does not name one runs on the first
 
 

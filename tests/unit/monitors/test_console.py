@@ -10,12 +10,6 @@ import pytest
 from hooks.monitors.console import LastingStream, is_terminal, open_console
 
 
-@pytest.fixture(autouse=True)
-def outside_of_ci(monkeypatch):
-    for name in ("CI", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

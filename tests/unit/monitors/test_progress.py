@@ -24,8 +24,6 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
-    for name in ("CI", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
 
     def use() -> Terminal:  # called inside the test: pytest sets standard output anew before it
         stream = Terminal()
