@@ -63,7 +63,11 @@ def _command(options: Options) -> int:
         from scripts.documentation.description import describe_hooks
         from scripts.documentation.gaps import find_gaps
         from scripts.documentation.page import make_page
-    hooks, path = describe_hooks(), Path(options.page)
+    try:
+        hooks, path = describe_hooks(), Path(options.page)
+    except ValueError as error:  # a docstring or a config file that cannot be read
+        print(error)
+        return FAILED
     if gaps := [gap for hook in hooks for gap in find_gaps(hook)]:
         print("\n".join(gaps))
         return FAILED

@@ -81,7 +81,7 @@ def describe(entry: HookEntry) -> Description:
     source = Path(inspect.getfile(hook_class)).resolve().relative_to(ROOT)
     try:
         docstring = parse_docstring(vars(hook_class).get("__doc__"))
-        arguments = parse_docstring(vars(hook_class)["__init__"].__doc__).entries("Args")
+        arguments = parse_docstring(getattr(vars(hook_class).get("__init__"), "__doc__", None)).entries("Args")
     except ValueError as error:
         raise ValueError(f"{source}, docstring of {hook_class.__name__}: {error}") from error
     return Description(

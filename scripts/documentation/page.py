@@ -83,7 +83,7 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     yield "class", f"[{cls.__name__}](../{hook.source}), {_kind(cls)}"
     yield "stages", _names(hook.stages)
     if declarations := [name for name in hook.declarations if not name.startswith(("state", "load_state"))]:
-        yield "also says", _names(declarations)
+        yield "declares", _names(declarations)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])
     rows = (

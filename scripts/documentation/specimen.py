@@ -44,7 +44,7 @@ def declared_by(hook: Hook) -> Declared:
         hook: new; it is built.
     """
     saved = hook.state_dict() if isinstance(hook, HostHook) else {}
-    state = {key: type(value).__name__ for key, value in saved.items()}
+    state = {key: "null at first" if value is None else type(value).__name__ for key, value in saved.items()}
     if not isinstance(hook, GraphHook):
         return Declared(state)
     variables = _build(hook).variables

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import resource
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import date
@@ -38,8 +36,6 @@ class Conditions:
         cores: that the process could use.
         load: average number of processes that wanted a core, in the minute before its start and before its end.
         niced: whether it gave way to other processes.
-        cpu_seconds: of all cores; of several processes, where they ran at once.
-        seconds: of the wall clock.
     """
 
     run: str
@@ -50,8 +46,6 @@ class Conditions:
     cores: int
     load: tuple[float, float]
     niced: bool
-    cpu_seconds: float
-    seconds: float
 
     @property
     def under_load(self) -> bool:
@@ -59,11 +53,19 @@ class Conditions:
         return self.niced or max(self.load) > self.cores + SPARE
 
 
+@dataclass(frozen=True)
+class _Begun:
+    day: str
+    load: float
+    commit: str | None
+    clean: bool | None
+
+
 @dataclass
 class Watch:
     """Note the conditions of processes from their start to their end."""
 
-    _begun: dict[int, tuple[float, float, float, str]] = field(default_factory=dict)
+    _begun: dict[int, _Begun] = field(default_factory=dict)
 
     def begin(self, number: int) -> None:
         """Note the conditions at the start of a process.
@@ -71,8 +73,8 @@ class Watch:
         Args:
             number: of its job.
         """
-        today = date.today().isoformat()
-        self._begun[number] = (time.monotonic(), _children_seconds(), os.getloadavg()[0], today)
+        # A commit that is made meanwhile is none of the run's.
+        self._begun[number] = _Begun(date.today().isoformat(), os.getloadavg()[0], *commit_of(ROOT))
 
     def end(self, number: int, run: str) -> Conditions:
         """Return the conditions of a process that has ended.
@@ -81,25 +83,17 @@ class Watch:
             number: of its job.
             run: name of its directory.
         """
-        clock, cpu, load, day = self._begun.pop(number)
-        commit, clean = commit_of(ROOT)
+        begun = self._begun.pop(number)
         return Conditions(
             run=run,
-            day=day,
-            commit=commit,
-            clean=clean,
+            day=begun.day,
+            commit=begun.commit,
+            clean=begun.clean,
             cpu=cpu_name(),
             cores=usable_cores(),
-            load=(round(load, 2), round(os.getloadavg()[0], 2)),
+            load=(round(begun.load, 2), round(os.getloadavg()[0], 2)),
             niced=os.nice(0) > 0,
-            cpu_seconds=round(_children_seconds() - cpu, 1),
-            seconds=round(time.monotonic() - clock, 1),
         )
-
-
-def _children_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def append(directory: Path, conditions: Conditions) -> None:

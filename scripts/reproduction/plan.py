@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scripts.reproduction.targets import DATA, PLACEHOLDER, Target, Variant
+from scripts.reproduction.targets import DATA, PLACEHOLDER, Export, Target, Variant
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ def commands_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[i
     """
     shown = {**jobs_of(target, targets, seeds[:1])}
     named = {name for job in shown.values() for name in job.needs.values()}
-    exported = {job_name(target.runs[export.run], seeds[0]): export for export in target.exports.values()}
+    exported: dict[str, list[Export]] = {}
+    for export in target.exports.values():
+        exported.setdefault(job_name(target.runs[export.run], seeds[0]), []).append(export)
     if not named and not exported and len(seeds) > 1:
         several = ",".join(map(str, seeds))
         return [_line(job, "-m --jobs 1 ", several, ()) for job in shown.values()]
@@ -95,9 +97,8 @@ def commands_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[i
     lines = []
     for job in shown.values():
         lines.append(_line(job, "", seed, (*named, *exported)))
-        if job.name in exported:
-            options = " ".join(exported[job.name].options)
-            lines.append(f"python scripts/export.py run={_run(job.name, seed)} {options}")
+        for export in exported.get(job.name, ()):
+            lines += _export_lines(export, _run(job.name, seed), alone=len(exported[job.name]) == 1)
     if len(seeds) == 1:
         return lines
     return [f"for seed in {' '.join(map(str, seeds))}; do", *(f"    {line}" for line in lines), "done"]
@@ -110,6 +111,16 @@ def _line(job: Job, flags: str, seed: str, named: Collection[str]) -> str:
     words = [*map(_quoted, job.filled(places)[:-1]), f"seed={seed}"]
     own = [f"run_dir={_run(job.name, seed)}"] if job.name in named else []
     return f"python train.py {flags}{' '.join([*words, *own])}"
+
+
+def _export_lines(export: Export, run: str, *, alone: bool) -> list[str]:
+    """Return the commands that write and judge an export; one of several needs a path of its own."""
+    path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
+    output = [] if alone else [f"output={path}"]
+    return [
+        " ".join([f"python scripts/export.py run={run}", *export.options, *output]),
+        f"python scripts/evaluate.py model={path}",
+    ]
 
 
 def _run(name: str, seed: str) -> str:

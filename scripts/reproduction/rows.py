@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +66,15 @@ def make_row(
             for variant in target.runs
         },
         "threads": max(_threads(run) for run in own),
-        # A run that a kill has cut out of the record may have waited for anything.
-        "under_load": any(not each or any(one.under_load for one in each) for each in noted.values()),
+        "under_load": _under_load(noted, next(iter(target.runs))),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
+
+
+def _under_load(noted: Mapping[tuple[str, int], Sequence[Conditions]], variant: str) -> bool:
+    """Return whether a variant had other work beside it; one that a kill has cut out of the record may have had any."""
+    own = [each for (name, _), each in noted.items() if name == variant]
+    return any(not each or any(one.under_load for one in each) for each in own)
 
 
 def _measured(
@@ -141,14 +145,11 @@ def _stored_environment(run: StoredRun) -> dict[str, Any]:
 
 def _environment(runs: Iterable[StoredRun], conditions: Sequence[Conditions]) -> Row:
     """Return all that the runs were made with: one value each, or several where they differ."""
-    environments, days = [], set()
-    for run in runs:
-        environments.append(_stored_environment(run))
-        days.add(datetime.fromtimestamp(run.written).date().isoformat())
+    environments = [_stored_environment(run) for run in runs]
     packages = [each.get("packages", {}) for each in environments]
     clean = {each.clean for each in conditions}
     return {
-        "dates": sorted(days),
+        "dates": sorted({each.day for each in conditions}),
         "commits": _all([*(each.commit for each in conditions), *(each.get("git_commit") for each in environments)]),
         "clean": clean == {True},
         "python": _all(each.get("python") for each in environments),

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.network import Network
 from trainer.objective import Batch
 from trainer.step.audit import ancestors, written_variables
 from trainer.step.forward import Forward, NetworkPass
@@ -181,4 +182,22 @@ def _refuse_writes(count: int) -> None:
             f"The forward pass writes variables by itself ({', '.join(names)}): {count} times a step, with "
             f"trainer.accumulation_steps={count}. Expected layers that keep such values in Keras variables which are "
             "not trainable, or trainer.accumulation_steps=1."
+        )
+
+
+def refuse_accumulation(network: Network) -> None:
+    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too.
+
+    Args:
+        network: of a run.
+
+    Raises:
+        UserError: its optimizer accumulates gradients.
+    """
+    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
+    if steps := optimizer.gradient_accumulation_steps:
+        raise UserError(
+            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update with every "
+            f"batch, the optimizer would not. Expected trainer.accumulation_steps={steps} in its place, with the whole "
+            "batch as trainer.batch_size."
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import tensorflow as tf
@@ -11,61 +10,27 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.objective import Batch, Objective, ObjectiveOutput
+from trainer.objective import Batch, Objective
 from trainer.order import first_instances, order_hooks
 from trainer.replicas.replica import Replica
-from trainer.step.accumulate import accumulate
+from trainer.step.accumulate import accumulate, refuse_accumulation
 from trainer.step.audit import BEGIN, FORWARD, Commit
 from trainer.step.class_weights import check_class_losses, weigh_losses
 from trainer.step.commit import commit_step, commit_unless_vetoed
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.forward import Forward, NetworkPass, read_network
-from trainer.step.gradient_norms import GradientNorms
+from trainer.step.hook_stages import add_losses, add_metrics, transform_gradients, transform_state, vetoes_of
 from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
 from trainer.step.loss_scale import LossScale, refuse_second_scale
-from trainer.step.metrics import Computed, SumAndCount, average_output
+from trainer.step.metrics import Computed, average_output
 from trainer.step.name_scope import named_scope
 from trainer.step.ownership import check_ownership, find_objective
 from trainer.step.stage import in_stage
-from trainer.step.taking_part import taking_part
+from trainer.step.step_result import StepResult
 from trainer.step.update_ops import pending_update_ops
 from trainer.step.updates import batch_parts, begin_run
 from trainer.step.writes import Writes
-
-
-@dataclass
-class StepResult:
-    """Hold what one traced step hands out, or one run of an objective.
-
-    Attributes:
-        sums: metric name to (sum, count).
-        vetoes: veto name to bool scalar; True held the step back.
-        held_back: bool scalar, whether a veto or an overflow held something of it back; None where nothing can.
-        overflow: bool scalar, whether gradients overflowed for the scale of the loss; None without one.
-    """
-
-    sums: dict[str, SumAndCount] = field(default_factory=dict)
-    vetoes: dict[str, tf.Tensor] = field(default_factory=dict)
-    held_back: tf.Tensor | None = None
-    overflow: tf.Tensor | None = None
-
-    def add(self, run: StepResult, prefix: str) -> None:
-        """Add one more run of an objective: metrics become averages over its runs.
-
-        Args:
-            run: the latest.
-            prefix: before the names.
-        """
-        for name, (total, count) in run.sums.items():
-            before = self.sums.get(prefix + name, (0.0, 0.0))
-            self.sums[prefix + name] = (before[0] + total, before[1] + count)
-        for name, veto in run.vetoes.items():
-            known = self.vetoes.get(prefix + name)
-            self.vetoes[prefix + name] = veto if known is None else tf.logical_or(known, veto)
-        self.held_back = run.held_back
-        if run.overflow is not None:
-            self.overflow = run.overflow if self.overflow is None else tf.logical_or(self.overflow, run.overflow)
 
 
 class Trainer:
@@ -131,7 +96,7 @@ class Trainer:
             check_class_losses(self.objectives)
         self._check_hooks()
         for network in networks:
-            _refuse_accumulation(network)
+            refuse_accumulation(network)
             if loss_scale is not None:
                 refuse_second_scale(network)
 
@@ -237,33 +202,13 @@ class Trainer:
             current.context.new_state = {key: current.state[key] for key in sorted(current.changed)}
             if current.layer_losses and name in objective.changes:
                 losses[f"layers_{name}"] = tf.add_n([tf.cast(loss, tf.float32) for loss in current.layer_losses])
-        for hook, context in taking_part(self.hooks, _contexts(objective, forward)):
-            with in_stage(hook, "add_losses"):
-                output.losses = {hook.scope + name: value for name, value in hook.add_losses(context).items()}
-                added, _ = average_output(output, batch)
-            if repeated := added.keys() & losses.keys():
-                raise UserError(f"The hook '{hook.name}' adds losses named {sorted(repeated)}, which exist already.")
-            losses.update(added)
+        contexts = _contexts(objective, forward)
+        add_losses(self.hooks, contexts, batch, losses)
         with named_scope("losses"):
             losses["total"] = tf.add_n(list(losses.values()))
         if not forward.training:
-            metrics |= self._evaluated(objective, forward, batch, metrics)
+            add_metrics(self.hooks, contexts, batch, metrics)
         return Computed(losses, metrics, output.collected)
-
-    def _evaluated(
-        self, objective: Objective, forward: Forward, batch: Batch, known: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        """Return the metrics that hooks add to an evaluation, averaged."""
-        found: dict[str, tf.Tensor] = {}
-        for hook, context in taking_part(self.hooks, _contexts(objective, forward)):
-            with in_stage(hook, "evaluate"):
-                metrics = {hook.scope + name: value for name, value in hook.evaluate(context).items()}
-                if repeated := metrics.keys() & {*known, *found}:
-                    raise UserError(
-                        f"The hook '{hook.name}' adds metrics named {sorted(repeated)}, which exist already."
-                    )
-                found |= average_output(ObjectiveOutput({}, metrics), batch)[1]
-        return found
 
     def compute_gradients(
         self,
@@ -338,9 +283,9 @@ class Trainer:
             with named_scope("loss_scale"):
                 overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
                 (overflow,) = self.replica.any([overflow])
-        norms, sampled = self._transform_gradients(gradients, contexts).sample(step, self.norms_every)
-        self._transform_state(contexts)
-        vetoes = join_flags_and_sums(self.replica, self._vetoes(contexts, overflow), self.hooks, contexts)
+        norms, sampled = transform_gradients(self.hooks, gradients, contexts).sample(step, self.norms_every)
+        transform_state(self.hooks, contexts)
+        vetoes = join_flags_and_sums(self.replica, vetoes_of(self.hooks, contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         # What was added the classic way while the forward pass was traced stands beside what the run began with.
@@ -371,39 +316,6 @@ class Trainer:
         self.commits.append(record)
         return measures
 
-    def _transform_gradients(self, gradients: dict[str, Gradients], contexts: dict[str, StepContext]) -> GradientNorms:
-        norms = GradientNorms(gradients)
-        for name, context in contexts.items():
-            context.gradients = gradients[name]
-        for hook, context in taking_part(self.hooks, contexts):
-            with in_stage(hook, "transform_gradients"):
-                after = hook.transform_gradients(context.gradients, context)
-                if after.keys() != context.gradients.keys():
-                    raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
-            norms.add(hook.network, hook, after)
-            context.gradients = after
-        return norms
-
-    def _transform_state(self, contexts: dict[str, StepContext]) -> None:
-        for hook, context in taking_part(self.hooks, contexts):
-            with in_stage(hook, "transform_state"):
-                after = hook.transform_state(context.new_state, context)
-                if unknown := after.keys() - context.new_state.keys():
-                    raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
-            context.new_state = after
-
-    def _vetoes(self, contexts: dict[str, StepContext], overflow: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Return the hooks' vetoes; none is raised where gradients overflowed, which is an ordinary event."""
-        vetoes: dict[str, tf.Tensor] = {}
-        for hook, context in taking_part(self.hooks, contexts):
-            with in_stage(hook, "veto"):
-                for name, flag in hook.veto(context).items():
-                    known = vetoes.get(hook.scope + name)  # another hook's, perhaps on another network
-                    vetoes[hook.scope + name] = flag if known is None else tf.logical_or(known, flag)
-        if overflow is None:
-            return vetoes
-        return {name: tf.logical_and(flag, tf.logical_not(overflow)) for name, flag in vetoes.items()}
-
 
 def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:
     """Return the contexts of the networks that an objective changes, by network name."""
@@ -415,15 +327,4 @@ def _refuse_taken(measures: Iterable[str], reported: Container[str]) -> None:
     if taken := [name for name in measures if name in reported]:
         raise UserError(
             f"A hook measures {', '.join(taken)}, which the trainer reports. Expected names under the hook's own."
-        )
-
-
-def _refuse_accumulation(network: Network) -> None:
-    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too."""
-    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
-    if steps := optimizer.gradient_accumulation_steps:
-        raise UserError(
-            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update with every "
-            f"batch, the optimizer would not. Expected trainer.accumulation_steps={steps} in its place, with the whole "
-            "batch as trainer.batch_size."
         )

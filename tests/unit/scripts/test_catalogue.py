@@ -217,6 +217,10 @@ def test_the_hooks_of_which_a_page_is_out_of_date_are_named() -> None:
     assert compare_pages(page + "\n", page) == "its blank lines or the order of its parts"
 
 
+def refuse() -> list[Description]:
+    raise ValueError("hooks/halve.py, docstring of Halve: 'Coast:' is no section")
+
+
 def test_the_command_writes_compares_and_refuses(tmp_path: Path, root: Path, monkeypatch, capsys) -> None:
     file = tmp_path / "page.md"
     known = [describe(TEXT.replace("tests/a.py", "train.py"))]
@@ -229,6 +233,10 @@ def test_the_command_writes_compares_and_refuses(tmp_path: Path, root: Path, mon
     file.write_text(file.read_text().replace("A pass.", "No pass."))
     assert main([f"page={file}", "check=true"]) == 1
     assert capsys.readouterr().out == f"{file} is out of date: halve. Write it anew: python scripts/catalogue.py\n"
+    monkeypatch.setattr(description_module, "describe_hooks", refuse)
+    assert main([f"page={file}"]) == 1
+    assert capsys.readouterr().out == "hooks/halve.py, docstring of Halve: 'Coast:' is no section\n"
+    monkeypatch.setattr(description_module, "describe_hooks", lambda: known)
     known[0] = describe(without("Cost"))
     assert main([f"page={file}"]) == 1
     out = capsys.readouterr().out

@@ -66,6 +66,7 @@ def test_figures_count_at_the_places_that_are_written():
     [
         ("97.8 % test accuracy (97.6 to 98.1 over 3 seeds)", ["test accuracy, mean: 97.94"]),
         ("97.9 % test accuracy (97.6 to 98.1 over 5 seeds)", ["number of seeds: 3"]),
+        ("97.9 % test accuracy (97.6 to 98.1), 3 s", ["number of seeds: 3"]),
         ("97.9 % (97.5 to 98.0 over 3 seeds)", ["test accuracy, low: 97.6", "test accuracy, high: 98.14"]),
         ("97.9 % (97.6 to 98.1 over 3 seeds), twin 98.5 %", ["twin: 98.61"]),
         ("v97.9 x1.97 (97.6 to 98.1 over 3 seeds)", ["test accuracy, mean: 97.94"]),

@@ -23,7 +23,7 @@ from trainer.errors import UserError
 from trainer.inference.container import SPARSE, write_container
 from trainer.inference.sparse_file import NETWORK
 
-ALONE = Conditions("a", "2026-01-31", "c", True, "cpu", 2, (0.5, 2.4), False, 3.0, 2.0)
+ALONE = Conditions("a", "2026-01-31", "c", True, "cpu", 2, (0.5, 2.4), False)
 
 
 def measure(name: str, mean: float, unit: str = "percent", **more: Any) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.reproduction.conditions import FILE_NAME
+from scripts.reproduction.conditions import FILE_NAME, Conditions, Watch
+from scripts.reproduction.rows import _under_load
 from tests.support.reproduction import TARGETS, open_session
 from tests.support.stored_runs import config_of, write_run
 
@@ -215,3 +217,20 @@ def test_times_count_as_bounds_where_their_conditions_are_unknown(made: tuple[Pa
     (tmp_path / "results.json").unlink()
     assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
     assert rows_in(tmp_path)["second"]["under_load"] is True
+
+
+def test_a_time_is_a_bound_by_the_conditions_of_the_runs_that_it_is_of():
+    alone = Conditions("a", "2026-01-31", "c", True, "cpu", 2, (0.5, 2.4), False)
+    noted = {("ours", 0): [alone], ("ours", 1): [alone], ("twin", 0): [replace(alone, niced=True)]}
+    assert not _under_load(noted, "ours")
+    assert _under_load(noted, "twin")
+    assert _under_load(noted | {("ours", 1): [alone, replace(alone, niced=True)]}, "ours")
+
+
+def test_a_commit_made_meanwhile_is_not_the_run_s(monkeypatch):
+    commits = iter([("before", True), ("after", False)])
+    monkeypatch.setattr("scripts.reproduction.conditions.commit_of", lambda _: next(commits))
+    watch = Watch()
+    watch.begin(3)
+    found = watch.end(3, "a/a_0")
+    assert (found.run, found.commit, found.clean) == ("a/a_0", "before", True)

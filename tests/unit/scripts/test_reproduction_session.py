@@ -131,7 +131,10 @@ def test_an_export_that_failed_is_made_by_the_next_call_and_no_run_is(tmp_path: 
         "low": 12.5,
         "high": 12.5,
     }
-    assert row["commands"][-1] == "python scripts/export.py run=runs/second/pruned_0 format=x"
+    assert row["commands"][-2:] == [
+        "python scripts/export.py run=runs/second/pruned_0 format=x",
+        "python scripts/evaluate.py model=runs/second/pruned_0/export/model.x",
+    ]
 
 
 def test_a_run_that_is_refused_is_a_failure_not_a_mistake_of_the_caller(tmp_path: Path, monkeypatch):

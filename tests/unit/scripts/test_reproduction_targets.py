@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +138,27 @@ def test_every_target_is_whole(name: str):
 def test_commands_are_such_as_a_shell_takes():
     lines = commands_of(OURS["deep_compression_300_100"], OURS, (0, 1))
     assert (lines[0], lines[-1]) == ("for seed in 0 1; do", "done")
-    dense, pruned, export = lines[1:-1]
+    dense, pruned, export, evaluated = lines[1:-1]
     assert dense.endswith("seed=$seed run_dir=runs/lenet_300_100/dense_$seed")
     assert "init_from=runs/lenet_300_100/dense_$seed" in pruned
     assert pruned.endswith("seed=$seed run_dir=runs/lenet_300_100/pruned_$seed")
     assert '"hooks.prune.final_sparsity={dense_1: 0.92, dense_2: 0.91, logits: 0.74}"' in pruned
     assert export.strip() == ("python scripts/export.py run=runs/lenet_300_100/pruned_$seed format=sparse codebook=5")
+    written = "runs/lenet_300_100/pruned_$seed/export/model.sparse.safetensors"
+    assert evaluated.strip() == f"python scripts/evaluate.py model={written}"
     (single, *_) = commands_of(OURS["lenet_5"], OURS, (0,))
     assert "run_dir" not in single
     assert "data.path=mnist.npz" in single
+
+
+def test_two_exports_of_a_run_are_two_files():
+    target = OURS["deep_compression_300_100"]
+    (name, export), *_ = target.exports.items()
+    other = replace(export, options=("format=sparse", "codebook=4"))
+    lines = commands_of(replace(target, exports={name: export, "other": other}), OURS, (0,))
+    files = [line.partition("output=")[2] for line in lines if "export.py" in line]
+    assert len(set(files)) == 2
+    assert [line.partition("model=")[2] for line in lines if "evaluate.py" in line] == files
 
 
 def test_the_estimate_counts_what_is_known():

@@ -279,7 +279,7 @@ def test_no_bit_of_training_depends_on_the_norms(every: int, monkeypatch: pytest
     network = sgd_network(dropout=0.5)
     loop_of(hooks, network=network, norms_every=every).run(0, 5)
     silent = SimpleNamespace(add=lambda *_: None, sample=lambda *_: ({}, tf.constant(True)))
-    monkeypatch.setattr("trainer.step.trainer.GradientNorms", lambda _: silent)
+    monkeypatch.setattr("trainer.step.hook_stages.GradientNorms", lambda _: silent)
     without = sgd_network(dropout=0.5)
     loop = loop_of(hooks, network=without, norms_every=every)
     loop.run(0, 5)
