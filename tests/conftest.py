@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 # Read by TensorFlow and Keras when they are imported, so they stand before any test module is.
 os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own Keras config must not decide what is tested
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "2")
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # a worker of pytest a core; ops run beside one another still
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
 # They change what is printed: a test that wants one sets it, on a CI server as on a desk.
@@ -51,13 +51,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-settings.register_profile(
-    "repeatable",
+repeatable = settings(
+    max_examples=50,
     deadline=None,  # the first example traces a graph, the others do not
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("repeatable", repeatable)
+settings.register_profile("thorough", repeatable, max_examples=1000)
 settings.load_profile("repeatable")
 
 
