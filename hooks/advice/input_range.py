@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 import keras
 
@@ -13,7 +14,7 @@ from trainer.graph import is_graph, is_of
 from trainer.select import layer_paths
 
 LARGE = 20.0
-SCALING = ("Rescaling", "Normalization")
+SCALING = ("Rescaling", "Normalization", "BatchNormalization", "LayerNormalization", "GroupNormalization")
 
 
 def input_range_advice(models: Mapping[str, keras.Model], smallest: float, largest: float) -> str | None:
@@ -36,7 +37,10 @@ def input_range_advice(models: Mapping[str, keras.Model], smallest: float, large
 
 
 def _without_norm(model: keras.Model) -> str | None:
-    if not is_graph(model) or any(is_of(layer, SCALING) for layer in model._flatten_layers()):
+    if not is_graph(model):
+        return None
+    before = takewhile(lambda layer: not is_kernel_layer(layer), model._flatten_layers())
+    if any(is_of(layer, SCALING) for layer in before):
         return None
     kernels = {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
     first = trace_kernel_inputs(model, kernels).first() if kernels else set()

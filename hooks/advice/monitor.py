@@ -11,6 +11,7 @@ from trainer.run.results import format_value, short_name
 if TYPE_CHECKING:
     from trainer.run.control import Run
 
+METRIC = "metric"
 LARGER_IS_BETTER = ("accuracy", "recall@", "map@", "precision@", "coverage")
 EQUAL_EVALUATIONS = 5
 """So many equal values of a metric in a row, from the first one on, are no accident."""
@@ -52,8 +53,22 @@ def constant_advice(monitor: str, values: Sequence[float]) -> str | None:
         return None
     return (
         f"{short_name(monitor)} was {format_value(values[0])} in each of {len(values)} evaluations, so that the first "
-        "stays the best. Does the network learn? If so, let trainer.monitor name a metric that changes, such as a loss."
+        "stays the best. Does the network learn? If so, monitor what changes"
+        + (f", such as {remedy}." if (remedy := loss_monitor(monitor)) else ".")
     )
+
+
+def loss_monitor(monitor: str) -> str:
+    """Return the settings by which the loss of the same objective decides; empty where a loss decides already.
+
+    Args:
+        monitor: name of a metric, such as "generator/metric/coverage".
+    """
+    parts = monitor.split("/")
+    if METRIC not in parts:
+        return ""
+    prefix = "".join(f"{part}/" for part in parts[: parts.index(METRIC)])
+    return f"trainer.monitor={prefix}loss/total trainer.monitor_mode=min"
 
 
 def late_advice(run: Run) -> str | None:
@@ -66,8 +81,10 @@ def late_advice(run: Run) -> str | None:
     if not since or left >= LEAST_LEFT * run.total_steps or run.total_steps < TRIAL_STEPS:
         return None
     epochs = run.total_steps / run.steps_per_epoch
+    by_steps = run.config.get("trainer", {}).get("steps") is not None
+    longer = f"steps={math.ceil(1.5 * run.total_steps)}" if by_steps else f"epochs={math.ceil(1.5 * epochs)}"
     return (
         f"what the hooks promise, such as final masks, holds from step {since} of {run.total_steps} on, so that {left} "
         f"steps are left to train with it, and only evaluations from there on can be the best. Let it be final by half "
-        f"of the run, epoch {epochs / 2:g}, or train longer: trainer.epochs={math.ceil(1.5 * epochs)}."
+        f"of the run, epoch {epochs / 2:g}, or train longer: trainer.{longer}."
     )

@@ -24,7 +24,8 @@ def norm_batch_advice(
         micro_batches: in which a replica computes its part.
         synchronized: whether batch norm sees the parts of all replicas.
     """
-    seen = batch_size // micro_batches // (1 if synchronized else replicas)
+    parts = micro_batches * (1 if synchronized else replicas)
+    seen = batch_size // parts
     layers = [
         layer.name
         for model in models.values()
@@ -36,7 +37,8 @@ def norm_batch_advice(
     wrong = "nothing but that example" if seen < 2 else f"a variance that is off by about {_error(seen)}"
     remedies = ["trainer.accumulation_steps=1"] if micro_batches > 1 else []
     remedies += ["+hooks=synchronized_batch_norm"] if replicas > 1 and not synchronized else []
-    remedies.append(f"trainer.batch_size={2 * FEW * replicas * micro_batches}")
+    divisor = replicas * micro_batches  # of every batch size
+    remedies.append(f"trainer.batch_size={math.ceil(2 * FEW * parts / divisor) * divisor}")
     return (
         f"{len(layers)} batch norm layers, such as '{layers[0]}', see {seen} example{'s' * (seen != 1)} at a time and "
         f"normalize by {wrong}. Set {' or '.join(remedies)}."

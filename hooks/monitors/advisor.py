@@ -22,7 +22,7 @@ class Advisor(HostHook):
     """Warn, in a line each, of what people get silently wrong and no technique looks at.
 
     - Before training: a monitor with the wrong direction; masks or roundings that are final only when hardly any step
-      is left; batch norm over fewer than 8 examples; raw pixels into a network without a norm behind its first layer.
+      is left; batch norm over fewer than 8 examples; raw pixels into a network without a norm at its first layer.
     - At evaluations: a monitor that is the same in each of the first 5.
 
     Hooks of techniques give advice on themselves.
@@ -66,7 +66,7 @@ class Advisor(HostHook):
                 batch_size=run.batch_size,
                 replicas=run.replicas,
                 micro_batches=settings.get("accumulation_steps", 1),
-                synchronized="synchronized_batch_norm" in run.config.get("hooks", {}),
+                synchronized=(run.config.get("hooks") or {}).get("synchronized_batch_norm") is not None,
             ),
             input_range_advice(models, *_input_range(run)),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from hooks.advice.monitor import loss_monitor
 from trainer.run.results import is_share_of, short_name
 
 FEW = 2
@@ -35,6 +36,6 @@ def describe_close(monitor: str, values: Sequence[float], best: float, examples:
         return None
     return (
         f"{examples} examples: one is {1 / examples:.2g} of {short_name(monitor)}, its standard error {error:.2g}, and "
-        f"{close} other evaluations lie as near to the best. Which step is the best is chance: let a loss decide "
-        "(trainer.monitor), or hold out more."
+        f"{close} other evaluations lie as near to the best. Which step is the best is chance: let a loss decide, "
+        f"{loss_monitor(monitor)}, or hold out more."
     )

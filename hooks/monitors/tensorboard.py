@@ -50,7 +50,8 @@ class TensorBoard(HostHook):
 
     Pitfalls:
         tests/unit/monitors/test_tensorboard.py: event files are read back; a resumed run heals its curves; no thread
-            and no open file stays behind; a full disk ends no run.
+            and no open file stays behind, also where it goes back to a checkpoint; a full disk ends no run.
+        tests/unit/monitors/test_tensorboard_views.py: histograms are of the weights of their step.
         tests/unit/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
 
     Example:
@@ -65,8 +66,8 @@ class TensorBoard(HostHook):
         Args:
             pictures_every: evaluations between two sets of the hooks' pictures, the first and the test included; 0
                 for none, not even of training examples at the start.
-            histograms_every: evaluations between two sets of histograms, the first and the test included, beside those
-                of the weights at the start; 0 for none.
+            histograms_every: evaluations on the validation split between two sets of histograms, the first and the last
+                included, beside those of the weights at the start; 0 for none.
             graph: whether the graph of the traced step is written, once a run.
             profile_steps: steps, after the first 20, whose profile TensorFlow's profiler takes; 0 for none.
         """
@@ -78,7 +79,7 @@ class TensorBoard(HostHook):
         self._files: EventFiles | None = None
         self._names: set[str] = set()
         self._laid_out: set[str] = set()
-        self._step_of_histograms: int | None = None
+        self._fitting = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many evaluations there were. The reader drops the records of steps that a resumed run repeats."""
@@ -91,9 +92,13 @@ class TensorBoard(HostHook):
         return self._profile.next_step(step)
 
     def on_fit_begin(self, run: Run) -> None:
-        self._files = EventFiles(run.directory / DIRECTORY_NAME, run.step)
-        self._names, self._laid_out, self._step_of_histograms = set(), set(), None
+        self._names, self._laid_out = set(), set()
         self._evaluations = self._evaluations if run.step else 0
+        if self._fitting:  # back to a checkpoint: files stay open, and what they begin with stays true
+            self._profile.stop()
+            self._opened.begin(run.step)
+            return
+        self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
         begun = self._files.exist(TRAIN)
         texts = {
             "run/config": config_as_markdown(run.config),
@@ -107,7 +112,7 @@ class TensorBoard(HostHook):
         if self._pictures_every and (pictures := run.first_pictures()):
             self._opened.write(TRAIN, run.step, picture_summary(pictures))
         if self._histograms_every and not begun:
-            self._write_histograms(run, run.step)
+            self._opened.write(TRAIN, run.step, histogram_summary(run.distributions(run.step)))
         self._profile.plan(run.step, run.total_steps, run.steps_per_epoch)
         self._opened.flush()
 
@@ -117,15 +122,18 @@ class TensorBoard(HostHook):
             self._write_report(report)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
+        number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
-        if _is_due(self._pictures_every, self._evaluations) or (self._pictures_every and report.split == "test"):
+        if _is_due(self._pictures_every, number, last=report.split == "test"):
             self._opened.write(TRAIN, report.step, picture_summary(run.pictures(report.step, report.split)))
-        if _is_due(self._histograms_every, self._evaluations) or (self._histograms_every and report.split == "test"):
-            self._write_histograms(run, report.step)
+        last = run.step >= run.total_steps or run.control.stop_reason is not None
+        if report.split == "validation" and _is_due(self._histograms_every, number, last=last):
+            # At the test, the weights may be those of the best step.
+            self._opened.write(TRAIN, report.step, histogram_summary(run.distributions(report.step)))
         if self._names != self._laid_out:
             self._laid_out = set(self._names)
-            self._opened.write(TRAIN, report.step, layout_summary(self._names))
-        self._evaluations += 1
+            layout = layout_summary(self._names, hooks=run.config.get("hooks") or {}, networks=run.networks)
+            self._opened.write(TRAIN, report.step, layout)
 
     def before_save(self, run: Run) -> None:
         if self._files is not None:
@@ -135,11 +143,13 @@ class TensorBoard(HostHook):
         self._close()
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if self._files is not None:
-            texts = {"run/summary": summary_as_markdown(summary), "run/networks": as_markdown(network_tables(summary))}
-            self._write_texts(run.step, texts)
-            self._close_session(run, summary)
-        self._close()
+        try:
+            if self._files is not None:
+                networks = as_markdown(network_tables(summary))
+                self._write_texts(run.step, {"run/summary": summary_as_markdown(summary), "run/networks": networks})
+                self._close_session(run, summary)
+        finally:
+            self._close()
 
     @property
     def _opened(self) -> EventFiles:
@@ -150,12 +160,6 @@ class TensorBoard(HostHook):
     def _write_report(self, report: Report) -> None:
         self._opened.write(report.split, report.step, scalar_summary(report.values))
         self._names |= report.values.keys()
-
-    def _write_histograms(self, run: Run, step: int) -> None:
-        """Write histograms, once for each step: the test may come at the step of an evaluation."""
-        if step != self._step_of_histograms:
-            self._opened.write(TRAIN, step, histogram_summary(run.distributions(step)))
-            self._step_of_histograms = step
 
     def _write_texts(self, step: int, texts: dict[str, str]) -> None:
         self._opened.write(TRAIN, step, text_summary({tag: text for tag, text in texts.items() if text}))
@@ -174,11 +178,12 @@ class TensorBoard(HostHook):
             self._opened.write(SESSION, run.step, end_summary(status, time.time()))
 
     def _close(self) -> None:
+        self._fitting = False
         self._profile.stop()
         if self._files is not None:
             self._files.close()
 
 
-def _is_due(every: int, number: int) -> bool:
-    """Return whether a thing that comes with every `every`-th evaluation comes with this one; never with 0."""
-    return bool(every) and number % every == 0
+def _is_due(every: int, number: int, *, last: bool) -> bool:
+    """Return whether what comes with every `every`-th evaluation, and the last, comes with this one; never with 0."""
+    return bool(every) and (last or number % every == 0)

@@ -95,6 +95,7 @@ def toy_loop(
     xla: bool = False,
     objectives: Sequence[Objective] = (),
     accumulation_steps: int = 1,
+    norms_every: int = 1,
 ) -> ChunkLoop:
     """Return a traced and audited loop over the toy problem."""
     network = network or toy_network()
@@ -102,7 +103,12 @@ def toy_loop(
     for hook in hooks:
         hook.build(build_context(network))
     trainer = Trainer(
-        [network], list(objectives) or [ToyObjective()], hooks, seed=0, accumulation_steps=accumulation_steps
+        [network],
+        list(objectives) or [ToyObjective()],
+        hooks,
+        seed=0,
+        accumulation_steps=accumulation_steps,
+        norms_every=norms_every,
     )
     return ChunkLoop(trainer, batch, xla=xla)
 

@@ -32,6 +32,6 @@ def weight_distributions(networks: Mapping[str, Network], used: Mapping[str, Map
                 continue
             latent, forward = variable.value.numpy(), used[name][path]
             found[f"{scope}weights/{path}/{LATENT}"] = latent
-            if not np.array_equal(latent, forward):
+            if not np.array_equal(latent, forward, equal_nan=True):
                 found[f"{scope}weights/{path}/{FORWARD}"] = forward
     return found

@@ -13,6 +13,21 @@ MOST_FILTERS = 64
 SMALLEST = 24  # pixels a side: smaller filters are enlarged by a whole factor
 GAP = 2
 PAPER = 1.0
+Shape = tuple[int | None, ...]
+
+
+def first_kernel(network: Network) -> str | None:
+    """Return the name of the first kernel of a network whose input is an image; None of one that cannot be shown.
+
+    Args:
+        network: any; its values are not read.
+    """
+    inputs = network.model.inputs or []
+    kernels = ((name, each.shape) for name, each in network.trainable_variables.items() if len(each.shape) > 1)
+    name, shape = next(kernels, (None, ()))
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[3] not in (1, 3):
+        return None
+    return name if _is_convolution(shape, inputs[0].shape[1:]) or _is_dense(shape, inputs[0].shape[1:]) else None
 
 
 def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -28,23 +43,23 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
     Returns:
         float32 [height, width, 1 or 3] in [0, 1].
     """
-    inputs = network.model.inputs or []
-    kernel = next((name for name, each in network.trainable_variables.items() if len(each.shape) > 1), None)
-    if kernel is None or len(inputs) != 1 or len(inputs[0].shape) != 4:
+    if (kernel := first_kernel(network)) is None:
         return {}
-    filters = _as_images(np.asarray(weights[kernel], np.float32), inputs[0].shape[1:])
-    if filters is None or filters.shape[-1] not in (1, 3) or not np.isfinite(filters).all():
+    values, image = np.asarray(weights[kernel], np.float32), network.model.inputs[0].shape[1:]
+    filters = np.moveaxis(values if values.ndim == 4 else values.reshape(*image, -1), -1, 0)
+    if not np.isfinite(filters).all():
         return {}
     return {f"filters/{kernel.rpartition('/')[0] or kernel}": _sheet(filters[:MOST_FILTERS])}
 
 
-def _as_images(kernel: np.ndarray, image: tuple[int | None, ...]) -> np.ndarray | None:
-    """Return a kernel as [filters, height, width, channels]; None where it has no such form, or no extent."""
-    if kernel.ndim == 4 and kernel.shape[2] == image[2] and kernel.shape[0] * kernel.shape[1] > 1:
-        return np.moveaxis(kernel, -1, 0)
-    if kernel.ndim == 2 and None not in image and kernel.shape[0] == math.prod(side or 0 for side in image):
-        return np.moveaxis(kernel.reshape(*(side or 0 for side in image), -1), -1, 0)
-    return None
+def _is_convolution(kernel: Shape, image: Shape) -> bool:
+    """Return whether a kernel sees places of an image, and more than one pixel at a time."""
+    return len(kernel) == 4 and kernel[2] == image[2] and kernel[:2] != (1, 1)
+
+
+def _is_dense(kernel: Shape, image: Shape) -> bool:
+    """Return whether a kernel has a row for each value of an image."""
+    return len(kernel) == 2 and None not in image and kernel[0] == math.prod(side or 0 for side in image)
 
 
 def _sheet(filters: np.ndarray) -> np.ndarray:

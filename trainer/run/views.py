@@ -16,7 +16,7 @@ from trainer.input.data import Split
 from trainer.network import Network
 from trainer.objective import Objective
 from trainer.run.distributions import weight_distributions
-from trainer.run.first_filters import first_filters
+from trainer.run.first_filters import first_filters, first_kernel
 from trainer.run.shipped import ShippedWeights
 from trainer.run.training_sheet import training_sheet
 from trainer.step.evaluate import Evaluator
@@ -104,11 +104,12 @@ class Views:
 
     def _filters(self, step: int) -> Arrays:
         """Return pictures of the first layer of each network that sees images, by name."""
-        used = {} if self.shipped is None else self.shipped(step)
+        seen = [name for name, network in self.networks.items() if first_kernel(network) is not None]
+        used = self.shipped(step) if self.shipped is not None and seen else {}  # reads all weights
         found: Arrays = {}
-        for name, weights in used.items():
-            scope = f"{name}/" if len(used) > 1 else ""
-            pictures = first_filters(self.networks[name], weights)
+        for name in seen if used else ():
+            scope = f"{name}/" if len(self.networks) > 1 else ""
+            pictures = first_filters(self.networks[name], used[name])
             found |= {scope + title: picture for title, picture in pictures.items()}
         return found
 

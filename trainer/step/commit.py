@@ -96,7 +96,9 @@ def commit_unless_vetoed(
         Whether the step was written (bool scalar), and the measures (zeros when it was not).
     """
     if not vetoes:
-        return tf.constant(True), commit()
+        with named_scope("metrics"):  # where it is counted
+            committed = tf.constant(True)
+        return committed, commit()
     names: list[str] = []
 
     def write() -> list[tf.Tensor]:

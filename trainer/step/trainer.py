@@ -265,17 +265,8 @@ class Trainer:
             begun = begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
             forward = self.forward(step, batch, objective=objective.name, training=True, update=update)
-        changed = {name: forward.passes[name] for name in objective.changes}
-        compute = partial(self.losses, objective)
-        if self.accumulation_steps == 1:
-            computed = compute(forward, batch)
-            gradients = self.compute_gradients(computed.losses["total"], changed)
-        else:
-            computed, reached, upstream = accumulate(
-                forward, batch, changes=changed, compute=compute, count=self.accumulation_steps, scale=self._scale
-            )
-            gradients = self.compute_gradients(reached, changed, upstream)
-        contexts = {name: each.context for name, each in changed.items()}
+        computed, gradients = self._differentiated(objective, forward, batch)
+        contexts = _contexts(objective, forward)
         with named_scope("join_replicas"):
             gradients = join_replicas(self.replica, gradients, contexts, computed)
         overflow = None
@@ -283,7 +274,9 @@ class Trainer:
             with named_scope("loss_scale"):
                 overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
                 (overflow,) = self.replica.any([overflow])
-        norms, sampled = transform_gradients(self.hooks, gradients, contexts).sample(step, self.norms_every)
+        norms_on_the_way = transform_gradients(self.hooks, gradients, contexts)
+        with named_scope("gradient_norms"):
+            norms, sampled = norms_on_the_way.sample(step, self.norms_every)
         transform_state(self.hooks, contexts)
         vetoes = join_flags_and_sums(self.replica, vetoes_of(self.hooks, contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
@@ -300,14 +293,28 @@ class Trainer:
             sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
             counted = tf.logical_and(committed, sampled)
             sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms.items()}
-        return StepResult(sums, vetoes, tf.logical_not(committed) if stops else None, overflow)
+            left_out = tf.logical_not(committed) if stops else None
+        return StepResult(sums, vetoes, left_out, overflow)
+
+    def _differentiated(
+        self, objective: Objective, forward: Forward, batch: Batch
+    ) -> tuple[Computed, dict[str, Gradients]]:
+        """Return losses and metrics of a batch, and the gradients, at once or in micro batches."""
+        changed = {name: forward.passes[name] for name in objective.changes}
+        compute = partial(self.losses, objective)
+        if self.accumulation_steps == 1:
+            computed = compute(forward, batch)
+            return computed, self.compute_gradients(computed.losses["total"], changed)
+        computed, reached, upstream = accumulate(
+            forward, batch, changes=changed, compute=compute, count=self.accumulation_steps, scale=self._scale
+        )
+        return computed, self.compute_gradients(reached, changed, upstream)
 
     def _commit(
         self, objective: Objective, forward: Forward, pending: Mapping[tf.Operation, str], update: int
     ) -> dict[str, tf.Tensor]:
-        passes = {name: forward.passes[name] for name in objective.changes}
-        contexts = {name: each.context for name, each in passes.items()}
-        changed_state = {name: sorted(each.changed) for name, each in passes.items()}
+        contexts = _contexts(objective, forward)
+        changed_state = {name: sorted(forward.passes[name].changed) for name in objective.changes}
         record, measures = commit_step(
             objective.name, contexts, self.hooks, self.apply_gradients, changed_state, pending
         )

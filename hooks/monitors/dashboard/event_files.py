@@ -37,6 +37,15 @@ class EventFiles:
         self._started: set[str] = set()
         self._second_of_failure = 0
 
+    def begin(self, first_step: int) -> None:
+        """Let events count from another step on, such as after going back to a checkpoint; open files go on.
+
+        Args:
+            first_step: as for the constructor.
+        """
+        self._first_step = first_step
+        self._started.clear()
+
     def exist(self, split: str) -> bool:
         """Return whether there are events of a split, such as those of an earlier process of the run."""
         return any((self.directory / split).glob(PATTERN))
@@ -82,10 +91,20 @@ class EventFiles:
                 self._writers[split].flush()
 
     def close(self, *splits: str) -> None:
-        """Close the files of some splits; without any, of all."""
+        """Close the files of some splits; without any, of all. After a failure, the others are closed as well.
+
+        Raises:
+            WriteError: the first failure.
+        """
+        failures: list[WriteError] = []
         for split in splits or list(self._writers):
-            with self._writing(split):
-                self._writers.pop(split).close()
+            try:
+                with self._writing(split):
+                    self._writers.pop(split).close()
+            except WriteError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:
@@ -105,7 +124,7 @@ class EventFiles:
             ) from error
 
     def _writer(self, split: str) -> EventFileWriter:
-        """Return the writer of a split, opened on first use."""
+        """Return the writer of a split, opened on first use, in which events count from the first step on."""
         if split not in self._writers:
             path = self.directory / split
             path.mkdir(parents=True, exist_ok=True)
@@ -114,8 +133,8 @@ class EventFiles:
             while int(time.time()) == self._second_of_failure:  # files are read by name, which begins with the second
                 time.sleep(0.05)
             self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
-            if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
-                start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
-                self._writers[split].add_event(start)
-                self._started.add(split)
+        if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
+            start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
+            self._writers[split].add_event(start)
+            self._started.add(split)
         return self._writers[split]

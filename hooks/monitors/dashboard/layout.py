@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, create_summary_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
+
+from trainer.run.scalar_names import namespace_of
 
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
 TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
@@ -35,14 +37,16 @@ class Chart:
     tags: str
 
 
-def layout_summary(names: Iterable[str]) -> Summary:
+def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> Summary:
     """Return the layout as a record for the custom scalars plugin; without values where there is nothing to show.
 
     Args:
         names: of the values that a run reports.
+        hooks: as for `charts`.
+        networks: as for `charts`.
     """
     layout = layout_pb2.Layout()
-    for chart in charts(names):
+    for chart in charts(names, hooks=hooks, networks=networks):
         if not layout.category or layout.category[-1].title != chart.category:
             layout.category.add(title=chart.category)
         layout.category[-1].chart.add(title=chart.title).multiline.tag.append(chart.tags)
@@ -53,17 +57,19 @@ def layout_summary(names: Iterable[str]) -> Summary:
     return summary
 
 
-def charts(names: Iterable[str]) -> list[Chart]:
+def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> list[Chart]:
     """Return charts in which each name has a curve: losses, metrics, techniques, gradients, learning rate, time.
 
     A loss that is all of the total has none of its own. The splits are runs of TensorBoard: each chart overlays them.
 
     Args:
         names: such as "loss/total", "bnn/flip_ratio/dense_2" or "discriminator/grad_norm/before".
+        hooks: names of the run's hooks, as in its config.
+        networks: names of the run's networks.
     """
-    names = sorted(set(names))
-    prefixes = {name.removesuffix(f"{LOSS}/{TOTAL}") for name in names if name.endswith(f"{LOSS}/{TOTAL}")} - {""}
-    parsed = [_Name.parse(name, prefixes) for name in names]
+    names, total = sorted(set(names)), f"/{LOSS}/{TOTAL}"
+    scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
+    parsed = [_Name.parse(name, hooks, scopes) for name in names]
     techniques = sorted({each.namespace for each in parsed} - TITLES.keys())
     found: list[Chart] = []
     for namespace in (LOSS, METRIC, *techniques, GRADIENTS, RATE, TIME):
@@ -80,13 +86,13 @@ class _Name:
     rest: str
 
     @classmethod
-    def parse(cls, name: str, prefixes: Iterable[str]) -> _Name:
-        """Split a name at its namespace: the first part that is a known one, else the first behind an objective's."""
+    def parse(cls, name: str, hooks: Collection[str], scopes: Collection[str]) -> _Name:
+        """Split a name at its namespace; in none that is known, at the first part that is no objective or network."""
         parts = name.split("/")
-        at = next((index for index, part in enumerate(parts[:-1]) if part in TITLES or part in WHOLE), None)
-        if at is None:
-            before = max((each for each in prefixes if name.startswith(each)), key=len, default="")
-            at = min(before.count("/"), len(parts) - 1)
+        if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
+            at = parts.index(namespace)
+        else:
+            at = next((index for index, part in enumerate(parts[:-1]) if part not in scopes), max(len(parts) - 2, 0))
         return cls("".join(f"{part}/" for part in parts[:at]), parts[at], "/".join(parts[at + 1 :]))
 
     @property

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from trainer.run.cadence import Cadence
+
 WARM_UP = 20
 """Steps before it: the first ones set things up."""
 
@@ -25,7 +27,7 @@ class StepProfile:
         self._running = False
 
     def plan(self, step: int, total_steps: int, steps_per_epoch: float) -> None:
-        """Choose the steps: after 20 of this process, or fewer where no more are left, and not from an evaluation on.
+        """Choose the steps: after 20 of this process, or fewer where no more are left; without an evaluation.
 
         Args:
             step: steps made.
@@ -42,8 +44,9 @@ class StepProfile:
                 stacklevel=2,
             )
             return
-        if (begin / steps_per_epoch).is_integer() and begin + self.steps < total_steps:
-            begin += 1
+        evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
+        if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:
+            begin = evaluation + 1
         self._begin = begin
 
     def next_step(self, step: int) -> int | None:

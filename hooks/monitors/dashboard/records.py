@@ -84,7 +84,7 @@ def histogram(values: np.ndarray) -> np.ndarray:
     flat = flat if np.isfinite(flat.sum()) else flat[np.isfinite(flat)]
     if not flat.size:
         return np.zeros([0, 3])
-    low, high = float(flat.min()), float(flat.max())
+    low, high = np.float64(flat.min()), np.float64(flat.max())  # edges in float32 may coincide, or overflow
     if low == high:
         parts = np.full([BUCKETS, 3], [low, low, 0.0])
         parts[-1, 2] = flat.size

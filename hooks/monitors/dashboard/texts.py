@@ -32,8 +32,8 @@ def environment_as_markdown(directory: Path) -> str:
         environment = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ""
-    packages = environment.pop("packages", {})
-    rows = {**environment, **(packages if isinstance(packages, Mapping) else {})}
+    versions = [environment.pop(name, None) for name in ("packages", "plugins")]
+    rows = {**environment, **{name: each[name] for each in versions if isinstance(each, Mapping) for name in each}}
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | {_as_cell(value)} |" for name, value in rows.items())])
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from keras import layers
 
 from hooks.advice.input_range import input_range_advice
-from hooks.advice.monitor import constant_advice, direction_advice
+from hooks.advice.monitor import constant_advice, direction_advice, late_advice, loss_monitor
 from hooks.advice.norm_batches import norm_batch_advice
 from hooks.monitors.advisor import Advisor
 from trainer.input.batches import TrainingBatches
@@ -53,6 +54,22 @@ def test_a_monitor_that_never_changes_is_pointed_at(values, warned):
     assert (constant_advice("metric/accuracy", values) is not None) is warned
 
 
+@pytest.mark.parametrize(
+    ("monitor", "settings"),
+    [
+        ("metric/accuracy", "trainer.monitor=loss/total trainer.monitor_mode=min"),
+        ("generator/metric/coverage", "trainer.monitor=generator/loss/total trainer.monitor_mode=min"),
+        ("metric/model/metric_gap", "trainer.monitor=loss/total trainer.monitor_mode=min"),
+        ("generator/loss/total", ""),
+    ],
+)
+def test_the_loss_of_the_same_objective_is_proposed_with_its_direction(monitor, settings):
+    assert loss_monitor(monitor) == settings
+    line = constant_advice(monitor, [0.1] * 5)
+    assert line is not None
+    assert line.endswith(f"monitor what changes, such as {settings}." if settings else "monitor what changes.")
+
+
 def test_the_advisor_sees_evaluations_on_the_validation_split_and_keeps_them_over_a_resume(make_run):
     advisor, run = Advisor(), make_run()
     advisor.on_fit_begin(run)
@@ -80,6 +97,17 @@ def test_promises_that_hold_from_near_the_end_on_are_pointed_at(make_run, since,
     assert Advisor().advise(trial) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "longer"),
+    [({"epochs": 10, "steps": None}, "trainer.epochs=16"), ({"epochs": None, "steps": 101}, "trainer.steps=152")],
+)
+def test_a_longer_run_is_asked_for_in_the_unit_that_the_run_has(make_run, settings, longer):
+    best = Best("metric/accuracy", "max", since=101)
+    line = late_advice(make_run(config={"trainer": settings}, total_steps=101, best=best))
+    assert line is not None
+    assert line.endswith(f"or train longer: {longer}.")
+
+
 NORM = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.BatchNormalization(name="norm")])
 
 
@@ -92,6 +120,8 @@ NORM = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.BatchNormali
         ({"batch_size": 16, "replicas": 2}, None),
         ({"batch_size": 16, "replicas": 4}, "Set +hooks=synchronized_batch_norm or trainer.batch_size=64."),
         ({"batch_size": 16, "replicas": 4, "synchronized": True}, None),
+        ({"batch_size": 4, "replicas": 4, "synchronized": True}, "Set trainer.batch_size=16."),
+        ({"batch_size": 3, "replicas": 3, "synchronized": True}, "Set trainer.batch_size=18."),
         ({"batch_size": 16, "micro_batches": 2}, None),
         ({"batch_size": 16, "micro_batches": 4}, "Set trainer.accumulation_steps=1 or trainer.batch_size=64."),
     ],
@@ -103,13 +133,23 @@ def test_batch_norm_over_few_examples_is_pointed_at(given, seen):
     assert norm_batch_advice({"model": keras.Sequential([keras.Input((4,))])}, **{**defaults, **given}) is None
 
 
+@pytest.mark.parametrize("hooks", [None, {"synchronized_batch_norm": None}])
+def test_a_hook_that_is_set_to_null_synchronizes_nothing(make_run, hooks):
+    networks = {"model": Network("model", NORM, keras.optimizers.Adam())}
+    run = make_run(networks=networks, config={"hooks": hooks}, batch_size=8, replicas=4)
+    (line,) = Advisor().advise(run)
+    assert "see 2 examples at a time" in line
+    run.config["hooks"] = {"synchronized_batch_norm": {"layers": "*"}}
+    assert Advisor().advise(run) == []
+
+
 def test_batch_norm_that_stands_still_sees_no_batch():
     frozen = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(trainable=False)])
     assert norm_batch_advice({"a": frozen}, batch_size=1, replicas=1, micro_batches=1, synchronized=False) is None
 
 
-def bare(*before: layers.Layer) -> keras.Model:
-    return keras.Sequential([keras.Input((4,)), *before, layers.Dense(3, "tanh", name="first")])
+def bare(*before: layers.Layer, behind: Sequence[layers.Layer] = ()) -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), *before, layers.Dense(3, "tanh", name="first"), *behind])
 
 
 @pytest.mark.parametrize(
@@ -119,6 +159,12 @@ def bare(*before: layers.Layer) -> keras.Model:
         (bare(), 20.0, True),
         (bare(), 19.9, False),
         (bare(layers.Rescaling(1 / 255)), 255.0, False),
+        (bare(layers.BatchNormalization()), 255.0, False),
+        (bare(layers.LayerNormalization()), 255.0, False),
+        (bare(layers.GroupNormalization(2)), 255.0, False),
+        (bare(keras.Sequential([keras.Input((4,)), layers.Rescaling(1 / 255)])), 255.0, False),
+        (bare(behind=[layers.Rescaling(10.0)]), 255.0, True),
+        (bare(layers.Flatten(), behind=[layers.BatchNormalization()]), 255.0, True),
         (NORM, 255.0, False),
     ],
 )
@@ -139,9 +185,7 @@ def test_the_advisor_reads_examples_and_asks_every_rule(make_run):
         best=Best("metric/accuracy", "min", since=100),
     )
     found = Advisor().advise(run)
-    assert [
-        each for each in ("monitor_mode=max", "100 of 100", "batch norm", "inputs reach") if each in " ".join(found)
-    ]
-    assert len(found) == 4
+    for line, part in zip(found, ("monitor_mode=max", "100 of 100", "batch norm", "inputs reach"), strict=True):
+        assert part in line
     run.networks["a"].fixed = run.networks["b"].fixed = True  # nobody trains them
     assert len(Advisor().advise(run)) == 2

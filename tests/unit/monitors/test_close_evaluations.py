@@ -32,7 +32,8 @@ def test_the_line_says_what_an_example_is_and_what_helps():
     text = describe_close("metric/accuracy", shares(179, 178, 178, of=180), 179 / 180, 180)
     assert text is not None
     assert text.startswith("180 examples: one is 0.0056 of accuracy, its standard error 0.0078, and 2 other")
-    assert text.endswith("let a loss decide (trainer.monitor), or hold out more.")
+    settings = "trainer.monitor=loss/total trainer.monitor_mode=min"
+    assert text.endswith(f"let a loss decide, {settings}, or hold out more.")
 
 
 def test_what_is_no_share_of_the_examples_is_left_alone():

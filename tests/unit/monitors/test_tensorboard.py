@@ -2,43 +2,23 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import list_session_groups
 from tensorboard.plugins.hparams.api_pb2 import ListSessionGroupsRequest, Status
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.summary.writer import event_file_writer
-from tensorboard.util import tensor_util
 
-from hooks.monitors.dashboard.records import picture_summary
 from hooks.monitors.tensorboard import TensorBoard
+from tests.support.events import curve, events, read, small_graph, values
 from trainer.errors import UserError, WriteError
 from trainer.run.control import Report
-
-
-def events(run, split) -> Iterator[Event]:
-    for path in sorted((run.directory / "tensorboard" / split).iterdir()):
-        yield from (event for event in EventFileLoader(str(path)).Load() if event.HasField("summary"))
-
-
-def values(run, split, plugin="scalars"):
-    """Return (step, tag, value) of the records that are marked for a plugin."""
-    return [
-        (event.step, value.tag, tensor_util.make_ndarray(value.tensor).item())
-        for event in events(run, split)
-        for value in event.summary.value
-        if value.metadata.plugin_data.plugin_name == plugin
-    ]
 
 
 def test_reports_come_back_with_tags_steps_and_values(make_run, summary):
@@ -88,8 +68,7 @@ def test_tensorboard_itself_lists_the_records_under_the_plugins(make_run, summar
     hook.on_fit_begin(run)
     hook.on_chunk_end(run, Report(10, "train", {"loss/total": 0.5}))
     hook.on_fit_end(run, summary)
-    reader = EventAccumulator(str(run.directory / "tensorboard" / "train"))
-    reader.Reload()
+    reader = read(run, "train")
     assert set(reader.PluginTagToContent("scalars")) == {"loss/total"}
     assert set(reader.PluginTagToContent("text")) == {"run/config", "run/plan", "run/summary"}
 
@@ -161,12 +140,42 @@ def test_a_resumed_run_heals_the_curve(make_run, summary, monkeypatch):
     assert curve(run, "train") == curve(run, "validation") == [(10, 1.0), (20, -2.0), (30, -3.0)]
 
 
-def curve(run, split):
-    """Return what TensorBoard keeps of the total loss."""
-    reader = EventAccumulator(str(run.directory / "tensorboard" / split))
-    reader.Reload()
-    events = reader.Tensors("loss/total")
-    return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in events]
+def test_going_back_to_a_checkpoint_keeps_the_files_and_no_step_is_there_twice(make_run, summary, monkeypatch):
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: calls.append("start"))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
+    picture = {"input/training_examples": np.zeros((2, 3, 3))}
+    hook, run = TensorBoard(histograms_every=1, profile_steps=50), make_run(first_pictures=lambda: picture)
+    run.graph, run.distributions = small_graph, lambda step: {"weights/dense/kernel/latent": np.full(2, step)}
+    threads = []
+    for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0}), (10, {20: -4.0})):
+        run.step = begin
+        hook.load_state_dict({"evaluations": begin // 10})
+        hook.on_fit_begin(run)
+        for run.step, loss in losses.items():
+            hook.on_chunk_end(run, Report(run.step, "train", {"loss/total": loss}))
+            hook.on_evaluation_end(run, Report(run.step, "validation", {"loss/total": loss}))
+            if begin and run.step == 20:
+                assert hook.next_step(run.step) is None  # no second profile
+        threads.append(threading.active_count())
+    hook.on_fit_end(run, summary)
+    assert len(set(threads)) == 1
+    assert calls == ["start", "stop"]
+    for split in ("train", "validation"):
+        assert len(list((run.directory / "tensorboard" / split).iterdir())) == 1
+        assert curve(run, split) == [(10, 1.0), (20, -4.0)]
+        for tag in (reader := read(run, split)).Tags()["tensors"]:
+            steps = [event.step for event in reader.Tensors(tag)]
+            assert len(steps) == len(set(steps)), tag
+
+
+def test_a_fit_after_another_begins_anew(make_run, summary):
+    hook, run = TensorBoard(), make_run()
+    for loss in (1.0, 2.0):
+        hook.on_fit_begin(run)
+        hook.on_chunk_end(run, Report(10, "train", {"loss/total": loss}))
+        hook.on_fit_end(run, summary)
+    assert len([tag for _, tag, _ in values(run, "train", plugin="text") if tag == "run/config"]) == 2
 
 
 def sessions(run):
@@ -239,66 +248,6 @@ def test_a_directory_without_write_permission_is_one_clear_line(make_run, monkey
         TensorBoard().on_fit_begin(make_run())
 
 
-def test_the_count_of_evaluations_is_kept_so_that_pictures_keep_their_rhythm(make_run):
-    hook, run = TensorBoard(pictures_every=2), make_run()
-    hook.on_fit_begin(run)
-    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
-    hook.on_exception(run, RuntimeError())
-    resumed = TensorBoard(pictures_every=2)
-    resumed.load_state_dict(hook.state_dict())
-    assert resumed.state_dict() == {"evaluations": 1}
-
-
-def pictures(run):
-    """Return (step, tag, pixels) of the records for the images plugin."""
-    found = []
-    for event in events(run, "train"):
-        for value in event.summary.value:
-            if value.metadata.plugin_data.plugin_name == "images":
-                width, height, encoded = tensor_util.make_ndarray(value.tensor)
-                pixels = tf.io.decode_png(encoded).numpy()
-                assert pixels.shape[:2] == (int(height), int(width))
-                found.append((event.step, value.tag, pixels))
-    return found
-
-
-def test_pictures_of_hooks_come_at_the_first_evaluation_then_at_every_nth_and_at_the_test(make_run, summary):
-    hook, run = TensorBoard(pictures_every=3), make_run()
-    half = np.full((2, 3, 1), 0.5)
-    run.pictures = lambda step, split: {"mask/dense": half}
-    hook.on_fit_begin(run)
-    for step in range(1, 6):
-        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
-    hook.on_evaluation_end(run, Report(6, "test", {"loss/total": 1.0}))
-    hook.on_fit_end(run, summary)
-    found = pictures(run)
-    assert [(step, tag) for step, tag, _ in found] == [(1, "mask/dense"), (4, "mask/dense"), (6, "mask/dense")]
-    assert (found[0][2] == 128).all()
-
-
-def test_training_examples_are_there_from_the_start(make_run):
-    hook, run = TensorBoard(), make_run(first_pictures=lambda: {"input/training_examples": np.zeros((2, 3, 3))})
-    hook.on_fit_begin(run)
-    hook.before_save(run)
-    assert [(step, tag) for step, tag, _ in pictures(run)] == [(0, "input/training_examples")]
-    hook.on_fit_end(run, {})
-
-
-def test_no_pictures_when_they_are_off(make_run):
-    hook, run = TensorBoard(pictures_every=0), make_run()
-    run.pictures = lambda step, split: {"mask/dense": np.zeros((2, 3, 3))}
-    hook.on_fit_begin(run)
-    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
-    hook.on_exception(run, RuntimeError())
-    assert pictures(run) == []
-
-
-@pytest.mark.parametrize("picture", [np.zeros((2, 2, 2)), np.full((2, 2, 1), 1.5)])
-def test_a_picture_of_another_form_is_named(picture):
-    with pytest.raises(ValueError, match="The picture 'mask' has the shape"):
-        picture_summary({"mask": picture})
-
-
 @pytest.mark.parametrize(
     "failure", [OSError(28, "No space left"), tf.errors.ResourceExhaustedError(None, None, "full")]
 )
@@ -322,121 +271,41 @@ def test_events_go_on_in_a_further_file_once_there_is_room_again(make_run, summa
     assert not [each for each in threading.enumerate() if isinstance(each, event_file_writer._AsyncWriterThread)]
 
 
-def histograms(run):
-    """Return (step, tag) of the records for the histograms plugin."""
-    return [
-        (event.step, value.tag)
-        for event in events(run, "train")
-        for value in event.summary.value
-        if value.metadata.plugin_data.plugin_name == "histograms"
-    ]
+def failing_writers(monkeypatch, split):
+    """Let the writers of a split fail at their close, once closed."""
+    close = event_file_writer.EventFileWriter.close
+
+    def fail(writer):
+        close(writer)
+        if writer.get_logdir().endswith(split):
+            raise OSError(28, "No space left")
+
+    monkeypatch.setattr(event_file_writer.EventFileWriter, "close", fail)
 
 
-def test_histograms_come_at_the_start_at_every_nth_evaluation_and_at_the_test(make_run, summary):
-    hook, run = TensorBoard(histograms_every=3), make_run()
-    run.distributions = lambda step: {"weights/dense/kernel/latent": np.full([2], step)}
-    hook.on_fit_begin(run)
-    for step in range(1, 6):
-        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
-    hook.on_evaluation_end(run, Report(5, "test", {"loss/total": 1.0}))
-    hook.on_fit_end(run, summary)
-    assert [step for step, _ in histograms(run)] == [0, 1, 4, 5]
-
-
-def test_of_one_step_there_is_one_set_of_histograms(make_run, summary):
-    hook, run = TensorBoard(histograms_every=1), make_run()
-    run.distributions = lambda step: {"weights/dense/kernel/latent": np.zeros(2)}
-    hook.on_fit_begin(run)
-    hook.on_evaluation_end(run, Report(7, "validation", {"loss/total": 1.0}))
-    hook.on_evaluation_end(run, Report(7, "test", {"loss/total": 1.0}))
-    hook.on_fit_end(run, summary)
-    assert [step for step, _ in histograms(run)] == [0, 7]
-
-
-def test_nothing_is_read_for_histograms_when_they_are_off(make_run):
-    hook, run = TensorBoard(histograms_every=0), make_run()
-    run.distributions = lambda step: pytest.fail("read")
-    hook.on_fit_begin(run)
-    hook.on_evaluation_end(run, Report(1, "test", {"loss/total": 1.0}))
-    hook.on_exception(run, RuntimeError())
-    assert histograms(run) == []
-
-
-def small_graph():
-    with tf.Graph().as_default() as graph:
-        tf.constant(1.0, name="forward/model/one")
-    return graph.as_graph_def()
-
-
-def test_a_resumed_run_doubles_neither_graph_nor_histograms(make_run, summary, monkeypatch):
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
-    run = make_run()
-    run.graph, run.distributions = small_graph, lambda step: {"weights/dense/kernel/latent": np.full(2, step)}
-    evaluations = {"evaluations": 0}
-    for begin, steps in ((0, (10, 20)), (10, (20, 30))):  # what came after step 10 was lost
-        hook, run.step = TensorBoard(histograms_every=1), begin
-        hook.load_state_dict(evaluations)
-        hook.on_fit_begin(run)
-        for step in steps:
-            hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": float(step)}))
-        hook.on_exception(run, RuntimeError())
-        evaluations = {"evaluations": 1}
-    hook.on_fit_end(run, summary)
-    folder = run.directory / "tensorboard" / "train"
-    found = [event for path in folder.iterdir() for event in EventFileLoader(str(path)).Load()]
-    tags = [value.tag for event in found for value in event.summary.value]
-    assert tags.count("__run_graph__") == 1  # as TensorBoard's reader names it
-    reader = EventAccumulator(str(folder))
-    reader.Reload()
-    assert [event.step for event in reader.Tensors("weights/dense/kernel/latent")] == [0, 10, 20, 30]
-    assert len(reader.Tensors("custom_scalars__config__")) == 1 or reader.Tensors("custom_scalars__config__")[-1]
-
-
-def test_the_graph_may_be_left_out(make_run):
-    hook, run = TensorBoard(graph=False), make_run()
-    run.graph = lambda: pytest.fail("made")
-    hook.on_fit_begin(run)
-    hook.on_exception(run, RuntimeError())
-
-
-def layouts(run):
-    return [step for step, tag, _ in values(run, "train", plugin="custom_scalars")]
-
-
-def test_the_layout_is_written_again_only_when_a_name_is_new(make_run, summary):
+@pytest.mark.parametrize("end", ["on_exception", "on_fit_end"])
+def test_a_file_that_cannot_be_closed_leaves_no_other_open(make_run, summary, monkeypatch, end):
+    threads = threading.active_count()
     hook, run = TensorBoard(), make_run()
     hook.on_fit_begin(run)
-    for step in (1, 2, 3):
-        extra = {"metric/late": 1.0} if step == 3 else {}
-        hook.on_chunk_end(run, Report(step, "train", {"loss/total": 1.0, **extra}))
-        hook.on_evaluation_end(run, Report(step, "validation", {"loss/total": 1.0}))
-    hook.on_fit_end(run, summary)
-    assert layouts(run) == [1, 3]
+    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
+    assert threading.active_count() == threads + 2
+    failing_writers(monkeypatch, "train")
+    with pytest.raises(WriteError, match="tensorboard/train: No space left"):
+        getattr(hook, end)(run, summary)
+    assert threading.active_count() == threads
 
 
-def test_a_profile_is_asked_for_and_ended_with_the_run(make_run, monkeypatch):
-    calls = []
-    monkeypatch.setattr(tf.profiler.experimental, "start", calls.append)
-    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
-    hook, run = TensorBoard(profile_steps=3), make_run()
+def test_an_end_that_cannot_be_written_leaves_no_file_open(make_run, summary, monkeypatch):
+    threads = threading.active_count()
+    hook, run = TensorBoard(), make_run()
     hook.on_fit_begin(run)
-    edges = []
-    while (edge := hook.next_step(run.step)) is not None:
-        run.step = edge
-        edges.append(edge)
-        hook.on_chunk_end(run, None)
-    hook.on_exception(run, RuntimeError())
-    assert edges == [21, 24]  # step 20 ends an epoch
-    assert calls == [str(run.directory / "tensorboard" / "train"), "stop"]
+    hook.on_evaluation_end(run, Report(1, "validation", {"loss/total": 1.0}))
 
+    def refuse(self, split, step, summary):
+        raise WriteError("full")
 
-def test_an_error_ends_a_profile_that_is_being_taken(make_run, monkeypatch):
-    calls = []
-    monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: calls.append("start"))
-    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
-    hook, run = TensorBoard(profile_steps=50), make_run()
-    hook.on_fit_begin(run)
-    run.step = hook.next_step(0)
-    hook.on_chunk_end(run, None)
-    hook.on_exception(run, RuntimeError())
-    assert calls == ["start", "stop"]
+    monkeypatch.setattr("hooks.monitors.dashboard.event_files.EventFiles.write", refuse)
+    with pytest.raises(WriteError, match="full"):
+        hook.on_fit_end(run, summary)
+    assert threading.active_count() == threads

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from trainer.network import Network
-from trainer.run.distributions import weight_distributions
-from trainer.run.first_filters import GAP, MOST_FILTERS, first_filters
+from trainer.run.first_filters import GAP, MOST_FILTERS, first_filters, first_kernel
 
 
 def network_of(*layers, shape=(6, 5, 1)) -> Network:
@@ -68,6 +67,7 @@ def test_a_dense_layer_shows_each_unit_as_an_image_and_at_most_64() -> None:
 )
 def test_other_first_layers_have_no_picture(layers, shape) -> None:
     network = network_of(*layers, shape=shape)
+    assert first_kernel(network) is None
     assert first_filters(network, weights_of(network)) == {}
 
 
@@ -76,21 +76,3 @@ def test_weights_that_are_not_finite_have_no_picture() -> None:
     weights = weights_of(network)
     weights["conv/kernel"][0, 0, 0, 0] = np.nan
     assert first_filters(network, weights) == {}
-
-
-def test_latent_weights_stand_beside_those_that_are_used_where_they_differ() -> None:
-    network = network_of(
-        keras.layers.Conv2D(2, 3, name="conv"), keras.layers.Flatten(), keras.layers.Dense(2, name="d")
-    )
-    used = weights_of(network)
-    used["conv/kernel"] = np.sign(used["conv/kernel"])
-    found = weight_distributions({"model": network}, {"model": used})
-    assert list(found) == ["weights/conv/kernel/latent", "weights/conv/kernel/forward", "weights/d/kernel/latent"]
-    np.testing.assert_array_equal(found["weights/conv/kernel/forward"], used["conv/kernel"])
-    np.testing.assert_array_equal(found["weights/conv/kernel/latent"], network.variables["conv/kernel"].value.numpy())
-
-
-def test_of_several_networks_the_name_stands_before() -> None:
-    network = network_of(keras.layers.Flatten(), keras.layers.Dense(2, name="d"))
-    found = weight_distributions({"a": network, "b": network}, dict.fromkeys("ab", weights_of(network)))
-    assert list(found) == ["a/weights/d/kernel/latent", "b/weights/d/kernel/latent"]

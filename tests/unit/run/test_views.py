@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import keras
 import numpy as np
 import pytest
 
@@ -137,6 +138,25 @@ def test_training_examples_are_drawn_once_and_where_they_are_images_alone(scene:
     first = shown.first_pictures()
     assert first["input/training_examples"].max() == 1.0
     assert shown.first_pictures() is first
+
+
+def image_network(name: str) -> Network:
+    inputs = keras.Input((6, 6, 1))
+    return Network(name, keras.Model(inputs, keras.layers.Conv2D(2, 3, name="conv")(inputs)), keras.optimizers.SGD())
+
+
+@pytest.mark.parametrize("images", [[], ["first"], ["first", "second"]])
+def test_weights_are_read_for_pictures_where_a_network_sees_images_alone(scene: Scene, images: list[str]) -> None:
+    networks = {name: (image_network if name in images else toy_network)(name) for name in ("first", "second")}
+    asked = []
+
+    def shipped(step):
+        asked.append(step)
+        return {name: {key: each.value.numpy() for key, each in it.weights.items()} for name, it in networks.items()}
+
+    made = replace(scene.views, networks=networks, shipped=shipped).pictures(3, "test")
+    assert {name for name in made if "filters" in name} == {f"{name}/filters/conv" for name in images}
+    assert asked == [3] * bool(images)
 
 
 def test_who_has_nothing_to_show_gives_none() -> None:

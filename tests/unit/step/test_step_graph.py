@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import StatelessHook, toy_loop
+from tests.support.toy import StatelessHook, ToyObjective, toy_loop
 from trainer.step.name_scope import current_scope, named_scope
 
 STAGES = {"batch", "read_variables", "forward", "losses", "compute_gradients", "apply_gradients", "metrics"}
@@ -48,7 +48,7 @@ def graph_of(loop, hook):
 @pytest.fixture(scope="module", params=["vetoed", "plain", "xla"])
 def found(request):
     hook = Everywhere(veto=request.param != "plain")
-    loop = toy_loop([hook], xla=request.param == "xla")
+    loop = toy_loop([hook], xla=request.param == "xla", norms_every=3)
     return request.param, graph_of(loop, hook), loop
 
 
@@ -69,10 +69,28 @@ def test_stages_and_hooks_are_scopes(found) -> None:
     inside = STAGES - {"batch"} if kind == "xla" else STAGES  # XLA's function gets the batch
     assert inside | {"UPDATE_OPS", "transform_weights", "project", "variables"} <= tops
     assert ("veto" in tops) == (kind != "plain")
+    assert any(node.op == "FloorMod" and node.name.startswith("gradient_norms/") for node in graph.node)
     assert not [node.name for node in graph.node if node.name.startswith("while/")]
     for stage in ("transform_weights", "UPDATE_OPS", "project"):
         assert any(node.name.startswith(f"{stage}/every_where/") for node in graph.node), stage
     assert any(node.name.startswith("forward/model/") for node in graph.node)
+
+
+def test_outside_of_all_scopes_stands_what_goes_in_and_out_alone(found) -> None:
+    kind, graph, _ = found
+    handed_out = {"Identity", "NoOp"} if kind == "xla" else set()
+    decided = {"If"} if kind != "plain" else set()
+    assert {node.op for node in graph.node if "/" not in node.name} == {"Placeholder", *decided, *handed_out}
+
+
+def test_in_the_scope_of_an_objective_all_stands_in_those_of_stages() -> None:
+    hook = Everywhere()
+    graph = graph_of(toy_loop([hook], objectives=[ToyObjective("model", name) for name in "ab"], norms_every=3), hook)
+    for name in "ab":
+        own = [node for node in graph.node if node.name.startswith(f"{name}/")]
+        assert {node.op for node in own if node.name.count("/") == 1} == {"If"}
+    tops = {node.op for node in graph.node if "/" not in node.name}
+    assert tops == {"Placeholder"}
 
 
 def test_what_writes_waits_for_the_veto_and_takes_the_variable_by_its_name(found) -> None:

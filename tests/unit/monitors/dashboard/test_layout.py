@@ -38,13 +38,22 @@ GAN = [
     "generator/ema/decay",
     "generator/grad_norm/before",
     "frozen_mask/share",
+    "local_generators/loss/total",
+    "local_generators/generators/ema/decay",
+    "local_generators/generators/ema/distance",
+    "local_generators/bnn/flip_ratio",
+    "local_generators/bnn/starved_ratio",
+    "local_generators/my_hook/share",
+    "generators/my_hook/share",
 ]
+HOOKS, NETWORKS = {"frozen_mask": {}, "ema": {}, "my_hook": {}}, ("generators", "discriminator")
 WORDS = ["loss", "metric", "total", "bnn", "time", "hooks_ms", "save_ms", "grad_norm", "a", "b.c", "recall@1", "(x)"]
+WORDS += ["generators", "my_hook"]
 
 
 def shown(names):
     """Return the names in each chart, by category and title."""
-    found = charts(names)
+    found = charts(names, hooks=HOOKS, networks=NETWORKS)
     return {(each.category, each.title): {name for name in names if re.match(each.tags, name)} for each in found}
 
 
@@ -67,7 +76,14 @@ def test_objectives_have_charts_of_their_own() -> None:
         ("Losses", "discriminator/loss/total"): {"discriminator/loss/total"},
         ("Losses", "discriminator/loss: parts"): {"discriminator/loss/real", "discriminator/loss/fake"},
         ("Losses", "generator/loss/total"): {"generator/loss/total"},
+        ("Losses", "local_generators/loss/total"): {"local_generators/loss/total"},
+        ("bnn", "local_generators/bnn/flip_ratio"): {"local_generators/bnn/flip_ratio"},
+        ("bnn", "local_generators/bnn/starved_ratio"): {"local_generators/bnn/starved_ratio"},
         ("ema", "generator/ema/decay"): {"generator/ema/decay"},
+        ("ema", "local_generators/generators/ema/decay"): {"local_generators/generators/ema/decay"},
+        ("ema", "local_generators/generators/ema/distance"): {"local_generators/generators/ema/distance"},
+        ("my_hook", "generators/my_hook/share"): {"generators/my_hook/share"},
+        ("my_hook", "local_generators/my_hook/share"): {"local_generators/my_hook/share"},
         ("frozen_mask", "frozen_mask/share"): {"frozen_mask/share"},
         ("Gradient norms", "generator/grad_norm"): {"generator/grad_norm/before"},
     }
@@ -84,14 +100,14 @@ def test_recall_at_several_places_is_one_chart() -> None:
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=2, max_size=4).map("/".join), unique=True))
 def test_no_chart_is_empty_or_there_twice_and_only_lone_losses_are_left_out(names) -> None:
     found = shown(names)
-    assert len(found) == len(charts(names))
+    assert len(found) == len(charts(names, hooks=HOOKS, networks=NETWORKS))
     assert all(found.values())
     left_out = set(names) - {name for each in found.values() for name in each}
     assert all("loss" in name.split("/") for name in left_out)
 
 
 def test_the_record_is_the_plugins() -> None:
-    (value,) = layout_summary(BNN).value
+    (value,) = layout_summary(BNN, hooks=(), networks=()).value
     layout = layout_pb2.Layout.FromString(tensor_util.make_ndarray(value.tensor).item())
     assert value.tag == "custom_scalars__config__"
     assert value.metadata.plugin_data.plugin_name == "custom_scalars"
@@ -108,4 +124,15 @@ def test_the_record_is_the_plugins() -> None:
 
 @pytest.mark.parametrize("names", [[], ["loss/x"]])
 def test_few_names(names) -> None:
-    assert bool(layout_summary(names).value) == bool(names)
+    assert bool(layout_summary(names, hooks=(), networks=()).value) == bool(names)
+
+
+def test_a_name_in_no_known_namespace_stands_under_its_first_part_behind_objectives_and_networks() -> None:
+    names = ["a/loss/total", "a/other/x", "other/x/y", "a/generators/x", "alone"]
+    assert [(each.category, each.title) for each in charts(names, hooks=(), networks=("generators",))] == [
+        ("Losses", "a/loss/total"),
+        ("alone", "alone"),
+        ("generators", "a/generators/x"),
+        ("other", "other/x"),
+        ("other", "a/other/x"),
+    ]

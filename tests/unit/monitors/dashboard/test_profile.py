@@ -6,8 +6,11 @@ import warnings
 
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hooks.monitors.dashboard.profile import StepProfile
+from trainer.run.cadence import Cadence
 
 
 @pytest.fixture
@@ -30,8 +33,14 @@ def walk(profile, step, total):
 
 @pytest.mark.parametrize(
     ("step", "total", "epoch", "edges"),
-    [(0, 100, 30.0, [20, 25, 100]), (0, 100, 10.0, [21, 26, 100]), (7, 100, 30.0, [27, 32, 100]), (0, 9, 3.0, [4, 9])],
-    ids=["warm", "not from an evaluation on", "resumed", "short"],
+    [
+        (0, 100, 30.0, [20, 25, 100]),
+        (0, 100, 10.0, [21, 26, 100]),
+        (7, 100, 30.0, [31, 36, 100]),
+        (0, 1966, 1258 / 64, [21, 26, 1966]),
+        (0, 9, 3.0, [4, 9]),
+    ],
+    ids=["warm", "not from an evaluation on", "resumed, not over an evaluation", "epochs of fractions", "short"],
 )
 def test_it_begins_after_the_warm_up(calls, step, total, epoch, edges) -> None:
     profile = StepProfile(5)
@@ -82,3 +91,14 @@ def test_what_fails_is_one_line(calls, monkeypatch, name, error) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         profile.stop()
+
+
+@given(st.integers(0, 300), st.integers(60, 400), st.integers(7 * 64, 200 * 64))
+def test_no_evaluation_is_in_it_where_an_epoch_and_the_rest_have_room(step, left, examples) -> None:
+    steps_per_epoch, total = examples / 64, step + left
+    profile, cadence = StepProfile(5), Cadence(total, steps_per_epoch, 1, None)
+    profile.plan(step, total, steps_per_epoch)
+    begin = profile.next_step(step)
+    assert begin is not None
+    assert step < begin <= total - 5
+    assert cadence.next_evaluation(begin - 1) >= begin + 5

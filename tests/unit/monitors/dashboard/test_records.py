@@ -53,6 +53,14 @@ def test_large_halves_do_not_overflow() -> None:
     assert histogram(np.full(100, 60_000.0, np.float16))[-1].tolist() == [60_000.0, 60_000.0, 100.0]
 
 
+@pytest.mark.parametrize("values", [[1.0, np.nextafter(np.float32(1.0), np.float32(2.0))], [-3e38, 3e38]])
+def test_floats_that_lie_side_by_side_or_at_the_ends_of_their_range_are_counted(values) -> None:
+    values = np.array(values, np.float32)
+    parts = histogram(values)
+    assert (parts[0, 2], parts[-1, 2]) == (1, 1)
+    assert (parts[0, 0], parts[-1, 1]) == tuple(values.astype(np.float64))
+
+
 def test_the_record_is_the_plugins() -> None:
     (value,) = histogram_summary({"weights/dense/kernel/latent": np.ones([2, 3])}).value
     assert value.tag == "weights/dense/kernel/latent"

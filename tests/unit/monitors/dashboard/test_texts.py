@@ -13,6 +13,7 @@ def test_the_environment_is_a_table(tmp_path) -> None:
     facts = {
         "python": "3.11",
         "packages": {"keras": "3.15"},
+        "plugins": {"moons": "1.0"},
         "gpus": [],
         "git_commit": None,
         "cpu_flags": ["avx", "f|a"],
@@ -26,7 +27,14 @@ def test_the_environment_is_a_table(tmp_path) -> None:
         "| git_commit | none |",
         "| cpu_flags | avx, f\\|a |",
         "| keras | 3.15 |",
+        "| moons | 1.0 |",
     ]
+
+
+@pytest.mark.parametrize("none", [{}, {"plugins": {}}, {"packages": {}, "plugins": {}}])
+def test_no_plugins_are_no_row(tmp_path, none) -> None:
+    (tmp_path / "environment.json").write_text(json.dumps({"python": "3.11", **none}))
+    assert environment_as_markdown(tmp_path).splitlines()[2:] == ["| python | 3.11 |"]
 
 
 @pytest.mark.parametrize("content", [None, "not JSON"])
