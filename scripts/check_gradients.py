@@ -65,7 +65,7 @@ def check(arguments: Sequence[str]) -> list[Compared]:
     from trainer.quiet import plain_warnings, quiet_start
 
     command = parse_command(arguments)
-    if command.sweep or command.display:
+    if command.sweep or command.display or command.explain:
         raise UserError(f"'{' '.join(arguments)}' received. Expected the values of one run, such as recipe=bnn.")
     (job,) = preflight(command)
     with quiet_start():

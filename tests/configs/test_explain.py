@@ -24,15 +24,18 @@ LINES = [
     *([f"recipe={name}"] for name in RECIPES),
     ["recipe=[bnn,frozen_mask]", "hooks.prune.final_sparsity={dense_1: 0.9}", "hooks.early_stopping=null"],
     ["recipe=bnn", "+augment=[crop,standard_digits]", "~hooks.progress", "model=plain_cnn", "trainer={epochs: 3}"],
+    ["recipe=frozen_mask", "hooks.prune.final_sparsity={dense_.*: 0.9}", "model.units.0=5"],
     ["recipe=baseline", "+hooks=[ema,prune]", "hooks.ema={decay: 0.5}", "model.units=[8,8]", "data=mnist"],
 ]
 
 
 def within(config: Any, path: str) -> Any:
-    """Return the value at a path of plain values."""
-    for part in path.split("."):
-        config = {str(name): value for name, value in config.items()}[part]
-    return config
+    """Return the value at a path of plain values; names may hold dots."""
+    named = {str(name): value for name, value in config.items()}
+    if path in named:
+        return named[path]
+    (name,) = [name for name in named if path.startswith(f"{name}.") and isinstance(named[name], dict)]
+    return within(named[name], path.removeprefix(f"{name}."))
 
 
 @pytest.fixture
@@ -104,6 +107,63 @@ def test_what_was_removed_says_so(told: Callable[..., str], how: str, key: str) 
     assert "removes hooks.progress" in text.splitlines()[-1]
 
 
+def test_a_key_with_a_dot_has_its_value_and_its_origin(told: Callable[..., str]) -> None:
+    line = "model.activation={dense_.*: 0.9}"
+    for key in ("model", "model.activation"):
+        last = told("recipe=bnn", line, "--explain", key).splitlines()[-1]
+        assert " ".join(last.split()) == f"model.activation.dense_.* = 0.9 the command line, {line}"
+    text = told("recipe=bnn", line, "--explain", "model.activation.dense_.*")
+    assert text.startswith("model.activation.dense_.* = 0.9\n")
+
+
+def test_an_entry_of_a_list_is_explained_as_part_of_it(told: Callable[..., str]) -> None:
+    entry = told("recipe=bnn", "model.units.1=5", "--explain", "model.units.1").splitlines()
+    assert entry[0] == "model.units.1 = 5"
+    assert [" ".join(line.split()).rpartition(".yaml:")[2] for line in entry[3:]] == [
+        "2 256 struck by the next",
+        "the command line, model.units.1=5 5 stands",
+    ]
+    whole = told("recipe=bnn", "model.units.1=5", "--explain", "model.units").splitlines()
+    assert whole[0] == "model.units = [256,5]"
+    assert " ".join(whole[-1].split()) == "the command line, model.units.1=5 [256,5] stands"
+    first = told("recipe=bnn", "model.units.1=5", "--explain", "model.units.0").splitlines()
+    assert (first[0], len(first)) == ("model.units.0 = 256", 2)
+
+
+def test_an_entry_within_an_entry_is_set_in_its_place(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "deep.yaml").write_text("# @package _global_\nmodel: {units: [{a: 1, b: [2, 3]}, 4]}\n")
+    line = ["recipe=[bnn,deep]", "model.units.0.b.1=5", "--config-dir", str(tmp_path), "--explain"]
+    for key, value in {"": "[{a:1,b:[2,5]},4]", ".0.b": "[2,5]", ".0.b.1": "5", ".0.a": "1", ".1": "4"}.items():
+        text = explain(parse_command([*line, f"model.units{key}"]), tree)
+        assert text.startswith(f"model.units{key} = {value}\n")
+        stands = [row for row in text.splitlines() if row.endswith("  stands")]
+        assert all(f"  {value}  " in row for row in stands)
+
+
+def test_a_later_list_takes_the_place_of_entries(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "short.yaml").write_text("# @package _global_\nmodel: {units: [7]}\n")
+    line = ["recipe=[bnn,short]", "--config-dir", str(tmp_path)]
+    text = explain(parse_command([*line, "--explain", "model.units.0,model.units.1"]), tree)
+    first, second = text.split("\n\n")
+    assert first.startswith("model.units.0 = 7\n")
+    assert second.startswith("model.units.1 is not part of this run\n")
+    assert second.splitlines()[-1].endswith("recipe/short.yaml:2  [7]  stands")
+
+
+def test_lines_keep_to_the_terminal(told: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    lines = told("recipe=bnn", "--explain", "trainer.evaluate_every_epochs").splitlines()
+    assert lines[1:3] == ["  epochs between two evaluations on the validation", "  split"]
+
+
+def test_an_escaped_reference_is_a_text(told: Callable[..., str]) -> None:
+    text = told("recipe=bnn", r"run_dir=\${seed}", "--explain", "run_dir")
+    assert text.startswith("run_dir = ${seed}\n")
+    assert "refers to another value" not in text
+
+
 def test_several_keys_are_explained_in_turn(told: Callable[..., str]) -> None:
     text = told("recipe=bnn", "--explain", "seed,debug", "--explain", "model.units")
     first = [part.splitlines()[0] for part in text.split("\n\n")]
@@ -133,11 +193,49 @@ def test_a_resumed_run_shows_its_own_config(tree: Path, tmp_path: Path) -> None:
     assert "the command line, trainer.threads=2" in threads
 
 
+def test_of_the_hooks_a_run_was_begun_with_only_their_own_keys_tell(tree: Path, tmp_path: Path) -> None:
+    begun = ["recipe=bnn", "+hooks=center_loss", "+augment=both", "hooks.bnn_rounding.layers={dense_.*: 3}"]
+    (job,) = preflight(parse_command(begun), tree)
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(job.config))
+    (tmp_path / "overrides.txt").write_text("\n".join(begun))
+
+    def told(*arguments: str) -> str:
+        return explain(parse_command([f"resume={tmp_path}", *arguments]), tree)
+
+    for key in ("hooks.progress.every_seconds", "hooks.checkpoint", "seed"):
+        assert "begun" not in told("--explain", key)
+    assert told("--explain", "hooks.center_loss.weight").endswith("  the run was begun with +hooks=center_loss")
+    for key in ("augment.flip.probability", "augment.crop.padding"):  # `both` brings two of other names
+        assert told("--explain", key).endswith("  the run was begun with +augment=both")
+    assert told("hooks.bnn_rounding.layers={dense_.*: 3}", "--explain", "hooks.bnn_rounding.layers.dense_.*")
+    own = tmp_path / "own" / "augment" / "mixed.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("defaults:\n  - crop\n  - /hooks: center_loss\n  - _self_\nflip: {probability: 0.3}\n")
+    (tmp_path / "overrides.txt").write_text("recipe=bnn\n+augment=[mixed,gone]\n")
+    for key in ("augment.flip.probability", "augment.crop.padding"):
+        text = told("--config-dir", str(tmp_path / "own"), "--explain", key)
+        assert text.endswith("  the run was begun with +augment=[mixed,gone]")
+    for given in ([], ["recipe=bnn"]):
+        with pytest.raises(UserError, match="'recipe' chooses among files and has no value"):
+            told(*given, "--explain", "recipe")
+    with pytest.raises(UserError, match="plugins=null received"):
+        told("plugins=null", "--explain", "seed")
+
+
 WRONG = {
     "recipe=bnn --explain optimizer.lerning_rate": "Did you mean 'learning_rate'?",
     "recipe=bnn --explain epochs": "Did you mean 'trainer.epochs'?",
     "recipe=bnn --explain hooks.chekpoint": "Did you mean 'checkpoint'?",
     "recipe=bnn --explain recipe": "'recipe' chooses among files and has no value.",
+    "recipe=bnn --explain hydra": "Unknown key 'hydra'. Expected one of: augment, data,",
+    "recipe=bnn --explain hydra.run": "Unknown key 'hydra.run'. Expected one of: augment, data,",
+    "recipe=bnn --explain hydra.launcher": "Unknown key 'hydra.launcher'. Expected one of: augment, data,",
+    "recipe=bnn --explain hydra/launcher": "Unknown key 'hydra/launcher'. Expected one of: augment, data,",
+    "recipe=bnn --explain model.units.7": "Expected one of: model.units.0, model.units.1.",
+    "recipe=bnn --explain trainr.epoch": "Did you mean 'trainer.epochs'?",
+    "recipe=bnn --explain trainr.zzz": "Did you mean 'trainer'?",
+    "recipe=bnn --explain +hooks=prune": "Expected a key without a value: --explain hooks.",
+    "recipe=bnn --explain ~hooks.prune=null": "Expected a key without a value: --explain hooks.prune.",
     "recipe=bnn --explain seed=3": "Expected a key without a value: --explain seed.",
     "recipe=bnn --explain": "expected one argument",
     "recipe=bnn -m --explain seed": "Expected it without -m and --run.",

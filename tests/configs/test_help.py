@@ -16,7 +16,7 @@ import pytest
 import train
 from trainer.config.command import parse_command
 from trainer.config.entry_help import entry_text
-from trainer.config.listing import CONFIG_DIR, EXAMPLES, TITLES, help_text, purpose
+from trainer.config.listing import CONFIG_DIR, EXAMPLES, SETTINGS, TITLES, help_text, options_of, purpose
 from trainer.config.preflight import preflight
 from trainer.config.schema import TrainerConfig
 
@@ -49,6 +49,13 @@ def test_the_purpose_is_the_first_comment_that_is_no_instruction(tmp_path: Path)
     assert purpose(path) == "What it is for"
     path.write_text("a: 1\n# Too late\n")
     assert purpose(path) == ""
+
+
+def test_options_are_the_files_that_a_name_chooses(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    for name in ("default", "some", "other", "inner/deep"):
+        (tmp_path / f"{name}.yaml").write_text(f"# About {name}\ndefaults: [some]\n")
+    assert list(options_of(tmp_path)) == [("other", "About other"), ("some *", "About some")]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -109,12 +116,69 @@ def test_a_text_shows_keys_defaults_and_comments() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "line", "about"),
+    [
+        ("seed", "seed=0", "int; everything random follows from it; at least 0; at most 2147483647"),
+        ("plugins", "plugins=[]", "list[str]; packages that a _target_ may name"),
+        ("run_dir=mine", "run_dir=null", "str or null; where the run is written; null: runs/<recipe>/<date_time>"),
+        ("trainer.epochs", "trainer.epochs=null", "int or null; passes over the training split; at least 1"),
+        ("epochs", "trainer.epochs=null", "int or null; passes over the training split; at least 1"),
+    ],
+)
+def test_a_setting_has_a_text_of_its_own(name: str, line: str, about: str) -> None:
+    title, empty, *rest = entry_text(name, width=100).splitlines()
+    assert title in SETTINGS.values()
+    assert (empty, [each.strip() for each in rest]) == ("", [line, about])
+
+
+def test_every_name_that_the_help_lists_has_a_text() -> None:
+    lists = help_text(width=500).partition("Flags")[0]
+    listed = re.findall(r"^  ([a-z]\w+)(?: \*)? {2,}\S", lists, re.M)
+    assert {"bnn", "prune", "custom", "seed", "epochs"} < set(listed)
+    for name in listed:
+        if listed.count(name) == 1:  # of several, the message names all
+            assert entry_text(name, width=500)
+
+
+@pytest.mark.parametrize("name", ["hooks.prune.power", "hooks.prune.power=3", "+hooks.prune.final_sparsity.dense"])
+def test_a_key_of_an_option_has_the_text_of_the_option(name: str) -> None:
+    assert entry_text(name) == entry_text("hooks.prune")
+
+
+def shown_command(name: str) -> str:
+    """Return the command that the text about a name shows."""
+    return re.findall(r"^  command +python train\.py (.+)$", entry_text(name, width=500), re.M)[0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "count"), [(("data", "model"), 18), pytest.param(tuple(TITLES), 60, marks=pytest.mark.long)]
+)
+def test_every_command_that_leaves_nothing_to_fill_in_is_right(groups: tuple[str, ...], count: int) -> None:
+    commands = [shown_command(name) for name in ENTRIES if "." in name and name.startswith(groups)]
+    complete = [shlex.split(each) for each in commands if "<" not in each]
+    assert len(complete) >= count
+    for line in complete:
+        assert train.check(line, directories=False), line
+
+
+@pytest.mark.parametrize("name", ["data.custom", "model.custom"])
+def test_a_command_for_code_of_your_own_names_all_that_is_needed(name: str) -> None:
+    command = re.sub("<(package|module)>", "tests", shown_command(name))
+    command = re.sub("<(class|function)>", "conftest", command)
+    assert "<" not in command
+    (job,) = preflight(parse_command(shlex.split(command)))
+    assert "tests.conftest" in str(job.config[name.partition(".")[0]])
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [
         ("hooks.prun", "Did you mean 'hooks.prune'?"),
         ("prun", "Did you mean 'prune'?"),
         ("recipe.bn", "Did you mean 'recipe.bnn'?"),
         ("frozen_mask", "Expected one of: recipe.frozen_mask, hooks.frozen_mask."),
+        ("epoch", "Did you mean 'epochs'?"),
+        ("trainer.epoch", "Did you mean 'trainer.epochs'?"),
         ("zzz", "no such name. Expected one that python train.py --help lists."),
     ],
 )

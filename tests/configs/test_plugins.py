@@ -12,6 +12,7 @@ import hooks
 from train import main
 from trainer.config.command import parse_command
 from trainer.config.entry_help import entry_text
+from trainer.config.explain import explain
 from trainer.config.listing import help_text
 from trainer.config.plugins import (
     check_found,
@@ -19,6 +20,7 @@ from trainer.config.plugins import (
     named_packages,
     named_plugins,
     plugin_versions,
+    shadowed,
     trusted_packages,
     used_plugins,
 )
@@ -130,6 +132,46 @@ def test_the_help_tells_all_about_one_name_of_a_plugin(install: Install, tree: P
         entry_text("hooks.noize", tree)
 
 
+BROKEN = {
+    "parser": ("a: [\n", "expected the node content, but found '<stream end>' (line 2)"),
+    "twice": ("noise:\n  a: 1\n  a: 2\n", "found duplicate key a (line 3)"),
+    "latin": ("# caf\xe9\nnoise: null\n", "'utf-8' codec can't decode byte 0xe9"),
+    "grammar": ("noise: ${b\n", "no viable alternative at input '${b'"),
+    "entries": ("- 1\n- 2\n", "it holds no keys"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_of_a_plugin_that_cannot_be_read_is_told_in_one_line(
+    install: Install, tree: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    content, why = BROKEN[name]
+    path = install().parent / "noisy" / "configs" / "hooks" / "broken.yaml"
+    path.write_text(content, encoding="latin-1")
+    assert main(["--help", "hooks.broken"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"Error: --help hooks.broken: {path} cannot be read: {why}")
+    assert said.endswith(". Expected a YAML file of keys, in UTF-8.\n")
+    composed = refusal(tree, "+hooks=broken")
+    assert composed.startswith("The config cannot be composed: ")
+    if name in ("parser", "twice"):
+        assert f"{path} cannot be read: {why}. Expected a YAML file" in composed
+    with pytest.raises(UserError, match="cannot be composed"):
+        explain(parse_command(["recipe=bnn", "+hooks=broken", "--explain", "seed"]), tree)
+
+
+def test_only_what_can_be_chosen_is_listed(install: Install, tree: Path) -> None:
+    info = install(configs={"hooks/noise": NOISE, "hooks/inner/deep": NOISE, "hooks/inner/center_loss": NOISE})
+    assert list(installed_plugins(tree)["noisy"].options("hooks")) == ["noise"]
+    assert "deep" not in help_text(tree)
+    with pytest.raises(UserError, match="no such name"):
+        entry_text("hooks/inner/deep", tree)
+    write_configs(tree.parent / "other", "other", {"hooks/inner/deep": NOISE})
+    found = shadowed(info.parent / "noisy" / "configs", tree.parent / "other" / "configs")
+    assert found is not None
+    assert "hooks/inner/deep.yaml has the name of" in found, "files in folders clash as well"
+
+
 def test_the_catalogue_has_the_hooks_of_plugins_and_ours_win(install: Install) -> None:
     install(configs={"hooks/noise": NOISE, "hooks/other": NOISE.replace("noise:", "prune:"), "hooks/bad": "a: [\n"})
     entries = hooks.catalogue()
@@ -185,6 +227,7 @@ def test_a_plugin_that_has_one_of_our_names_is_refused_and_ours_is_used(install:
     line = refusal(tree, "+hooks=noise")
     assert line.startswith("noise is no hook of this run: the plugin 'noisy' (noisy 1.0) has it, but is not used: its ")
     assert str(theirs) in line
+    assert line.endswith(". Expected the plugin mended or uninstalled, or another name there.")
     assert "[noisy]" not in help_text(tree)
 
 
@@ -275,7 +318,7 @@ def test_a_package_that_cannot_be_found_is_told_with_where_to_look(
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert job(tree, "plugins=[nowhere]").config["plugins"] == ["nowhere"]
-    with pytest.raises(UserError, match=r"there is no module 'nowhere.inner'"):
+    with pytest.raises(UserError, match=r"no module 'nowhere.inner'. Expected a module within 'nowhere', which was f"):
         check_found(["nowhere.inner"])
     assert refusal(tree, "plugins=[os]").startswith("plugins holds 'os', a module of Python itself")
 
@@ -338,7 +381,9 @@ def test_an_attribute_that_is_missing_gets_a_suggestion(install: Install, monkey
 def test_the_door_shows_a_config_with_parts_of_a_plugin(
     install: Install, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install()
+    site = install().parent
+    site.rename(site.with_name("jos\xe9 \u4e2d"))  # a directory whose name is not ASCII
+    monkeypatch.syspath_prepend(site.with_name("jos\xe9 \u4e2d"))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     assert main(["recipe=baseline", "+hooks=noise", "--cfg", "job", "--package", "hooks.noise"]) == 0
     assert "_target_: noisy.Noise" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional, Union
 
 import pytest
 
-from trainer.config.values import describe, fits, is_interpolation, like, show
+from trainer.config.values import describe, fits, is_interpolation, like, show, visible
 
 FITS = [
     (1, int),
@@ -118,5 +118,11 @@ def test_values_are_shown_as_they_are_written(value: Any, text: str) -> None:
 def test_references_are_told_from_texts() -> None:
     assert is_interpolation("${trainer.epochs}")
     assert is_interpolation("runs/${seed}")
+    assert is_interpolation(r"\\${seed}")  # an escaped backslash
+    assert not is_interpolation(r"\${seed}")
     assert not is_interpolation("$HOME")
     assert not is_interpolation(3)
+
+
+def test_an_empty_text_can_be_seen() -> None:
+    assert [visible(value) for value in ("", "a", None, [1])] == ["''", "a", "null", "[1]"]

@@ -46,7 +46,10 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     for name in names:
         if name not in composer.options(group):
             if reason := composer.why_refused(group, str(name)):
-                raise UserError(f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}.")
+                raise UserError(
+                    f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}. "
+                    "Expected the plugin mended or uninstalled, or another name there."
+                )
             raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
     _check_sign(override, ",".join(map(str, names)), choices)
 

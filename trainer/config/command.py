@@ -111,7 +111,7 @@ def _explained(found: argparse.Namespace) -> tuple[str, ...]:
         raise UserError(f"--explain and {_display(found)[0]} show different things. Expected one of them.")
     for key in keys:
         if not key or "=" in key:
-            name = key.partition("=")[0] or "<key>"
+            name = key.lstrip("+~").partition("=")[0] or "<key>"
             raise UserError(f"--explain {key} received. Expected a key without a value: --explain {name}.")
     return tuple(keys)
 

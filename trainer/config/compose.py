@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
@@ -24,6 +25,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from trainer.config.command import Command
 from trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
 from trainer.config.schema import TrainConfig
+from trainer.config.unreadable import file_of, reason
 from trainer.errors import UserError
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
@@ -80,8 +82,24 @@ class Composer:
         try:
             config = hydra.compose(self.config_name, overrides=list(overrides))
             return OmegaConf.to_container(config)  # type: ignore[return-value]
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise _unreadable(error) from error
         except (HydraException, OmegaConfBaseException, ValueError) as error:
             raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
+
+    def load(self, path: str) -> Any:
+        """Return a file on the search path as Hydra reads it; None where there is none.
+
+        Args:
+            path: such as "hooks/prune".
+
+        Raises:
+            UserError: it is no YAML file.
+        """
+        try:
+            return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise _unreadable(error) from error
 
 
 @contextmanager
@@ -159,6 +177,14 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"The config is wrong: {_one_line(error)}") from error
 
 
+def _unreadable(error: yaml.YAMLError | UnicodeDecodeError) -> UserError:
+    file = file_of(error) if isinstance(error, yaml.YAMLError) else "a file"
+    return UserError(
+        f"The config cannot be composed: {file} cannot be read: {reason(error)}. "
+        "Expected a YAML file of keys, in UTF-8."
+    )
+
+
 def _one_line(error: BaseException) -> str:
     """Return what an error of Hydra says, with its cause, as one sentence without the lists that follow."""
     text = ": ".join(_first_line(str(each)) for each in (error, error.__cause__) if each is not None and str(each))
@@ -183,7 +209,8 @@ def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
     """
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     directories = _directories(command, _plugins(command.overrides, config_dir), config_dir)
-    places = ",".join(json.dumps(f"file://{each}") for each, name in directories.items() if name != "command-line")
+    beyond = [f"file://{each}" for each, name in directories.items() if name != "command-line"]
+    places = ",".join(json.dumps(each, ensure_ascii=False) for each in beyond)  # Hydra knows no escape of JSON
     beside = [f"hydra.searchpath=[{places}]"] if places else []
     sys.argv = [sys.argv[0], *command.overrides, *beside, *command.display, *command.flags]
     hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)(_nothing)()

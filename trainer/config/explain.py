@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
+
+from trainer.config.choices import is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
 from trainer.config.compose import CONFIG_DIR, Composer, open_composer
 from trainer.config.keys import find_value
-from trainer.config.origins import Layer, Step, chain_of, layers_of, leaves_of, override_layer
+from trainer.config.listing import terminal_width
+from trainer.config.origins import Layer, Step, chain_of, is_outside, layers_of, leaves_of, override_layer
+from trainer.config.paths import is_part, lookup
 from trainer.config.preflight import Job, check_job
 from trainer.config.resume import KEY as RESUME
 from trainer.config.resume import resumed_run
 from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.config.stored import FILE_NAME, read_overrides, read_stored
-from trainer.config.values import is_interpolation, show
+from trainer.config.values import is_interpolation, visible
 from trainer.config.yaml_places import read_places
 from trainer.errors import UserError
-
-WIDTH = 100
 
 
 def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
@@ -42,40 +46,41 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
         if run is None:
             layers, notes = layers_of(overrides, composer), []
         else:
-            layers, notes = _stored_layers(run, overrides), read_overrides(Path(run).expanduser())
+            layers, notes = _stored_layers(run, overrides, composer), read_overrides(Path(run).expanduser())
         return "\n\n".join(_explain_key(key, job, layers, notes, composer) for key in command.explain)
 
 
-def _stored_layers(run: str, overrides: Sequence[Any]) -> list[Layer]:
+def _stored_layers(run: str, overrides: Sequence[Override], composer: Composer) -> list[Layer]:
     """Return the layers of a run that goes on: its own config, and what the command line changes of it."""
     path = Path(run).expanduser() / FILE_NAME
     places = read_places(path)
-    return [Layer(str(path), read_stored(run, RESUME), places.get), *map(override_layer, overrides)]
+    setting = [each for each in overrides if not is_group_choice(each, composer)]
+    return [Layer(str(path), read_stored(run, RESUME), places.get), *map(override_layer, setting)]
 
 
 def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[str], composer: Composer) -> str:
     chain = chain_of(key, layers)
     if not chain:
         _refuse(key, job, composer)
-    value = _final(key, job.config)
-    if chain[-1].removes or (value is None and _is_part(key)):
+    value = lookup(job.config, key)
+    if value is None and (chain[-1].removes or is_part(key)):
         lines = [f"{key} is not part of this run"]
     elif isinstance(value, Mapping) and value:
         return "\n".join([f"{key}", *_help_lines(key, chain), *_leaf_lines(key, value, layers)])
     else:
-        lines = [f"{key} = {show(value) if value != '' else repr(value)}"]
+        lines = [f"{key} = {visible(value)}"]
     lines += _help_lines(key, chain)
     last = chain[-1]
     if is_interpolation(last.value):
         lines.append(f"  it refers to another value: {last.value}")
     lines += _chain_lines(chain, key)
-    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key)]
+    lines += [f"  the run was begun with {note}" for note in notes if _sets(note, key, composer)]
     return "\n".join(lines)
 
 
 def _refuse(key: str, job: Job, composer: Composer) -> None:
     """Say that a key does not exist, with the nearest one that does."""
-    if composer.is_group(key):
+    if composer.is_group(key) and not is_outside(key):
         raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     try:
         find_value(key, job.config, composer)
@@ -84,25 +89,25 @@ def _refuse(key: str, job: Job, composer: Composer) -> None:
     raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
 
 
-def _final(key: str, config: Mapping[str, Any]) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        named = {str(name): each for name, each in node.items()} if isinstance(node, Mapping) else {}
-        if isinstance(node, list) and part.isdecimal() and int(part) < len(node):
-            named = {part: node[int(part)]}
-        node = named.get(part)
-    return node
-
-
-def _is_part(key: str) -> bool:
-    section, _, name = key.partition(".")
-    return section in NAMED and bool(name) and "." not in name
-
-
-def _sets(override: str, key: str) -> bool:
+def _sets(override: str, key: str, composer: Composer) -> bool:
     """Return whether an override that a run was begun with sets a key, or the part that holds it."""
-    name = override.lstrip("+~").partition("=")[0]
-    return key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.")
+    name, _, value = override.lstrip("+~").partition("=")
+    names = [name]
+    if name in NAMED:  # +hooks=[prune,ema] sets nothing of other hooks
+        options = re.findall(r"[\w/-]+", value)
+        names = [f"{name}.{part}" for option in options for part in _parts(name, option, composer)]
+    return any(key == each or key.startswith(f"{each}.") or each.startswith(f"{key}.") for each in names)
+
+
+def _parts(section: str, option: str, composer: Composer) -> set[str]:
+    """Return the names of the parts that an option adds, as far as its file is still there: its own and others."""
+    found = composer.load(f"{section}/{option}")
+    if found is None:
+        return {option}
+    paths = [getattr(each, "path", None) for each in found.defaults_list or ()]  # none for that of another group
+    return set(map(str, found.config)).union(
+        *(_parts(section, each, composer) for each in paths if each not in (None, "_self_"))
+    )
 
 
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
@@ -115,7 +120,7 @@ def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
     text = limits.get("help") or next((step.comment for step in chain if step.comment), "")
     if limits.get("choices"):
         text += f" ({' | '.join(limits['choices'])})"
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return textwrap.wrap(text, terminal_width(), initial_indent="  ", subsequent_indent="  ")
 
 
 def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
@@ -135,9 +140,9 @@ def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
 
 
 def _said(step: Step, key: str) -> str:
-    if step.removes or (step.value is None and _is_part(key)):
+    if step.value is None and (step.removes or is_part(key)):
         return f"removes {step.path}"
-    return show(step.value) if step.value != "" else repr(step.value)
+    return visible(step.value)
 
 
 def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> list[str]:
@@ -146,6 +151,6 @@ def _leaf_lines(key: str, value: Mapping[str, Any], layers: Sequence[Layer]) -> 
     for leaf in leaves_of(value, key):
         chain = chain_of(leaf, layers)
         place = chain[-1].place if chain else "?"
-        rows.append((leaf, show(_final(leaf.removeprefix(f"{key}."), value)), place))
+        rows.append((leaf, visible(lookup(value, leaf.removeprefix(f"{key}."))), place))
     wide, long = (max(len(row[column]) for row in rows) for column in (0, 1))
     return [f"  {leaf:<{wide}} = {text:<{long}}  {place}" for leaf, text, place in rows]

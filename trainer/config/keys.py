@@ -11,6 +11,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override, OverrideType
 
 from trainer.config.compose import Composer
+from trainer.config.paths import children, follow, is_part, lookup
 from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import describe, fits, is_interpolation, like, show
 from trainer.errors import UserError, did_you_mean, unknown_name
@@ -29,7 +30,7 @@ def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set
     for override in overrides:
         for path, value in _entries(override.key_or_group, override.value()):
             node, _, last = path.rpartition(".")
-            if last == TARGET and _may_build(node, base) and _lookup(base, path) != value:
+            if last == TARGET and _may_build(node, base) and lookup(base, path) != value:
                 found.add(node)
     return found
 
@@ -73,29 +74,12 @@ def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> It
     With a base, a mapping is taken apart only where it is merged into another, or where nothing stands yet; in the
     place of null it is one value. Without a base, it is taken apart everywhere.
     """
-    merged = base is None or isinstance(_lookup(base, path), Mapping) or not _exists(base, path)
+    merged = base is None or isinstance(lookup(base, path), Mapping) or follow(base, path)[1] is not None
     if isinstance(value, Mapping) and value and merged:
         for name, item in value.items():
             yield from _entries(f"{path}.{name}" if path else str(name), item, base)
     else:
         yield path, value
-
-
-def _exists(base: Mapping[str, Any], path: str) -> bool:
-    parent, _, name = path.rpartition(".")
-    return name in _children(_lookup(base, parent) if parent else base)
-
-
-def _lookup(base: Any, path: str) -> Any:
-    for part in path.split("."):
-        base = _children(base).get(part)
-    return base
-
-
-def _children(node: Any) -> dict[str, Any]:
-    if isinstance(node, Mapping):
-        return {str(key): value for key, value in node.items()}
-    return {str(index): value for index, value in enumerate(node)} if isinstance(node, list) else {}
 
 
 def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
@@ -109,13 +93,11 @@ def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
     Raises:
         UserError: no such key; names the nearest one that exists.
     """
-    node: Any = base
-    parts = path.split(".")
-    for depth, part in enumerate(parts):
-        children = _children(node)
-        if part not in children:
-            raise _unknown_key(parts, depth, children, base, composer)
-        node = children[part]
+    passed, rest = follow(base, path)
+    node = passed[-1][1] if passed else base
+    if rest is not None:
+        above = [name for name, _ in passed]
+        raise _unknown_key([*above, *rest.split(".")], len(above), children(node), base, composer)
     return node
 
 
@@ -130,10 +112,19 @@ def _unknown_key(
     prefix = f"{above}." if above else ""
     siblings = siblings if above else dict.fromkeys([*siblings, *composer.groups()])
     near = difflib.get_close_matches(part, siblings, n=1) if siblings else []
-    candidate = f"{prefix}{near[0]}{below}" if near else _same_name(parts[-1], base)
+    candidate = _nearest(f"{prefix}{near[0]}", below, base) if near else _same_name(parts[-1], base)
     hint = f" Did you mean '{candidate}'?" if candidate else ""
     listing = f" Expected one of: {', '.join(prefix + name for name in sorted(siblings))}." if siblings else ""
     return UserError(f"Unknown key '{'.'.join(parts)}'.{hint}{listing}")
+
+
+def _nearest(corrected: str, below: str, base: Mapping[str, Any]) -> str:
+    """Return the path that exists and is nearest to a corrected one with what was written below it."""
+    full = f"{corrected}{below}"
+    if not below or follow(base, full)[1] is None:
+        return full
+    paths = [path for path, _ in _entries("", base) if path.startswith(f"{corrected}.")]
+    return next(iter(difflib.get_close_matches(full, paths, n=1, cutoff=0.75)), corrected)
 
 
 def _same_name(name: str, base: Mapping[str, Any]) -> str | None:
@@ -152,20 +143,14 @@ def _unknown_part(section: str, name: str, present: Sequence[str], composer: Com
     return UserError(f"Unknown {kind} '{name}'.{hint} Expected {expected}.")
 
 
-def _is_part(path: str) -> bool:
-    """Return whether a path is that of a part by name, such as "hooks.prune"."""
-    section, _, name = path.partition(".")
-    return section in NAMED and bool(name) and "." not in name
-
-
 def _check_foreign(
     override: Override, path: str, value: Any, node: str, base: Mapping[str, Any], composer: Composer
 ) -> None:
     """Check what can be checked of a node whose target is the user's own: that it stands where something is built."""
-    if "." in node and not _is_part(node):
+    if "." in node and not is_part(node):
         find_value(node, base, composer)
     parent, _, name = path.rpartition(".")
-    exists = name in _children(_lookup(base, parent))
+    exists = name in children(lookup(base, parent))
     if override.is_add() and exists:
         raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(value)}.")
     if override.type is OverrideType.CHANGE and not exists:
@@ -174,7 +159,7 @@ def _check_foreign(
 
 def _check_removal(override: Override, path: str, base: Mapping[str, Any], composer: Composer) -> None:
     find_value(path, base, composer)
-    if not _is_part(path):
+    if not is_part(path):
         text, section = override.input_line, path.partition(".")[0]
         part = f"~{section if section in NAMED else 'hooks'}.<name>"
         raise UserError(f"'{text}' removes what every run needs. Expected {part}, or {path}=<value>.")
@@ -184,9 +169,9 @@ def _check_type(path: str, value: Any, known: Any) -> None:
     if is_interpolation(value) or is_interpolation(known):
         return
     if isinstance(known, Mapping):
-        is_part = _is_part(path)
-        if not isinstance(value, Mapping) and not (is_part and value is None):
-            remove = f", or {path}=null to remove it" if is_part else ""
+        removable = is_part(path)
+        if not isinstance(value, Mapping) and not (removable and value is None):
+            remove = f", or {path}=null to remove it" if removable else ""
             raise UserError(f"{path}={show(value)} received. Expected a value for one of its keys{remove}.")
         return
     annotation, choices = _declared(path)

@@ -135,10 +135,9 @@ def options_of(directory: Path) -> Iterator[tuple[str, str]]:
     """
     bundle = directory / "default.yaml"
     default = set(re.findall(r"\w+", _defaults(bundle))) if bundle.is_file() else set()
-    for path in sorted(directory.rglob("*.yaml")):
+    for path in sorted(directory.glob("*.yaml")):
         if path != bundle:
-            name = path.relative_to(directory).with_suffix("").as_posix()
-            yield f"{name}{' *' if name in default else ''}", purpose(path)
+            yield f"{path.stem}{' *' if path.stem in default else ''}", purpose(path)
 
 
 def of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from trainer.config import schema
 from trainer.config.choices import is_group_choice
 from trainer.config.compose import CONFIG_DIR, SCHEMA_NAME, Composer
+from trainer.config.paths import follow
 from trainer.config.yaml_places import Place, read_places
 
 ROOT = CONFIG_DIR.parent
@@ -50,8 +51,8 @@ class Step:
 
     Attributes:
         layer: that says it.
-        path: the key, or the one above it that the layer sets to something without keys, which removes it.
-        value: that it sets; None, too, where it removes the key.
+        path: the key, or the one above it that the layer sets to a list, or to something without that key.
+        value: that the layer sets there; of a list of which it sets entries, the whole.
         removes: whether it does.
     """
 
@@ -84,7 +85,7 @@ def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
     files = [
         _file_layer(default.config_path, default.package or "", composer)
         for default in defaults
-        if default.config_path is not None and default.package not in OUTSIDE
+        if default.config_path is not None and not is_outside(default.package or "")
     ]
     setting = [each for each in overrides if not is_group_choice(each, composer)]
     return [*(layer for layer in files if layer.tree), *map(override_layer, setting)]
@@ -101,8 +102,18 @@ def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
     for layer in layers:
         step = _look_up(layer, key)
         if step is not None and (steps or not step.removes):
-            steps.append(step)
+            value = _merged(steps[-1].value, step.value) if steps else step.value
+            steps.append(replace(step, value=value))
     return steps
+
+
+def is_outside(name: str) -> bool:
+    """Return whether a package or a group is one of Hydra's own.
+
+    Args:
+        name: such as "hydra.launcher" or "hydra/launcher".
+    """
+    return name.replace("/", ".").partition(".")[0] in OUTSIDE
 
 
 def leaves_of(value: Any, path: str) -> list[str]:
@@ -118,20 +129,33 @@ def leaves_of(value: Any, path: str) -> list[str]:
 
 
 def _look_up(layer: Layer, key: str) -> Step | None:
-    node: Any = layer.tree
-    parts = key.split(".")
-    for depth, part in enumerate(parts):
-        named = {str(name): each for name, each in node.items()}
-        if part not in named:
-            return None
-        node = named[part]
-        if not isinstance(node, Mapping) and depth + 1 < len(parts):
-            return Step(layer, ".".join(parts[: depth + 1]), None, removes=True)
-    return Step(layer, key, node)
+    passed, rest = follow(layer.tree, key)
+    if not passed or (rest is not None and isinstance(passed[-1][1], Mapping)):
+        return None
+    lists = [depth for depth, (_, value) in enumerate(passed, start=1) if isinstance(value, list)]
+    names = [name for name, _ in passed[: min(lists, default=None)]]  # a file names no entry of a list
+    return Step(layer, ".".join(names), passed[-1][1], removes=rest is not None)
+
+
+def _merged(before: Any, value: Any) -> Any:
+    """Return a list with those entries replaced that an override such as model.units.0=5 names."""
+    if not isinstance(before, list) or not isinstance(value, Mapping) or not value:
+        return value
+    if not all(isinstance(place, str) and place.isdecimal() and int(place) < len(before) for place in value):
+        return value  # it takes the place of the list
+    entries = {int(place): each for place, each in value.items()}
+    return [_entry(each, entries.get(place, each)) for place, each in enumerate(before)]
+
+
+def _entry(before: Any, value: Any) -> Any:
+    """Return an entry of a list with what an override sets of it."""
+    if isinstance(before, Mapping) and isinstance(value, Mapping):
+        return {**before, **{name: _entry(before.get(name), each) for name, each in value.items()}}
+    return _merged(before, value)
 
 
 def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
-    found = composer.loader.repository.load_config(config_path)  # type: ignore[attr-defined]
+    found = composer.load(config_path)
     content: Any = OmegaConf.to_container(found.config) if OmegaConf.is_dict(found.config) else {}
     content = {name: each for name, each in content.items() if name not in ("defaults", *OUTSIDE)}
     package = "" if package in GLOBAL else package

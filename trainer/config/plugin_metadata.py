@@ -61,12 +61,14 @@ class Plugin:
         """Return the files of a group by name, whether or not they are used.
 
         Args:
-            group: such as "hooks"; "" for all, with the names of their groups before theirs.
+            group: such as "hooks", without what lies in folders of it, which its name does not choose; "" for all,
+                with the names of their groups before theirs.
         """
         if self.configs is None:
             return {}
         folder = self.configs / group
-        return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+        paths = sorted(folder.glob("*.yaml") if group else folder.rglob("*.yaml"))
+        return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def declared_plugins() -> Iterator[Plugin]:
@@ -139,7 +141,9 @@ def describe_missing(package: str) -> str:
     """
     top = package.partition(".")[0]
     here = Path.cwd() / top
-    if here.is_dir() or here.with_suffix(".py").is_file():
+    if top != package and package_folders(top) is not None:
+        mend = f"Expected a module within '{top}', which was found."
+    elif here.is_dir() or here.with_suffix(".py").is_file():
         mend = "Python does not look into this directory: begin the command with PYTHONPATH=."
     else:
         mend = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."

@@ -11,6 +11,7 @@ import yaml
 
 from trainer.config.plugin_metadata import ROOMS
 from trainer.config.plugins import targets, trusted_packages
+from trainer.config.values import show
 from trainer.errors import UserError
 
 FILE_NAME = "config.yaml"
@@ -53,7 +54,7 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
         UserError: the file names a package that the user has not, or what was given is no list.
     """
     if not isinstance(given, list | tuple):
-        raise UserError(f"plugins={given} received. Expected a list of packages, such as plugins=[my_package].")
+        raise UserError(f"plugins={show(given)} received. Expected a list of packages, such as plugins=[my_package].")
     trusted = trusted_packages()
     stored = [name for name in config.get("plugins") or [] if name not in trusted]
     if any(name not in given for name in stored):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
+REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 MISSING = "???"  # how a config file asks the user for a value
 NAMES = {
     int: "a whole number",
@@ -107,6 +109,15 @@ def show(value: Any) -> str:
     return str(value)
 
 
+def visible(value: Any) -> str:
+    """Return a value as `show` does, an empty text in quotes.
+
+    Args:
+        value: what YAML knows.
+    """
+    return show(value) if value != "" else "''"
+
+
 def is_interpolation(value: Any) -> bool:
-    """Return whether a value refers to another one, as "${trainer.epochs}" does."""
-    return isinstance(value, str) and "${" in value
+    """Return whether a value refers to another one, as "${trainer.epochs}" does; after a backslash it does not."""
+    return isinstance(value, str) and REFERENCE.search(value) is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
+"""What follows a value on its line: neither in the quotes of the next one, nor a sign within a word."""
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
 
 
@@ -16,7 +19,7 @@ class Place:
 
     Attributes:
         line: from 1.
-        comment: what follows the value, or the key of a mapping, on its line; empty for none.
+        comment: what follows the value, or the key of a block, on its line; empty for none.
     """
 
     line: int
@@ -40,10 +43,10 @@ def read_places(path: Path) -> dict[str, Place]:
 def _collect(node: yaml.MappingNode, prefix: str, lines: list[str], found: dict[str, Place]) -> None:
     for key, value in node.value:
         name = f"{prefix}{key.value}"
-        nested = isinstance(value, yaml.MappingNode) and not value.flow_style
-        end = key.end_mark if nested else value.end_mark
-        rest = lines[end.line][end.column :] if end.line < len(lines) else ""
-        _, sign, comment = rest.partition("#")
-        found[name] = Place(key.start_mark.line + 1, comment.strip() if sign else "")
+        collection = isinstance(value, yaml.CollectionNode)
+        block = not value.flow_style if collection else value.style in ("|", ">")
+        end = key.end_mark if block else value.end_mark  # a block ends where the next key begins
+        comment = COMMENT.match(lines[end.line][end.column :] if end.line < len(lines) else "")
+        found[name] = Place(key.start_mark.line + 1, comment[1].strip() if comment else "")
         if isinstance(value, yaml.MappingNode):
             _collect(value, f"{name}.", lines, found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -44,10 +45,20 @@ def check_early(job: Job, *, directories: bool = True) -> None:
 
 def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
     """Return what a check returns; None where it has to wait for TensorFlow or Keras."""
+    before = set(sys.modules)
     try:
         return check()
     except NeedsFramework:
+        _forget_orphans(set(sys.modules) - before)
         return None
+
+
+def _forget_orphans(names: Iterable[str]) -> None:
+    """Remove modules whose package is gone, since its import has failed: found, they would not be bound to the next."""
+    for name in sorted(names):  # a package before what it holds
+        above = name.rpartition(".")[0]
+        if above and above not in sys.modules:
+            del sys.modules[name]
 
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:

@@ -77,7 +77,9 @@ def test_the_table_shows_distances_where_there_are_some(capsys: pytest.CaptureFi
     assert lines[3].split() == ["mine", "undeclared", "2.5e-01", "IdentityN_2"]
 
 
-@pytest.mark.parametrize("arguments", [["-m", "recipe=bnn,baseline"], ["--cfg", "job"]])
+@pytest.mark.parametrize(
+    "arguments", [["-m", "recipe=bnn,baseline"], ["--cfg", "job"], ["recipe=bnn", "--explain", "seed"]]
+)
 def test_several_runs_or_none_are_refused(arguments: list[str]) -> None:
     with pytest.raises(UserError, match="Expected the values of one run"):
         check(arguments)

@@ -1,0 +1,34 @@
+"""The early check leaves a package of the user as if it had not been imported, so that the run can import it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = {
+    "keras/__init__.py": "class layers:\n    Layer = object\n",  # quick to import; put off like the real one
+    "mine/__init__.py": "import mine.sizes\nimport mine.net\n\nWIDTH = mine.sizes.WIDTH\n",
+    "mine/sizes.py": "WIDTH = 3\n",
+    "mine/net.py": "import keras\n\n\nclass Own(keras.layers.Layer): ...\n\n\ndef net(): ...\n",
+}
+CODE = """
+import sys
+import train
+line = ["recipe=baseline", "plugins=[mine]", "model=custom", "model._target_=mine.net.net"]
+(job,) = train.check(line, directories=False)
+assert not [name for name in sys.modules if name.partition(".")[0] == "mine"]
+import mine.net
+assert mine.WIDTH == mine.sizes.WIDTH == 3
+"""
+
+
+def test_a_package_whose_first_module_needs_no_keras_can_be_imported_again(tmp_path: Path) -> None:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    code = f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{CODE}"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
