@@ -58,7 +58,7 @@ def test_hook_gives_the_same_run_in_micro_batches(name: str, drawn: list[str]) -
     parts, reported = trained(name, 2)
     assert list(reported) == list(whole_reported)
     assert parts.keys() == whole.keys()
-    if drawn:  # each micro batch draws for itself: equal on average only
+    if drawn or any("seed_generator" in key for key in whole):  # each micro batch draws for itself: equal on average
         assert all(np.isfinite(value) for value in reported.values())
         return
     assert reported == pytest.approx(whole_reported, rel=1e-4, abs=1e-6)

@@ -163,7 +163,7 @@ def test_a_recipe_of_dense_layers_says_in_one_line_what_is_missing(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("recipe", ["bnn", "frozen_mask"])
+@pytest.mark.parametrize("recipe", [pytest.param("bnn", marks=pytest.mark.long), "frozen_mask"])
 def test_recipes_on_images_train_with_attention_and_repeat_exactly(recipe: str, tmp_path):
     overrides = [
         "+hooks=bernoulli_attention",

@@ -257,6 +257,7 @@ def test_evaluation_and_xla_are_as_they_were() -> None:
             np.testing.assert_allclose(left, right, atol=1e-5)
 
 
+@pytest.mark.long
 def test_one_layer_of_mobilenet_changes_exactly_what_comes_before_it() -> None:
     batch = {
         "inputs": tf.random.stateless_normal([4, 32, 32, 3], [1, 2]),

@@ -375,7 +375,13 @@ def test_a_padding_layer_in_front_of_the_quantizer_pads_with_plus_one(make_bench
     np.testing.assert_array_equal(border, np.ones_like(border))
 
 
-@pytest.mark.parametrize("input_quantizer", [None, {"name": "dorefa", "k_bit": 2}], ids=["weights_only", "dorefa"])
+@pytest.mark.parametrize(
+    "input_quantizer",
+    [
+        pytest.param(None, id="weights_only", marks=pytest.mark.long),
+        pytest.param({"name": "dorefa", "k_bit": 2}, id="dorefa"),
+    ],
+)
 def test_mobilenet_v2_trains_on_exact_signs(make_bench, input_quantizer):
     images = np.random.default_rng(0).normal(size=(4, 32, 32, 3)).astype(np.float32)
     bench = make_bench(BnnRounding(input_quantizer=input_quantizer), mobilenet(), keras.optimizers.Adam(1e-3))

@@ -61,7 +61,6 @@ def test_weights_are_rounded_as_equation_4_says(bits: int, xla: bool):
     np.testing.assert_array_equal(rounded(weights, (first, last), xla=xla), np.float32(expected))
 
 
-@settings(max_examples=200, deadline=None)
 @given(weights=st.lists(FLOATS | FLOATS.map(lambda x: -x), min_size=1, max_size=9), first=st.integers(-20, 20))
 def test_rounding_gives_levels_that_round_to_themselves(weights: list[float], first: int):
     once = rounded(np.float32(weights), (first, first - 7))

@@ -62,6 +62,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys, arguments: list[str], wor
     assert word in line
 
 
+@pytest.mark.long
 def test_a_kill_inside_a_save_loses_nothing(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = [f"hooks.{name}=null" for name in ("tensorboard", "pictures", "projector")]
     monkeypatch.setitem(kill_runs.RECIPES, "bnn", ["trainer.epochs=10", "model.units=[64,64]", *silent])
