@@ -24,6 +24,7 @@ SOURCE = ROOT / "tests" / "support" / "moons_plugin"
 INSTALL = ("install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation", "--no-index")
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
 SHORT = ("trainer.epochs=2", "trainer.compile=off", *QUIET)
+KERAS_AND_NUMPY = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 MADE = 12
 """Steps of two epochs of 240 points in batches of 40."""
 
@@ -141,7 +142,7 @@ def test_processes_of_their_own_know_it(site: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(site)}
 
     def python(script: str, *arguments: str, code: int = 0) -> str:
-        command = [sys.executable, "-W", "error", str(ROOT / script), *arguments]
+        command = [sys.executable, "-W", "error", "-W", KERAS_AND_NUMPY, str(ROOT / script), *arguments]
         done = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600
         )
