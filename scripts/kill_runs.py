@@ -90,7 +90,7 @@ def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line.
 
     Args:
-        arguments: such as ["out=/tmp/kills", "kills=10"].
+        arguments: such as ["out=kills", "kills=10"].
 
     Raises:
         UserError: an unknown option, or a value that is none.
