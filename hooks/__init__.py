@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -83,7 +84,13 @@ def _of_plugins(directory: Path) -> Iterator[HookEntry]:
 
 
 def _read_entry(path: Path) -> HookEntry | None:
-    """Return what a config file says of its hook, or None when it holds none."""
+    """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
+    state = path.stat()
+    return _read_entry_at(path, state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _read_entry_at(path: Path, modified_ns: int, size: int) -> HookEntry | None:
     content = OmegaConf.to_container(OmegaConf.load(path))
     nodes = content.items() if isinstance(content, dict) else ()
     targets = {

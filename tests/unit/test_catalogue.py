@@ -92,6 +92,13 @@ def test_lists_of_defaults_and_empty_files_are_left_out(tmp_path):
     assert hooks.catalogue(tmp_path) == {"mask": entry}
 
 
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    path = write(tmp_path, "mask", "# Keep pruned weights at zero\nmask:\n  _target_: hooks.mask.Mask\n")
+    assert hooks.catalogue(tmp_path)["mask"].target == "hooks.mask.Mask"
+    path.write_text(path.read_text().replace("mask.Mask", "mask.Frozen"))
+    assert hooks.catalogue(tmp_path)["mask"].target == "hooks.mask.Frozen"
+
+
 @pytest.fixture
 def hydra_compose(tmp_path):
     """Compose a root config that has the default hooks, from a copy of `configs/hooks`."""

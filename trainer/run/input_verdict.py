@@ -16,6 +16,8 @@ from trainer.run.results import format_bytes, format_share
 
 BOUND = 0.1
 """From this share of the training time on, waiting is worth a remedy."""
+WORTH_SECONDS = 0.5
+"""A run that waited less in all is left alone: to find out why takes as long."""
 REPEATS, ENOUGH_SECONDS = 5, 0.5
 """How often a part of a batch is made again, and after how long once is enough."""
 TAKEN = 64
@@ -30,7 +32,7 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
 
     Args:
         run: at its end.
-        measure: whether to make some batches again, where training waited, to see which part of them takes the time.
+        measure: whether to make some batches again, where training waited long, to see which part of them takes the time.
 
     Returns:
         "placement"; "waiting_share" of the training time, None where no time was taken; "parts", the share of each part
@@ -38,7 +40,7 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
     """
     training, share = run.training, run.waiting_share
     verdict = {"placement": training.placement if training else None, "waiting_share": share and round(share, 4)}
-    if training is None or share is None or share < BOUND or not measure:
+    if training is None or share is None or share < BOUND or run.waited_seconds < WORTH_SECONDS or not measure:
         return {**verdict, "parts": None, "advice": None}
     parts = part_shares(training, run.step)
     settings = run.config.get("trainer", {})

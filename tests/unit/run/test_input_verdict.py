@@ -74,6 +74,9 @@ def test_nothing_is_measured_where_it_is_not_asked_for_or_nothing_was_waited_for
     silent = {"parts": None, "advice": None}
     fast = judge_input(run_of(tmp_path, batches(), 0.4), measure=True)
     assert fast == {"placement": "device", "waiting_share": 0.04, **silent}
+    run = run_of(tmp_path, batches(), 0.4)
+    run.train_seconds = 1.0
+    assert judge_input(run, measure=True) == {"placement": "device", "waiting_share": 0.4, **silent}
     failed = judge_input(run_of(tmp_path, batches(), 9.0), measure=False)
     assert failed == {"placement": "device", "waiting_share": 0.9, **silent}
     never = run_of(tmp_path, batches(placement="host"), 0.0)
