@@ -47,7 +47,7 @@ def told(tree: Path) -> Callable[..., str]:
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_the_last_of_each_chain_is_what_hydra_composes(line: list[str]) -> None:
     with open_composer(Command(())) as composer:
-        composed = composer.compose(line)
+        composed = OmegaConf.to_container(composer.compose(line))
         layers = layers_of(parse_overrides(line, composer.loader), composer)
     leaves = leaves_of(composed, "")
     assert len(leaves) > 60
@@ -61,7 +61,7 @@ def test_the_last_of_each_chain_is_what_hydra_composes(line: list[str]) -> None:
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
 def test_the_line_of_each_step_holds_the_key(line: list[str]) -> None:
     with open_composer(Command(())) as composer:
-        composed = composer.compose(line)
+        composed = OmegaConf.to_container(composer.compose(line))
         layers = layers_of(parse_overrides(line, composer.loader), composer)
     for leaf in leaves_of(composed, ""):
         for step in chain_of(leaf, layers):

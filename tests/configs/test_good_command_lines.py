@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from trainer.config.command import parse_command
+from trainer.config.choices import is_group_choice
+from trainer.config.command import parse_command, parse_overrides
+from trainer.config.compose import open_composer, with_values
 from trainer.config.preflight import Job, check_display, preflight
 
 
@@ -194,3 +197,24 @@ def test_configs_of_jobs_are_plain_values(tree: Path) -> None:
 def test_a_mapping_may_stand_where_a_number_is_the_default_since_only_the_signature_knows(tree: Path) -> None:
     hooks = config(tree, "hooks.bnn_rounding.clip={dense_1: 1.0, dense_2: 0.5}")["hooks"]
     assert hooks["bnn_rounding"]["clip"] == {"dense_1": 1.0, "dense_2": 0.5}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["hooks.bnn_rounding.scale=2", "recipe=bnn", "model=mlp", "trainer.epochs=3"],
+        ["recipe=bnn", "~hooks.progress", "+hooks=center_loss", "hooks.center_loss.weight=0.5"],
+        ["recipe=bnn", "hooks.bnn_rounding=null", "+model.extra={a: [1, 2]}", "seed=3"],
+        ["recipe=[prune,bnn]", "optimizer={learning_rate: 0.5}", "++model.extra=1", "run_dir=${recipe}/${seed}"],
+        ["recipe=prune", "~hooks.checkpoint", "++hooks.bnn_rounding={_target_: hooks.bnn_rounding.BnnRounding}"],
+    ],
+)
+def test_values_set_on_a_composed_config_give_what_hydra_composes(tree: Path, line: list[str]) -> None:
+    with open_composer(parse_command(line), tree) as composer:
+        overrides = parse_overrides(line, composer.loader)
+        choosing = [str(each.input_line) for each in overrides if is_group_choice(each, composer)]
+        setting = [each for each in overrides if each.input_line not in choosing]
+        base = composer.compose(choosing)
+        kept = OmegaConf.to_container(base)
+        assert with_values(base, setting) == OmegaConf.to_container(composer.compose(line)) != kept
+        assert OmegaConf.to_container(base) == kept

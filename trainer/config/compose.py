@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -13,13 +14,15 @@ from typing import Any
 
 import hydra
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from trainer.config.command import Command
@@ -70,8 +73,8 @@ class Composer:
                 return f"the plugin {plugin.label} has it, but is not used: {plugin.problem}"
         return None
 
-    def compose(self, overrides: Sequence[str]) -> dict[str, Any]:
-        """Return the composed config as plain values; references to other values stay as they are written.
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """Return the composed config; references to other values stay as they are written.
 
         Args:
             overrides: such as "recipe=bnn".
@@ -79,13 +82,8 @@ class Composer:
         Raises:
             UserError: the files and the overrides do not go together.
         """
-        try:
-            config = hydra.compose(self.config_name, overrides=list(overrides))
-            return OmegaConf.to_container(config)  # type: ignore[return-value]
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise _unreadable(error) from error
-        except (HydraException, OmegaConfBaseException, ValueError) as error:
-            raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
+        with _composing():
+            return hydra.compose(self.config_name, overrides=list(overrides))
 
     def load(self, path: str) -> Any:
         """Return a file on the search path as Hydra reads it; None where there is none.
@@ -100,6 +98,32 @@ class Composer:
             return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise _unreadable(error) from error
+
+
+def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, Any]:
+    """Return a composed config as plain values with some set as Hydra sets them, without reading the files again.
+
+    Args:
+        config: as composed by the choices of options; it is left as it is.
+        overrides: that set, add or remove values, and choose no option of a group.
+
+    Raises:
+        UserError: the overrides and the config do not go together.
+    """
+    config = copy.deepcopy(config)
+    with _composing():
+        ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
+    return OmegaConf.to_container(config)  # type: ignore[return-value]
+
+
+@contextmanager
+def _composing() -> Iterator[None]:
+    try:
+        yield
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _unreadable(error) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
 
 
 @contextmanager

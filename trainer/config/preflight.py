@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
 
 from trainer.config.choices import check_choice, is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
-from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed
+from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
 from trainer.config.keys import check_value, foreign_nodes
 from trainer.config.plugins import check_found
 from trainer.config.resume import resumed_config, resumed_run
@@ -83,7 +84,7 @@ def check_job(texts: list[str], composer: Composer) -> Job:
 
 
 def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
-    bases: dict[tuple[str, ...], dict[str, Any]] = {}
+    bases: dict[tuple[str, ...], DictConfig] = {}
     return [_job(texts, composer, bases) for texts in jobs]
 
 
@@ -130,7 +131,7 @@ def _check_repetition(overrides: Sequence[Override]) -> None:
             raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
 
 
-def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]) -> Job:
+def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]) -> Job:
     overrides = parse_overrides(texts, composer.loader)
     if (run := resumed_run(overrides)) is not None:
         return Job(*resumed_config(run, overrides, composer), texts)
@@ -148,7 +149,7 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict
 
 
 def _compose(
-    texts: list[str], composer: Composer, bases: dict[tuple[str, ...], dict[str, Any]]
+    texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the composed config and what each group is set to, after checking every override by itself.
 
@@ -163,7 +164,8 @@ def _compose(
     chosen = tuple(str(override.input_line) for override in choosing)
     if chosen not in bases:
         bases[chosen] = composer.compose(chosen)
-    foreign = foreign_nodes(setting, bases[chosen])
+    keys = with_values(bases[chosen], [])
+    foreign = foreign_nodes(setting, keys)
     for override in setting:
-        check_value(override, bases[chosen], foreign, composer)
-    return (composer.compose(texts) if setting else bases[chosen]), choices
+        check_value(override, keys, foreign, composer)
+    return with_values(bases[chosen], setting), choices

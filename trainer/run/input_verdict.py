@@ -32,7 +32,7 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
 
     Args:
         run: at its end.
-        measure: whether to make some batches again, where training waited long, to see which part of them takes the time.
+        measure: whether to make some batches again, where training waited long, to see which part takes the time.
 
     Returns:
         "placement"; "waiting_share" of the training time, None where no time was taken; "parts", the share of each part
