@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
 
 from hooks.monitors.nan_guard import NanGuard
 from scripts.verify import main as verify
@@ -105,6 +107,32 @@ def test_the_run_goes_back_to_its_newest_checkpoint_and_on_at_a_lower_rate(sched
     assert rates.keys() == plain_rates.keys()  # each step is in metrics.jsonl once
     for step, rate in rates.items():
         assert rate == pytest.approx(plain_rates[step] * (0.25 if step > 12 else 1.0)), step
+
+
+def test_tensorboard_shows_the_steps_that_are_made_twice_once(tmp_path: Path) -> None:
+    once = "+hooks.once={_target_:tests.support.poison.Once,step:14}"
+    overrides = [PLUGIN, once, "hooks.nan_guard.policy=rollback", "hooks.nan_guard.rate_factor=0.25"]
+    saving = ("trainer.epochs=2", "trainer.report_every_steps=1", "hooks.checkpoint.every_epochs=1")
+    with pytest.warns(UserWarning, match="goes back"):
+        found = run_small("baseline", *overrides, *saving, run_dir=tmp_path / "run")
+    assert (found["steps"], found["rolled_back"]) == (20, [14])
+    shown = shown_losses(tmp_path / "run", "train")
+    assert sorted(shown) == list(range(1, 21))
+    assert shown == losses_of(tmp_path / "run", "train")
+    assert shown_losses(tmp_path / "run", "validation") == losses_of(tmp_path / "run", "validation")
+
+
+def shown_losses(directory: Path, split: str) -> dict[int, float]:
+    """Return what TensorBoard shows: of a step that was made twice, the second alone."""
+    reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0})
+    events = reader.Reload().Tensors("loss/total")
+    assert [event.step for event in events] == sorted({event.step for event in events})
+    return {event.step: tensor_util.make_ndarray(event.tensor_proto).item() for event in events}
+
+
+def losses_of(directory: Path, split: str) -> dict[int, float]:
+    lines = [line for line in metrics(directory) if line["split"] == split]
+    return {line["step"]: pytest.approx(line["loss/total"], rel=1e-6) for line in lines}
 
 
 def rates_of(directory: Path) -> dict[int, float]:
