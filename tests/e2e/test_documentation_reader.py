@@ -45,6 +45,16 @@ def test_what_a_page_shows_below_a_command_is_its_output() -> None:
     assert not_shown("one\n", command.output) == "two ..."
 
 
+def test_a_loop_over_words_gives_its_commands_once_for_each() -> None:
+    lines = ("a $seed", "for seed in 0 12; do", "    b x=$seed ${seed}_1 $seeds", "    c $other", "done", "d")
+    texts = [(each.line, each.text) for each in read_page(PAGE, fence(*lines))]
+    rounds = [[(6, f"b x={seed} {seed}_1 $seeds"), (7, "c $other")] for seed in (0, 12)]
+    assert texts == [(4, "a $seed"), *rounds[0], *rounds[1], (9, "d")]
+    for wrong_lines in (lines[:4], [*lines[:2], *lines[1:]]):
+        with pytest.raises(DocumentationError, match="loop"):
+            list(read_page(PAGE, fence(*wrong_lines)))
+
+
 def test_a_block_of_python_has_the_name_that_its_first_line_gives_it() -> None:
     (block,) = read_page(PAGE, fence("# my_hooks.py", "x = 1", language="python"))
     assert isinstance(block, Block)
@@ -171,6 +181,8 @@ def test_a_traceback_and_an_output_that_differs_are_told() -> None:
         ),
         ("scripts/kill_runs.py out=kills kills=100", "scripts/kill_runs.py out=kills kills=1 recipes=[bnn]"),
         ("scripts/export.py run=runs/a", "scripts/export.py run=runs/a"),
+        ("scripts/reproduce.py only=bnn mnist=mnist.npz", "scripts/reproduce.py only=bnn mnist=mnist.npz --list"),
+        ("scripts/reproduce.py --render", "scripts/reproduce.py --render"),
     ],
 )
 def test_what_is_run_is_short(words: str, expected: str) -> None:

@@ -83,6 +83,8 @@ def answer(address: str, process: subprocess.Popen) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", EXISTING)
-def test_every_command_runs_as_a_process(page: str, tmp_path: Path) -> None:
-    _, failures = run_as_printed(items(page), tmp_path / "clone")
+def test_every_command_runs_as_a_process(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = tmp_path / "clone"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(clone)])  # plugins of the reader's are looked for from here, too
+    _, failures = run_as_printed(items(page), clone)
     assert not failures, told(failures)

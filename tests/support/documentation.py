@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PAGES = (
@@ -190,10 +190,14 @@ def is_drawing(block: Block) -> bool:
 def commands(block: Block) -> Iterator[Command]:
     """Yield the commands of a fence, each with the output below it where the fence shows some.
 
-    Where a line begins with "$ ", only such lines are commands, and the others are output.
+    Where a line begins with "$ ", only such lines are commands, and the others are output. Those of a loop over words
+    come once for each word.
 
     Args:
         block: of shell.
+
+    Raises:
+        DocumentationError: a loop that is not closed, or within another.
     """
     shows_output = any(line.startswith("$ ") for line in block.lines)
     found: list[tuple[int, str, list[str]]] = []
@@ -214,9 +218,34 @@ def commands(block: Block) -> Iterator[Command]:
             waiting = ""
         elif found:
             found[-1][2].append(line)
-    for number, text, output in found:
-        if bare := without_comment(text):
-            yield Command(block.page, number, bare, tuple(output))
+    bare = [(number, without_comment(text), output) for number, text, output in found]
+    yield from _rounds([Command(block.page, number, text, tuple(output)) for number, text, output in bare if text])
+
+
+def _rounds(found: Sequence[Command]) -> Iterator[Command]:
+    """Yield commands in the order in which a shell runs them."""
+    loop: re.Match[str] | None = None
+    inside: list[Command] = []
+    for command in found:
+        begun = re.fullmatch(r"for (\w+) in ([\w ]+); do", command.text)
+        if begun and loop is not None:
+            raise DocumentationError(f"{command.place}: {command.text}\n  is within a loop, which is not known here")
+        if begun:
+            loop, inside = begun, []
+        elif loop is None:
+            yield command
+        elif command.text == "done":
+            for word in loop[2].split():
+                yield from (replace(each, text=_filled(each.text, loop[1], word)) for each in inside)
+            loop = None
+        else:
+            inside.append(command)
+    if loop is not None:
+        raise DocumentationError(f"{found[-1].place}: {found[-1].text}\n  ends a fence with a loop that is not closed")
+
+
+def _filled(text: str, name: str, value: str) -> str:
+    return re.sub(rf"\$(?:{name}\b|{{{name}}})", value, text)
 
 
 def without_comment(text: str) -> str:

@@ -58,7 +58,7 @@ SHORT = {
     "kill_runs": ["kills=1", "recipes=[bnn]"],
     "benchmark": ["repeats=1", "seconds=0.05", "contenders=hookline*"],
     "ablate": ["seeds=0"],
-    "reproduce": ["list=true"],  # the targets, without the hours that they take
+    "reproduce": ["--list"],  # the targets, without the hours that they take
 }
 """What other scripts get in the place of what is printed."""
 STEPS = ["trainer.epochs=null", "trainer.steps=2"]
@@ -198,7 +198,8 @@ def shortened(program: Part) -> Part:
         rest = [*own, *short_training([each for each in rest if each not in own])]
     elif (added := SHORT.get(Path(words[1]).stem)) is not None:
         keys = {each.partition("=")[0] for each in added}
-        rest = [*(each for each in rest if each.partition("=")[0] not in keys), *added]
+        shows = any(each.startswith("--") for each in rest)
+        rest = rest if shows else [*(each for each in rest if each.partition("=")[0] not in keys), *added]
     return replace(program, words=(*words[:2], *rest))
 
 

@@ -32,7 +32,7 @@ SECONDS = 900.0
 TRACEBACK = "Traceback (most recent call last)"
 PROCESSES = ("launch", "ablate", "kill_runs", "benchmark", "submit")
 """Scripts that start processes of their own: they are run where all is."""
-EPOCHS = {"bnn": 6, "frozen_mask": 4}
+EPOCHS = {"bnn": 7, "frozen_mask": 4}
 """Of the run of a recipe that stands for the reader's; of other recipes, two do."""
 Items = Sequence[Block | Command]
 Runner = Callable[[Command, Part], tuple[int, str]]
@@ -161,7 +161,14 @@ def run_arguments(recipe: str, path: Path) -> list[str]:
         recipe: its name.
         path: of the run.
     """
-    return [f"recipe={recipe}", f"trainer.epochs={EPOCHS.get(recipe, 2)}", "trainer.compile=off", f"run_dir={path}"]
+    saving = ["hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=9"]  # as a run that takes its time
+    return [
+        f"recipe={recipe}",
+        f"trainer.epochs={EPOCHS.get(recipe, 2)}",
+        "trainer.compile=off",
+        f"run_dir={path}",
+        *saving,
+    ]
 
 
 def _make_run(recipe: str, path: Path) -> None:
