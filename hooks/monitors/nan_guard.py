@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from hooks.options import check_integer, check_number
-from trainer.errors import NonFiniteError, UserError, unknown_name
+from hooks.options import check_choice, check_integer, check_number
+from trainer.errors import NonFiniteError, UserError
 from trainer.hook import GraphHook, HostHook, Tensors
 from trainer.step.context import StepContext
 
@@ -74,10 +74,8 @@ class NanGuard(GraphHook, HostHook):
             rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
             network: name of the network that is watched, or a pattern; "*" guards every network of a run.
         """
-        if policy not in POLICIES:
-            raise unknown_name("policy", policy, POLICIES)
         self.network = network
-        self._policy = policy
+        self._policy = check_choice("policy", policy, POLICIES)
         self._at_most = check_integer("at_most", at_most, minimum=1)
         self._rate_factor = check_number("rate_factor", rate_factor, minimum=0, above_minimum=True)
         if rate_factor > 1:

@@ -131,7 +131,7 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
     if is_non_negative(operation):
         return Facts(sources, operation.name)
     kind = type(operation).__name__
-    keeps_sign = kind in SIGN_KEEPING or _is_linear_activation(operation)
+    keeps_sign = (kind in SIGN_KEEPING and not _overshoots(operation)) or _is_linear_activation(operation)
     if not keeps_sign or not facts or any(_may_turn_sign(each) for each in constants):
         return Facts(sources)
     non_negative = facts[0].non_negative if all(each.non_negative for each in facts) else ""
@@ -162,6 +162,11 @@ def is_non_negative(operation: Any) -> bool:
 
 def _is_linear_activation(operation: Any) -> bool:
     return isinstance(operation, keras.layers.Activation) and operation.activation is keras.activations.linear
+
+
+def _overshoots(operation: Any) -> bool:
+    """Return whether an operation fits curves through its input, which dip below 0 beside a peak."""
+    return getattr(operation, "interpolation", "nearest") not in ("nearest", "bilinear")
 
 
 def _may_turn_sign(constant: Any) -> bool:

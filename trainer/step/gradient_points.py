@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.ops.gradient_checks import is_differentiable
 from trainer.ops.overridden import OVERRIDES, Overridden
+from trainer.step.audit import ancestors
 
 MARK = "_gradient_op_type"
 UNDECLARED = "undeclared"
@@ -65,9 +66,26 @@ def _undeclared(operation: tf.Operation) -> Point | None:
         # `tf.custom_gradient` hands its results out through it. It takes them, then the arguments; what comes out for
         # the arguments is used by nobody.
         results = max((i + 1 for i, tensor in enumerate(outputs) if tensor.consumers()), default=0)
-        inputs, outputs = inputs[results:], outputs[:results]
+        inputs, outputs = _arguments(inputs[results:]), outputs[:results]
     floats = tuple(tensor for tensor in inputs if is_differentiable(tensor))
     outputs = [tensor for tensor in outputs if is_differentiable(tensor)]
     if not floats or not outputs:
         return None
     return Point(operation.name, floats, tuple(outputs), UNDECLARED)
+
+
+def _arguments(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return tensors without results that nobody uses: these come first, and are computed from what follows."""
+    first = 0
+    while first < len(tensors) and _is_computed_from(tensors[first], tensors[first + 1 :]):
+        first += 1
+    return list(tensors[first:])
+
+
+def _is_computed_from(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> bool:
+    """Return whether others lead to a tensor with no gradient of its own between: then it need not be held fixed."""
+    makers, given = ancestors(tensor.op), {each.op for each in others}
+    if makers.isdisjoint(given):
+        return False
+    between = (makers | {tensor.op}).difference(given, *map(ancestors, given))
+    return not any(MARK in operation.node_def.attr for operation in between)

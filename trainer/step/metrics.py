@@ -32,7 +32,7 @@ def example_weights(batch: Batch) -> tf.Tensor:
     """Return float32 weights [batch]: the batch's own "weights" (0 marks padding), or ones."""
     if "weights" in batch:
         return tf.cast(batch["weights"], tf.float32)
-    return tf.ones([tf.shape(batch["inputs"])[0]], tf.float32)
+    return tf.ones([tf.shape(tf.nest.flatten(batch["inputs"])[0])[0]], tf.float32)
 
 
 def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hooks.fused_batch_norm import FusedBatchNorm
 from hooks.gradients.op_types import override_ops
+from hooks.normalization.fused_call import calls_replaced
 from hooks.normalization.fused_layers import why_call_stays
 from tests.support.toy import BATCH, ToyObjective, build_context, toy_batch, toy_loop, toy_model, toy_network, values_of
 from tests.support.two_networks import NAMES, fresh, traced_loop
@@ -373,3 +374,14 @@ def test_patterns_choose_layers_and_a_network_without_any_is_no_mistake():
 def test_wrong_options_are_refused_in_one_line(options: dict, message: str):
     with pytest.raises(UserError, match=message):
         FusedBatchNorm(**options)
+
+
+def test_calls_replaced_one_around_the_other_end_in_turn() -> None:
+    layer, other = LAYER(name="norm"), LAYER(name="other")
+    outer, inner = (lambda *_, **__: "outer"), (lambda *_, **__: "inner")
+    with calls_replaced([(layer, outer)]):
+        with calls_replaced([(other, inner), (layer, inner)]):
+            assert (layer.call(), other.call()) == ("inner", "inner")
+        assert layer.call() == "outer"
+        assert "call" not in vars(other)
+    assert "call" not in vars(layer)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from hooks.monitors.nan_guard import NanGuard, shorten
-from trainer.errors import NonFiniteError
+from trainer.errors import NonFiniteError, UserError
 from trainer.hook import GraphHook, HostHook
 from trainer.network import Network
 from trainer.step.context import StepContext
@@ -161,3 +161,22 @@ def test_error_names_objective_and_network_where_there_are_several(make_run, net
     with pytest.raises(NonFiniteError) as caught:
         guard.on_veto(run)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy": "skp"}, "^Unknown policy 'skp'. Did you mean 'skip'?"),
+        ({"policy": None}, "^Unknown policy 'None'. Expected one of: rollback, skip, stop"),
+        ({"at_most": 0}, "^Invalid at_most: 0. Expected a whole number of at least 1"),
+        ({"rate_factor": 0.0}, "^Invalid rate_factor: 0.0. Expected a number above 0"),
+        ({"rate_factor": 1.5}, r"^rate_factor=1.5 received. Expected a number in \(0, 1\]"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(options: dict, message: str):
+    with pytest.raises(UserError, match=message):
+        NanGuard(**options)
+
+
+def test_a_rate_may_stay_as_it_is():
+    assert NanGuard(rate_factor=1).summary() == {"skipped": []}

@@ -255,3 +255,23 @@ def test_a_part_of_a_graph_is_computed_again_on_other_values() -> None:
     np.testing.assert_allclose(again, np.sin(3 * x), atol=1e-6)
     np.testing.assert_allclose(z, 3 * x + 1)
     np.testing.assert_array_equal(unchanged, x)
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "exact"), (1.5, "undeclared")])
+@pytest.mark.parametrize("used", [0, 1, 2])
+def test_a_result_that_nobody_uses_is_no_fault_of_the_others(used: int, factor: float, verdict: str) -> None:
+    @tf.custom_gradient
+    def powers(a: tf.Tensor) -> Any:
+        s = tf.sin(a)
+        return (s**3, s**2, s), lambda u, v, w: factor * (3.0 * s**2 * u + 2.0 * s * v + w) * tf.cos(a)
+
+    assert [each.verdict for each in compared(lambda x: powers(x)[used])] == [verdict]
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "exact"), (2.0, "undeclared")])
+def test_an_argument_that_is_computed_from_a_later_one_counts(factor: float, verdict: str) -> None:
+    @tf.custom_gradient
+    def product(a: tf.Tensor, b: tf.Tensor) -> Any:
+        return a * b, lambda u: (factor * u * b, u * a)
+
+    assert [each.verdict for each in compared(lambda x: product(tf.sin(x), x))] == [verdict]

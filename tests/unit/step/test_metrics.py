@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.support.toy import toy_loop
 from trainer.objective import ObjectiveOutput
-from trainer.step.metrics import Accumulators, average_output, weighted_mean
+from trainer.step.metrics import Accumulators, average_output, example_weights, weighted_mean
 
 
 def test_padding_does_not_count() -> None:
@@ -30,6 +30,11 @@ def test_losses_and_metrics_are_averaged_without_weights_too() -> None:
     losses, metrics = average_output(output, {"inputs": tf.zeros([2, 1])})
     assert losses["a"].numpy() == 1.5
     assert metrics["b"].numpy() == 0.5
+
+
+@pytest.mark.parametrize("inputs", [{"a": tf.zeros([3, 4]), "b": tf.zeros([3])}, (tf.zeros([3, 4]), tf.zeros([3, 4]))])
+def test_examples_are_counted_also_where_inputs_are_several_tensors(inputs) -> None:
+    assert example_weights({"inputs": inputs}).numpy().tolist() == [1.0, 1.0, 1.0]
 
 
 def test_accumulators_average_over_steps_and_leave_out_what_never_counted() -> None:

@@ -26,7 +26,7 @@ def test_parts_are_consecutive_examples_and_the_rest_goes_into_each() -> None:
 
 
 def test_inputs_may_be_several_tensors() -> None:
-    batch = {"inputs": {"left": tf.range(4), "right": tf.ones([4, 3])}, "weights": tf.ones([4])}
+    batch = {"inputs": {"left": tf.range(4), "right": tf.ones([4, 3])}}
     part = MicroBatches(batch, 2).part(tf.constant(1))
     assert part["inputs"]["left"].numpy().tolist() == [2, 3]
     assert part["inputs"]["right"].shape == (2, 3)

@@ -13,6 +13,7 @@ from trainer.errors import UserError
 from trainer.network import Network
 from trainer.objective import Objective, ObjectiveOutput
 from trainer.step.copy_network import fingerprint, snapshot
+from trainer.step.ownership import find_objective
 from trainer.step.trainer import Trainer
 from trainer.step.writes import all_writes
 
@@ -330,3 +331,10 @@ def test_variables_of_one_path_in_two_networks_of_one_objective_are_told_apart()
     networks = [toy_network("first"), toy_network("second", keras.optimizers.SGD(0.1))]
     with pytest.raises(UserError, match="changes second/toy/norm/moving_mean, second/toy/norm/moving_variance, but no"):
         pairs_loop(networks, [objective], [Drops("drops")])
+
+
+def test_an_objective_is_found_by_its_name_or_the_nearest_is_named() -> None:
+    objectives = [ToyObjective("first", "one"), ToyObjective("second", "judge")]
+    assert find_objective("judge", objectives) is objectives[1]
+    with pytest.raises(UserError, match="^Unknown objective 'juge'. Did you mean 'judge'?"):
+        find_objective("juge", objectives)
