@@ -76,8 +76,11 @@ def examine(directory: Path) -> Findings:
     found = Findings()
     config = found.read(directory / CONFIG, dict)
     found.read(directory / ENVIRONMENT, dict)
-    hooks = (config or {}).get("hooks")
-    targets = {node.get("_target_") for node in (hooks or {}).values() if isinstance(node, dict)}
+    hooks = (config or {}).get("hooks") or {}
+    if not isinstance(hooks, dict):
+        found.damages.append(f"{directory / CONFIG} is damaged: its hooks are not what a run writes.")
+        hooks = {}
+    targets = [node.get("_target_") for node in hooks.values() if isinstance(node, dict)]
     summary = found.read(directory / SUMMARY, dict) if (directory / SUMMARY).exists() else None
     complete = summary is not None and summary.get("status") in COMPLETE
     if summary is None and not (directory / SUMMARY).exists():
@@ -104,7 +107,7 @@ def _yaml(path: Path) -> Any:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: it is not YAML.") from error
 
 
@@ -125,7 +128,9 @@ def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> di
             break
         try:
             line = json.loads(text)
-            key = (line["split"], int(line["step"]))
+            key = (line["split"], line["step"])
+            if not (isinstance(key[0], str) and type(key[1]) is int):
+                raise TypeError("no report")
         except (ValueError, KeyError, TypeError, RecursionError):
             found.damages.append(f"Line {number} of {path} is damaged.")
             continue
@@ -160,7 +165,7 @@ def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]
     if not isinstance(best, Mapping) or best.get("value") is None:
         return
     step, monitor, value = best.get("step", 0), str(best.get("monitor")), best["value"]
-    line = lines.get(("validation", step))
+    line = lines.get(("validation", step)) if isinstance(step, int) else None
     if line is None:
         yield f"{METRICS} has no validation at step {step}, which is the best one in {source}."
     elif line.get(monitor) != value:
@@ -170,7 +175,8 @@ def _disagreements(source: str, best: Any, lines: Mapping[tuple[str, int], Line]
 def _summary_disagreements(summary: Line, index: Index | None, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
     """Yield where the checkpoints of a complete run are not those of its summary."""
     tags = {} if index is None else index.tags
-    steps = {"last": summary.get("steps"), "best": (summary.get("best") or {}).get("step")}
+    best = summary.get("best")
+    steps = {"last": summary.get("steps"), "best": best.get("step") if isinstance(best, Mapping) else None}
     for tag, step in steps.items():
         checkpoint = checkpoints.get(tags.get(tag, ""))
         if checkpoint is None:

@@ -8,6 +8,7 @@ Where the run has the hook ema, its averages are left out: it is the weights the
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -90,8 +91,11 @@ def _check(options: Options) -> None:
     if not isinstance(shares, list) or not shares or not all(_is_share(share) and share > 0 for share in shares):
         raise UserError(f"Invalid sparsities: {shares!r}. Expected shares in (0, 1], such as [0.5,0.7,0.9].")
     options.sparsities = sorted({float(share) for share in shares})
-    if not _is_number(options.tolerance) or options.tolerance < 0:
+    if not _is_number(options.tolerance) or not 0 <= options.tolerance < math.inf:
         raise UserError(f"Invalid tolerance: {options.tolerance!r}. Expected a number of at least 0, such as 0.01.")
+    patterns: Any = [options.layers] if isinstance(options.layers, str) else options.layers
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(each, str) for each in patterns):
+        raise UserError(f"Invalid layers: {options.layers!r}. Expected patterns, such as * or [fc1,fc2].")
     if options.target is not None and not _is_share(options.target):
         raise UserError(f"Invalid target: {options.target!r}. Expected a sparsity in [0, 1], such as 0.9.")
 

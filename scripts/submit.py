@@ -98,7 +98,7 @@ def read_resources(path: Path) -> dict[str, Any]:
 
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"--resources {path} cannot be read. Expected a YAML file such as {RESOURCES}.") from error
     if not isinstance(found, dict):
         raise UserError(f"--resources {path} holds no names with values. Expected a YAML file such as {RESOURCES}.")

@@ -46,7 +46,7 @@ def read_curves(directory: Path, names: Sequence[str]) -> Curves:
         try:
             report = json.loads(line)
             step, split = int(report["step"]), str(report["split"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             damaged += 1
             continue
         for name in names:

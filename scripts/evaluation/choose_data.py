@@ -52,13 +52,15 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
     config = dict(stored)
     for override in overrides:
-        key, _, text = override.partition("=")
+        key, separator, text = override.partition("=")
         name = key.removeprefix(f"{GROUP}.")
         if name not in config:
             raise unknown_name("key of the run's data", name, [each for each in config if each != "_target_"])
+        if not separator:
+            raise UserError(f"'{override}' received. Expected {key}=<value>.")
         try:
             config[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # a date such as 2024-13-45 is a ValueError
             raise UserError(f"'{override}' is no value. Expected such as {key}=<value>.") from error
     return config
 

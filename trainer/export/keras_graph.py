@@ -38,6 +38,8 @@ class _Walk:
         def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
             given = keras.tree.flatten((args, kwargs))
             values = [each for each in given if isinstance(each, _Value)]
+            if kwargs.get("training"):  # dropout, or statistics of the batch, in evaluations too
+                self.problems.append(f"{prefix}{operation.name} ({type(operation).__name__}: training=True)")
             if is_graph(operation):
                 found = self._run(operation, values, f"{prefix}{operation.name}/")
             else:

@@ -86,10 +86,12 @@ def describe_stages(stages: Sequence[Stages], header: int, *, lossy: bool) -> Co
         for name in ("entries", "kept", "dense", "sparse", "shared", "coded")
     )
     total = ("total", f"{entries:,}", f"{kept:,}", "", "", *_bytes(dense, sparse, shared, data, kept))
-    note = (
-        f"data {data:,} bytes, header {header:,} bytes: {dense / data:.1f} times smaller than the weights as float32 "
-        f"by data alone, {dense / (data + header):.1f} times with the header"
-    )
+    note = f"data {data:,} bytes, header {header:,} bytes"
+    if data:  # a network without weights has none
+        note += (
+            f": {dense / data:.1f} times smaller than the weights as float32 by data alone, "
+            f"{dense / (data + header):.1f} times with the header"
+        )
     return Contents(COLUMNS, (*(_row(each) for each in stages), total), (note,), lossy)
 
 

@@ -142,6 +142,10 @@ def test_of_a_run_with_averages_the_weights_themselves_are_scanned(run: Path, tm
         (["run=a", "sparsities=0.5"], "Invalid sparsities: 0.5."),
         (["run=a", "sparsities=[0.5"], "is no value."),
         (["run=a", "tolerance=-1"], "Invalid tolerance: -1."),
+        (["run=a", "tolerance=.nan"], "Invalid tolerance: nan."),
+        (["run=a", "tolerance=.inf"], "Invalid tolerance: inf."),
+        (["run=a", "layers=3"], "Invalid layers: 3. Expected patterns, such as * or [fc1,fc2]."),
+        (["run=a", "layers=[fc1,2]"], "Invalid layers: ['fc1', 2]."),
         (["run=a", "target=2"], "Invalid target: 2."),
     ],
 )

@@ -16,14 +16,15 @@ from trainer.comparison.find import find_runs
 def test_curves_are_read_by_split_and_damaged_lines_are_counted(tmp_path):
     path = write_run(tmp_path / "a", losses=(1.0, 0.5))
     text = (path / "metrics.jsonl").read_text()
-    more = '3\n{"step": "x", "split": "train"}\n{"step": 30, "split": "train", "loss/cross_entropy": null}\n{"step": 4'
+    more = '3\n{"step": "x", "split": "train"}\n{"step": Infinity, "split": "train"}\n'
+    more += '{"step": 30, "split": "train", "loss/cross_entropy": null}\n{"step": 4'
     (path / "metrics.jsonl").write_text(text + more)
     found = read_curves(path, ["loss/cross_entropy", "none"])
     assert found.values == {
         ("train", "loss/cross_entropy"): {10: 1.0, 20: 0.5},
         ("validation", "loss/cross_entropy"): {10: 1.0, 20: 0.5},
     }
-    assert found.damaged == 2  # the line that was cut off at the end is not: the run was killed, or goes on
+    assert found.damaged == 3  # the line that was cut off at the end is not: the run was killed, or goes on
 
 
 def test_a_mean_goes_as_far_as_all_curves_do():

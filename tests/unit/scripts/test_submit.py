@@ -134,6 +134,7 @@ def test_slurm_gets_the_resources_of_the_file(place: Path, submitit: Any, monkey
         ("timeout_min: long", "A value in --resources is wrong: "),
         ("[1, 2]", "--resources r.yaml holds no names with values."),
         ("{", "--resources r.yaml cannot be read."),
+        ("comment: 2024-13-45", "--resources r.yaml cannot be read."),
         (None, "--resources r.yaml cannot be read."),
     ],
 )

@@ -1,0 +1,199 @@
+"""Thresholds in the place of what lies between a binary layer and a sign: never another sign, whatever lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainer.export.arrays import encode_nodes
+from trainer.export.fold_signs import fold_signs
+from trainer.export.node import Node
+from trainer.inference.activations import ACTIVATIONS, find_activation
+from trainer.inference.engine import Model
+from trainer.inference.graph import Graph, Op, graph_to_json, parse_graph
+
+IMAGE = (4, 6, 3)
+CHANNELS = 4
+Part = tuple[str, dict[str, Any]]
+
+
+def evaluate(calls: Sequence[Callable], _: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what computes functions of NumPy with values at one place."""
+
+    def compute(values: np.ndarray) -> np.ndarray:
+        for call in calls:
+            values = call(values)
+        return values
+
+    return compute
+
+
+def quarters(random: np.random.Generator, count: int) -> np.ndarray:
+    """Return numbers with which float32 computes without rounding, so that equal sums are equal in any order."""
+    return (random.integers(-8, 9, count) / 4).astype(np.float32)
+
+
+def middle(random: np.random.Generator, kind: str, fields: dict[str, Any], channels: int) -> Node:
+    """Return a node between the layer and the sign, without names of its values."""
+    if kind == "scale_shift":
+        scale, shift = quarters(random, channels), quarters(random, channels)
+        return Node(Op(kind, kind, (), "", {}), {"scale": scale, "shift": shift}, lambda x: x * scale + shift)
+    calls = {
+        "rescale": lambda x: x * np.float32(fields["scale"]) + np.float32(fields["offset"]),
+        "activation": lambda x: find_activation(fields["function"], fields.get("slope"))(x),
+    }
+    return Node(Op(kind, kind, (), "", fields), {}, calls.get(kind))
+
+
+def network(parts: Sequence[Part], seed: int, *, bias: bool = False) -> tuple[list[Node], dict[str, tuple[int, ...]]]:
+    """Return a sign, a convolution, the parts that fit, and a sign; and the shapes of the values."""
+    random = np.random.default_rng(seed)
+    kernel = random.choice(np.float32([-1, 1]), (2, 2, IMAGE[-1], CHANNELS)) * random.choice(np.float32([0.5, 2.0]), 4)
+    more = {"bias": quarters(random, CHANNELS)} if bias else {}
+    nodes = [
+        Node(Op("sign", "first", ("x",), "signs", {}), {}, np.sign),
+        Node(Op("conv2d", "conv", ("signs",), "sum", {"padding": "same"}), {"kernel": kernel, **more}),
+    ]
+    shape, last, shapes = (4, 6, CHANNELS), "sum", {"x": IMAGE, "signs": IMAGE, "sum": (4, 6, CHANNELS)}
+    for place, (kind, fields) in enumerate(parts):
+        if kind in ("max_pool2d", "upsample2d", "global_max_pool2d") and (len(shape) != 3 or min(shape) < 2):
+            continue
+        node = middle(random, kind, fields, shape[-1])
+        shape = {
+            "max_pool2d": lambda s: (s[0] // 2, s[1] // 2, s[2]), "upsample2d": lambda s: (s[0] * 2, s[1], s[2]),
+            "global_max_pool2d": lambda s: s[-1:], "flatten": lambda s: (int(np.prod(s)),),
+            "reshape": lambda s: (int(np.prod(s[:-1])), 1, s[-1]),
+        }.get(kind, lambda s: s)(shape)  # fmt: skip
+        name = f"v{place}"
+        nodes.append(Node(Op(kind, f"{kind}_{place}", (last,), name, node.op.fields), node.arrays, node.call))
+        last, shapes[name] = name, shape
+    nodes.append(Node(Op("sign", "last", (last,), "out", {}), {}, lambda x: np.where(x >= 0, 1.0, -1.0)))
+    return nodes, {**shapes, "out": shape}
+
+
+def run(nodes: Sequence[Node], inputs: np.ndarray) -> np.ndarray:
+    ops, tensors, _ = encode_nodes(nodes, half=False)
+    graph = parse_graph(graph_to_json(Graph("net", "x", IMAGE, "out", ops)))
+    return Model(graph, tensors)(inputs)
+
+
+def folded(parts: Sequence[Part], seed: int = 0, *, bias: bool = False) -> list[str]:
+    """Return the operations after folding, once it is certain that they give the same signs."""
+    nodes, shapes = network(parts, seed, bias=bias)
+    inputs = np.random.default_rng(seed).normal(size=(6, *IMAGE)).astype(np.float32)
+    found = fold_signs(nodes, "out", shapes, evaluate)
+    np.testing.assert_array_equal(run(found, inputs), run(nodes, inputs))
+    return [node.kind for node in found]
+
+
+def activation(function: str, slope: float | None = None) -> Part:
+    return "activation", {"function": function, **({} if slope is None else {"slope": slope})}
+
+
+def rescale(scale: float, offset: float = 0.25) -> Part:
+    return "rescale", {"scale": scale, "offset": offset}
+
+
+NORM: Part = ("scale_shift", {})
+POOL: Part = ("max_pool2d", {"pool_size": (2, 2), "strides": (2, 2), "padding": "valid"})
+LARGEST: Part = ("global_max_pool2d", {})
+FLAT: Part = ("flatten", {})
+TALLER: Part = ("upsample2d", {"size": (2, 1)})
+SHAPE: Part = ("reshape", {"shape": (24, 1, CHANNELS)})
+PARTS = st.sampled_from(
+    [
+        NORM, NORM, POOL, POOL, LARGEST, FLAT, TALLER, activation("relu"), activation("hard_tanh"),
+        activation("leaky_relu", 0.5), activation("leaky_relu", -0.5), rescale(0.5), rescale(-1.0), rescale(0.0, -0.25),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(PARTS, max_size=5), st.integers(0, 99), st.booleans())
+def test_no_sign_is_another_one(parts: list[Part], seed: int, bias: bool):
+    folded(parts, seed, bias=bias)
+
+
+T = "threshold"
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([], [T]),
+        ([NORM, NORM, rescale(-1.0)], [T]),
+        ([POOL, NORM], ["max_pool2d", T]),  # the pool sees the sums
+        ([NORM, POOL], [T, "max_pool2d"]),  # the pool sees the signs
+        ([TALLER, NORM, POOL], ["upsample2d", T, "max_pool2d"]),
+        ([NORM, FLAT, activation("relu"), rescale(-1.0)], [T, "flatten"]),
+        ([NORM, LARGEST, activation("leaky_relu", 0.5)], [T, "global_max_pool2d"]),
+        ([SHAPE], [T, "reshape"]),
+        ([activation("hard_tanh"), POOL, NORM], ["max_pool2d", T]),
+        ([NORM, POOL, rescale(0.0)], [T, "max_pool2d"]),
+    ],
+)
+def test_what_moves_or_chooses_stands_before_or_behind_the_threshold(parts: list[Part], expected: list[str]):
+    assert folded(parts) == ["sign", "conv2d", *expected]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [NORM, POOL, NORM],  # a channel may fall
+        [rescale(-1.0), POOL, NORM],
+        [NORM, POOL, rescale(-1.0)],
+        [activation("leaky_relu", -0.5), POOL, NORM],
+        [NORM, LARGEST, activation("leaky_relu", -0.5), rescale(1.0, -1.0)],
+        [FLAT, NORM],  # numbers a place, where thresholds are a channel's
+        [("average_pool2d", POOL[1]), NORM],
+    ],
+)
+def test_what_cannot_change_places_stays(parts: list[Part]):
+    nodes, shapes = network(parts, 3)
+    assert fold_signs(nodes, "out", shapes, evaluate) == nodes
+
+
+@pytest.mark.parametrize("function", sorted(ACTIVATIONS.keys() - {"linear", "softmax", "log_softmax"}))
+def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls(function: str):
+    rises = (np.diff(find_activation(function, None)(np.linspace(-9, 9, 999, dtype=np.float32))) >= 0).all()
+    nodes, shapes = network([POOL, activation(function), rescale(1.0, -0.5)], 1)
+    found = [node.kind for node in fold_signs(nodes, "out", shapes, evaluate)]
+    assert (found[2:] == [T, "max_pool2d"]) == rises
+
+
+def test_a_threshold_has_the_name_of_what_it_stands_for_and_directions_where_a_channel_falls():
+    for parts, name, falls in (([rescale(-1.0)], "rescale_0", True), ([POOL], "last", False)):
+        nodes, shapes = network(parts, 1)
+        found = fold_signs(nodes, "out", shapes, evaluate)
+        assert (found[-1].op.output, found[1].arrays.keys()) == ("out", {"kernel"})
+        assert set(np.unique(found[1].arrays["kernel"])) == {-1.0, 1.0}
+        (threshold,) = (node for node in found if node.kind == T)
+        assert (threshold.op.name, "descending" in threshold.arrays) == (name, falls)
+
+
+@pytest.mark.parametrize(
+    ("parts", "shape"),
+    [
+        ([], (4, 6)), ([NORM, POOL], (4, 6)), ([POOL, NORM], (2, 3)), ([TALLER, NORM, POOL], (8, 6)),
+        ([NORM, POOL, activation("relu")], (4, 6)), ([POOL], (2, 3)), ([LARGEST, NORM], ()),
+    ],
+)  # fmt: skip
+def test_layers_are_tried_at_the_size_that_they_have_in_the_network(parts: list[Part], shape: tuple[int, ...]):
+    """A hook may have large tensors computed otherwise than small ones."""
+    seen: list[tuple[int, ...]] = []
+    nodes, shapes = network(parts, 1)
+    fold_signs(nodes, "out", shapes, lambda calls, shape: seen.append(shape) or evaluate(calls, shape))
+    assert seen == [(*shape, CHANNELS)]
+
+
+def test_sums_that_the_network_also_gives_or_uses_twice_are_kept():
+    nodes, shapes = network([NORM], 2)
+    assert fold_signs(nodes, "sum", shapes, evaluate) == nodes
+    assert fold_signs(nodes, "v0", shapes, evaluate) == nodes
+    again = [*nodes, Node(Op("add", "again", ("sum", "out"), "both", {}))]
+    assert fold_signs(again, "both", {**shapes, "both": shapes["sum"]}, evaluate) == again
