@@ -12,6 +12,7 @@ from recipes.data.machine_memory import check_fits
 from recipes.data.npy_rows import open_npy
 from recipes.data.npz import read_npz
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 INPUTS, TARGETS = "inputs", "targets"
 
@@ -72,8 +73,8 @@ class ArrayFiles:
         """
         if name in self.sizes:
             return self.load(name)
-        if not self.is_npz and Path(name).expanduser().is_file():
-            return np.array(open_npy(Path(name).expanduser()))
+        if not self.is_npz and (beside := user_path(name, option)).is_file():
+            return np.array(open_npy(beside))
         raise UserError(
             f"{option}={name} names no array of '{self.path}', which holds {', '.join(self.sizes)}; expected one of "
             "them, or beside npy files the path of another."
@@ -92,7 +93,7 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
     """
     if not str(path).strip():
         raise UserError("data.path is empty; expected an npz file, an npy file, or a folder of npy files. Give one.")
-    given = Path(str(path)).expanduser()
+    given = user_path(str(path), "data.path")
     if not given.exists():
         raise UserError(
             f"data.path '{given}' does not exist; expected an npz file, an npy file, or a folder of npy files. "
@@ -111,7 +112,7 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
 def _pair(inputs: Path, targets: str | None) -> ArrayFiles:
     if targets is None or not str(targets).strip():
         raise UserError(f"'{inputs}' holds inputs alone; expected their labels, too. Set data.targets=<labels.npy>.")
-    labels = Path(str(targets)).expanduser()
+    labels = user_path(str(targets), "data.targets")
     if not labels.is_file():
         raise UserError(f"data.targets '{labels}' does not exist; expected an npy file with the label of each input.")
     return _measured(inputs, {INPUTS: inputs, TARGETS: labels})
@@ -135,7 +136,7 @@ def _npz(file: Path) -> ArrayFiles:
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise UserError(
             f"data.path '{file}' is no npz file ({error}); expected an npz, an npy, or a folder of npy files. Write it "
             "by numpy.savez or numpy.save."

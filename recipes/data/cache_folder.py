@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from trainer.user_path import user_path
+
 PARTIAL = ".partial"
 
 
@@ -22,7 +24,7 @@ def cache_folder(cache_dir: str | None) -> Path:
         cache_dir: of the user; None for `hookline` in $XDG_CACHE_HOME, which is ~/.cache where it is not set.
     """
     if cache_dir is not None:
-        return Path(cache_dir).expanduser()
+        return user_path(cache_dir, "data.cache_dir")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hookline"
 
 

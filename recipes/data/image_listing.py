@@ -11,6 +11,7 @@ import numpy as np
 
 from recipes.data.image_formats import FORMATS, SUFFIXES
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 SPLIT_FOLDERS = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 LAYOUTS = "<class>/<image>, or train/<class>/<image>, beside it validation/ and test/ if you have them"
@@ -86,7 +87,7 @@ def existing_folder(path: str) -> Path:
     """
     if not str(path).strip():
         raise UserError("data.path is empty; expected the path of a folder of images. Give data.path=<folder>.")
-    folder = Path(str(path)).expanduser()
+    folder = user_path(str(path), "data.path")
     if folder.is_dir():
         return folder
     if not folder.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def open_npy(path: Path) -> np.memmap:
     """
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TypeError) as error:
+    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TypeError, TokenError) as error:
         raise UserError(
             f"'{path}' is no readable npy of plain values ({error}); expected what numpy.save writes. Write it again."
         ) from error

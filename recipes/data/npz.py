@@ -6,10 +6,18 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.user_path import user_path
+
+FAULTS = (
+    *(OSError, EOFError, RuntimeError, MemoryError, ValueError, TypeError, SyntaxError),
+    *(TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""What reading a damaged npz may raise: by the system, by NumPy, by the parser of its headers, by zip."""
 
 
 def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -27,7 +35,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as archive:
             found = list(archive)
             arrays = {key: archive[key] for key in keys if key in found}
-    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+    except FAULTS as error:
         raise UserError(
             f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
             "download it again."
@@ -51,7 +59,7 @@ def existing_npz(path: str) -> Path:
     """
     if not str(path).strip():
         raise UserError("data.path is empty; expected the path of an npz file. Give one, or null for none.")
-    file = Path(str(path)).expanduser()
+    file = user_path(str(path), "data.path")
     if not file.is_file():
         state = "is a directory" if file.is_dir() else "does not exist"
         raise UserError(f"data.path '{file}' {state}; expected an npz file. Working directory: {Path.cwd()}.")

@@ -6,8 +6,6 @@ import hashlib
 import os
 import re
 import warnings
-import zipfile
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from recipes.data.cache_folder import cache_folder, file_stamp, fingerprint, written_whole
+from recipes.data.npz import FAULTS
 from recipes.data.read_files import processors
 from recipes.data.tfrecord_features import Keys, parse_record, single_value
 from trainer.errors import UserError
@@ -121,7 +120,7 @@ def _load(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
         with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive}
         return arrays if arrays.pop("stamp") == stamp else None
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+    except (KeyError, *FAULTS):
         return None
 
 

@@ -242,6 +242,15 @@ RANGES = {
         "Expected a number above 0, such as 0.001."
         for value in ("0", "-0.1", "nan", "inf", "null")
     },
+    **{
+        f"trainer.{name}={value}": f"trainer.{name}={value} received. Expected a finite number."
+        for name in ("max_seconds", "worker_timeout")
+        for value in ("nan", "inf")
+    },
+    **{
+        f"trainer.{name}={limit + 1}": f"trainer.{name}={limit + 1} received. Expected at most {limit}."
+        for name, limit in {"epochs": 10**9, "steps": 10**12, "threads": 4096}.items()
+    },
     "plugins=[os]": "plugins holds 'os', a module of Python itself. Expected a package of your own.",
     "plugins=['a b']": "plugins holds 'a b'. Expected names of packages, such as plugins=[my_package].",
 }
@@ -270,6 +279,8 @@ SWEEPS = {
     "Expected -m to run them one by one, or a list: recipe=[bnn,prune].",
     "-m recipe=bnn,prun": "Unknown recipe 'prun'. Did you mean 'prune'? Expected one of: baseline, bnn, prune.",
     "-m recipe=bnn optimizer.learning_rate=0.1,abc": "optimizer.learning_rate=abc received. Expected a number or null.",
+    "-m recipe=bnn seed=range(1,3,0)": "'seed=range(1,3,0)' cannot be listed: range() arg 3 must not be zero. "
+    "Expected values such as seed=1,2,3.",
     "-m recipe=bnn seed=range(0,65)": "The sweep has more than 64 jobs. Expected at most that many: sweep in parts.",
     "-m recipe=bnn seed=range(0,9) trainer.batch_size=range(1,9)": "The sweep has more than 64 jobs. "
     "Expected at most that many: sweep in parts.",

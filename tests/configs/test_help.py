@@ -115,14 +115,17 @@ def test_a_text_shows_keys_defaults_and_comments() -> None:
     assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal", width=120)  # from the header's second line
 
 
+EPOCHS = "int or null; passes over the training split; at least 1; at most 1000000000"
+
+
 @pytest.mark.parametrize(
     ("name", "line", "about"),
     [
         ("seed", "seed=0", "int; everything random follows from it; at least 0; at most 2147483647"),
         ("plugins", "plugins=[]", "list[str]; packages that a _target_ may name"),
         ("run_dir=mine", "run_dir=null", "str or null; where the run is written; null: runs/<recipe>/<date_time>"),
-        ("trainer.epochs", "trainer.epochs=null", "int or null; passes over the training split; at least 1"),
-        ("epochs", "trainer.epochs=null", "int or null; passes over the training split; at least 1"),
+        ("trainer.epochs", "trainer.epochs=null", EPOCHS),
+        ("epochs", "trainer.epochs=null", EPOCHS),
     ],
 )
 def test_a_setting_has_a_text_of_its_own(name: str, line: str, about: str) -> None:

@@ -123,6 +123,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
             jobs(f"resume={path}")
     with pytest.raises(UserError, match="Expected resume=<run directory>"):
         jobs(f"resume=[{run}]")
+    for changed in ({"plugins": 5}, {"plugins": "abc"}, {"trainer": 3}, {"hooks": ["ema"]}, {"model": None}):
+        change(run, **changed)
+        with pytest.raises(UserError, match="is not the config of a run"):
+            jobs(f"resume={run}")
+        change(run, plugins=[], trainer={}, hooks={}, model={})
     (run / "config.yaml").write_text("- a list\n")
     with pytest.raises(UserError, match="is not the config of a run"):
         jobs(f"resume={run}")

@@ -224,5 +224,5 @@ def _choices(override: Override, sweep: bool) -> list[str]:
     try:
         values_in_turn = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
         return [f"{key}={value}" for value in values_in_turn]
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # a ValueError: a range in steps of 0
         raise UserError(f"'{text}' cannot be listed: {error}. Expected values such as {key}=1,2,3.") from error

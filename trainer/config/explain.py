@@ -26,6 +26,7 @@ from trainer.config.stored import FILE_NAME, read_overrides, read_stored
 from trainer.config.values import is_interpolation, visible
 from trainer.config.yaml_places import read_places
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 
 def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
@@ -46,13 +47,13 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
         if run is None:
             layers, notes = layers_of(overrides, composer), []
         else:
-            layers, notes = _stored_layers(run, overrides, composer), read_overrides(Path(run).expanduser())
+            layers, notes = _stored_layers(run, overrides, composer), read_overrides(user_path(run, RESUME))
         return "\n\n".join(_explain_key(key, job, layers, notes, composer) for key in command.explain)
 
 
 def _stored_layers(run: str, overrides: Sequence[Override], composer: Composer) -> list[Layer]:
     """Return the layers of a run that goes on: its own config, and what the command line changes of it."""
-    path = Path(run).expanduser() / FILE_NAME
+    path = user_path(run, RESUME) / FILE_NAME
     places = read_places(path)
     setting = [each for each in overrides if not is_group_choice(each, composer)]
     return [Layer(str(path), read_stored(run, RESUME), places.get), *map(override_layer, setting)]

@@ -37,8 +37,8 @@ NAMED = {"hooks": "hook", "augment": "augmentation"}
 class TrainerConfig:
     """Say how long, how often and where to train."""
 
-    epochs: int | None = setting(None, "passes over the training split", minimum=1)
-    steps: int | None = setting(None, "optimizer steps", minimum=1)
+    epochs: int | None = setting(None, "passes over the training split", minimum=1, maximum=10**9)
+    steps: int | None = setting(None, "optimizer steps", minimum=1, maximum=10**12)
     batch_size: int = setting(64, "training examples a step", minimum=1)
     classes_per_batch: int | None = setting(
         None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
@@ -70,7 +70,7 @@ class TrainerConfig:
     worker_timeout: float = setting(
         3600, "seconds that a worker waits for another one, with strategy=multi_worker; 0: for ever", minimum=0
     )
-    threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1)
+    threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1, maximum=4096)
     max_seconds: float | None = setting(
         None, "wall time after which the run saves and ends, to be resumed; null: no limit", minimum=0
     )

@@ -13,6 +13,7 @@ from trainer.config.plugin_metadata import ROOMS
 from trainer.config.plugins import targets, trusted_packages
 from trainer.config.values import show
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 FILE_NAME = "config.yaml"
 OVERRIDES = "overrides.txt"
@@ -29,12 +30,12 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
     Raises:
         UserError: the directory is no run, its config cannot be read, or it refers to something outside itself.
     """
-    path = Path(run).expanduser() / FILE_NAME
+    path = user_path(run, key) / FILE_NAME
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that is none
         raise UserError(f"{key}={run} has no {FILE_NAME} that can be read. Expected a run directory.") from error
-    if not isinstance(config, dict) or not config.keys() >= NEEDED:
+    if not _is_config(config):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
     for where, text in _texts(config, ""):
         if "${" in text:  # a run writes its values, never references: this would read the environment of this process
@@ -83,7 +84,7 @@ def recipe_of(run: str, key: str) -> str:
     Raises:
         UserError: its overrides cannot be read, or name no recipe.
     """
-    path = Path(run).expanduser() / OVERRIDES
+    path = user_path(run, key) / OVERRIDES
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -113,6 +114,12 @@ def recipe_name(text: str) -> str:
         text: the value of recipe=.
     """
     return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
+
+
+def _is_config(content: Any) -> bool:
+    if not isinstance(content, dict) or not isinstance(content.get("plugins") or [], list):
+        return False
+    return all(isinstance(content.get(section), dict) for section in NEEDED)
 
 
 def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -50,6 +50,8 @@ def _check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
 
 
 def _check_limits(key: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key}={show(value)} received. Expected a finite number.")
     if "minimum" in limits and value < limits["minimum"]:
         raise UserError(f"{key}={value} received. Expected at least {limits['minimum']}.")
     if "maximum" in limits and value > limits["maximum"]:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from trainer.config.plugins import plugin_versions
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")
@@ -35,7 +36,7 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
         UserError: it exists, a file is in the way, or its parent cannot be written.
     """
     if run_dir is not None:
-        path = Path(run_dir).expanduser()
+        path = user_path(run_dir, "run_dir")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.")
     else:
@@ -57,7 +58,7 @@ def initial_checkpoints(init_from: str) -> Path:
     Raises:
         UserError: it is no run, or has none.
     """
-    path = Path(init_from).expanduser() / "checkpoints"
+    path = user_path(init_from, "init_from") / "checkpoints"
     if not path.is_dir():
         raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
     return path

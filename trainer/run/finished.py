@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.stored import check_plugins, read_stored
 from trainer.errors import UserError, unknown_name
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from trainer.run.assembly import Assembly
@@ -96,7 +96,7 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Finis
     from trainer.run.checkpoint import CheckpointStore
     from trainer.run.state import assign_variables, run_variables
 
-    store = CheckpointStore(Path(run).expanduser() / "checkpoints")
+    store = CheckpointStore(user_path(run, "run") / "checkpoints")
     tags, problems = store.tags(), store.problems()
     if not tags:
         told = "".join(f" {problem}" for problem in problems)

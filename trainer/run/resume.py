@@ -14,6 +14,7 @@ from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.results import COMPLETE
 from trainer.run.state import assign_variables, share_variables
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from trainer.run.checkpoint import Checkpoint
@@ -32,7 +33,7 @@ def existing_directory(run: str) -> Path:
     Raises:
         UserError: there is no such directory.
     """
-    path = Path(run).expanduser()
+    path = user_path(run, "resume")
     if not path.is_dir():
         raise UserError(f"resume={run} is no directory. Expected the directory of a run.")
     return path

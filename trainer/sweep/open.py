@@ -16,6 +16,7 @@ from trainer.run.lock import FILE_NAME as LOCK
 from trainer.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
 from trainer.sweep.search import MAX_TRIALS, Dimension, check_space, import_optuna, read_space
 from trainer.sweep.start import resumed_path, run_name
+from trainer.user_path import user_path
 
 DIRECTORY = Path("runs") / "sweeps"
 OWN_KEYS = ("run_dir",)
@@ -79,7 +80,7 @@ def _directory(command: Command, now: datetime) -> Path:
             candidate = path.with_name(f"{path.name}_{count}")
         path = candidate
     else:
-        path = Path(command.directory).expanduser()
+        path = user_path(command.directory, "--sweep")
     nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise UserError(f"The directory {path} of the sweep cannot be written. Give another with --sweep <directory>.")
@@ -166,7 +167,7 @@ def new_job(number: int, overrides: list[str], own: Sequence[str]) -> SweepJob:
         own: those that tell it from the others.
     """
     resumed = resumed_path(overrides)
-    run = run_name(number, own) if resumed is None else str(Path(resumed).expanduser().absolute())
+    run = run_name(number, own) if resumed is None else str(user_path(resumed, "resume").absolute())
     return SweepJob(number, overrides, run)
 
 

@@ -7,6 +7,7 @@ that goes on needs nothing else, and a suggestion follows from the space, the nu
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -105,14 +106,14 @@ def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[
 def _dimension(override: Override) -> Dimension:
     key, value = override.get_key_element(), override.value()
     if not isinstance(value, IntervalSweep):
-        if isinstance(value, RangeSweep) and isinstance(value.step, int):
-            last = range(int(value.start or 0), int(value.stop or 0), value.step)
-            if value.step == 1 and last:
-                return Dimension(key, low=last[0], high=last[-1], whole=True)
+        if isinstance(value, RangeSweep) and value.step == 1:
+            start, stop = value.start or 0, value.stop or 0
+            if isinstance(start, int) and isinstance(stop, int) and start < stop:
+                return Dimension(key, low=start, high=stop - 1, whole=True)
         return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
     low, high = value.start, value.end
-    if low is None or high is None or not low < high:
-        raise UserError(f"'{override.input_line}' is no interval. Expected the smaller number first.")
+    if low is None or high is None or not -math.inf < low < high < math.inf:
+        raise UserError(f"'{override.input_line}' is no interval. Expected two finite numbers, the smaller one first.")
     log, others = LOG in value.tags, sorted(value.tags - {LOG})
     if others:
         raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")

@@ -50,6 +50,16 @@ def test_the_space_is_what_lists_several_values() -> None:
     ]
 
 
+def test_a_range_holds_whole_numbers_only_where_its_ends_are() -> None:
+    assert space_of("a=range(3)", "b=range(-1,1)", "c=range(0.5,3.5)", "d=range(1,2.5)", "e=range(3,1,-1)") == [
+        Dimension("a", low=0, high=2, whole=True),
+        Dimension("b", low=-1, high=0, whole=True),
+        Dimension("c", ("0.5", "1.5", "2.5")),
+        Dimension("d", ("1.0", "2.0")),
+        Dimension("e", ("3", "2")),
+    ]
+
+
 def test_numbers_are_short_and_inside() -> None:
     dimension = Dimension("x", low=0.00012345, high=0.98765)
     texts = [dimension.text(value) for value in (0.123456789, 0.00012345, 0.98765)]
@@ -63,6 +73,11 @@ def test_numbers_are_short_and_inside() -> None:
     [
         (["recipe=bnn"], "--trials received, but no override says what to search."),
         (["a=interval(2,1)"], "'a=interval(2,1)' is no interval."),
+        (["a=interval(1,1)"], "'a=interval(1,1)' is no interval."),
+        (["a=interval(0,inf)"], "'a=interval(0,inf)' is no interval. Expected two finite numbers"),
+        (["a=interval(0,nan)"], "'a=interval(0,nan)' is no interval."),
+        (["a=range(1,3,0)"], "'a=range(1,3,0)' cannot be listed"),
+        (["a=range(3,1)"], "'a=range(3,1)' stands for no value."),
         (["a=tag(log,interval(0,1))"], "'a=tag(log,interval(0,1))' begins at 0."),
         (["a=tag(fine,interval(0,1))"], "'a=tag(fine,interval(0,1))' has the tag 'fine'. Expected no tag but log."),
     ],

@@ -1,0 +1,74 @@
+"""A tethered script: all is as without the tether, until the process that holds the other end is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainer.sweep.process import TETHER
+
+SHOW = "import json, sys; print(json.dumps([sys.argv, sys.path[0], __name__])); sys.exit(7)"
+WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
+BESIDE = """
+import os, subprocess, sys
+read, write = os.pipe()
+tethered = subprocess.Popen([sys.executable, *sys.argv[1:2], str(read), *sys.argv[2:]], pass_fds=(read,),
+                            stdout=subprocess.PIPE)
+pid = tethered.stdout.readline()
+os.close(write)
+print(tethered.wait(), int(pid), flush=True)
+os.kill(int(pid), 9)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    return tmp_path / "scripts" / "job.py"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
+
+
+def test_a_script_sees_what_python_alone_would_show_it(script: Path) -> None:
+    script.write_text(SHOW)
+    read, write = os.pipe()
+    try:
+        command = [sys.executable, str(TETHER), str(read), str(script), "a=1", "--b"]
+        tethered = subprocess.run(command, capture_output=True, text=True, pass_fds=(read,), timeout=60)
+    finally:
+        os.close(read)
+        os.close(write)
+    plain = run(script, "a=1", "--b")
+    assert (tethered.returncode, tethered.stdout) == (plain.returncode, plain.stdout)
+    assert json.loads(plain.stdout) == [[str(script), "a=1", "--b"], str(script.parent), "__main__"]
+    assert tethered.returncode == 7
+
+
+def test_it_is_killed_with_what_it_started_when_the_other_end_closes(script: Path) -> None:
+    script.write_text(WAIT)
+    read, write = os.pipe()
+    command = [sys.executable, str(TETHER), str(read), str(script)]
+    with subprocess.Popen(command, pass_fds=(read,), stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        os.kill(child, 0)  # it is there
+        os.close(read)
+        os.close(write)
+        assert process.wait(60) == -signal.SIGKILL
+        assert process.stdout.read() == b""  # its child held the other end of this pipe, and is gone, too
+
+
+def test_in_the_group_of_another_it_ends_alone(script: Path) -> None:
+    script.write_text(WAIT)
+    found = run("-c", BESIDE, TETHER, script)
+    assert found.returncode == 0, found
+    assert int(found.stdout.split()[0]) == -signal.SIGKILL
