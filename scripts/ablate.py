@@ -25,6 +25,7 @@ from trainer.comparison.metrics import default_metrics, parse_metrics
 from trainer.comparison.report import comparison_table, print_left_out, print_notes, print_table
 from trainer.config.stored import recipe_name
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,7 +87,7 @@ def parse(arguments: Sequence[str]) -> Options:
             own[key] = value
     recipes = [text.partition("=")[2] for text in options.overrides if text.startswith("recipe=")]
     default = Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
-    options.out = Path(own["out"]).expanduser() if "out" in own else default
+    options.out = user_path(own["out"], "out") if "out" in own else default
     options.metrics = own.get("metrics")
     options.seeds = _seeds(own["seeds"]) if "seeds" in own else options.seeds
     return options

@@ -27,6 +27,7 @@ from scripts.benchmarks.process import Worker, interpreter
 from scripts.command import make_main, parse_options
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
+from trainer.user_path import user_path
 
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
@@ -108,11 +109,11 @@ def parse(arguments: Sequence[str]) -> Options:
             raise UserError(f"Invalid {name}: {value!r}. Expected a number above 0.")
     for name in ("out", "chart"):
         value = getattr(options, name)
-        if value and not Path(value).expanduser().resolve().parent.is_dir():
+        if value and not user_path(value, name).resolve().parent.is_dir():
             raise UserError(f"{name}={value} lies in no directory that exists. Expected a path that can be written.")
     if options.chart and not options.chart.endswith(".png"):
         raise UserError(f"chart={options.chart} received. Expected a file that ends with .png.")
-    if options.environments and not Path(options.environments).expanduser().is_dir():
+    if options.environments and not user_path(options.environments, "environments").is_dir():
         raise UserError(
             f"environments={options.environments} is no directory. "
             "Make it with sh scripts/benchmarks/environments.sh <folder>, or leave it out."
@@ -227,9 +228,9 @@ def _command(options: Options) -> None:
     rows = as_rows(results, peak)
     report = {"options": asdict(options), "versions": versions, "left_out": left_out, "peak": peak, "results": rows}
     if options.out:
-        Path(options.out).expanduser().write_text(json.dumps(report, indent=2))
+        user_path(options.out, "out").write_text(json.dumps(report, indent=2))
     if options.chart:
-        write_chart(rows, Path(options.chart).expanduser())
+        write_chart(rows, user_path(options.chart, "chart"))
     print_rows(rows)
     _tell("\n*: what the others are compared with")
     if any(row["limit"] for row in rows):

@@ -6,6 +6,7 @@ not at their end are listed, and are in no average.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from trainer.comparison.metrics import default_metrics, parse_metrics
 from trainer.comparison.report import print_comparison
 from trainer.comparison.settings import show_setting
 from trainer.errors import UserError, unknown_name
+from trainer.user_path import user_path
 
 USAGE = """python scripts/compare.py <directory> [<directory> ...] [key=value ...]
 
@@ -83,7 +85,7 @@ def parse(arguments: Sequence[str]) -> Request:
     Raises:
         UserError: an unknown option, no directory, or a file that cannot be written.
     """
-    paths = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
     keyed = [argument for argument in arguments if argument not in paths]
     options = parse_options(keyed, Options, texts=("metrics", "sort", "against", "csv", "chart"))
     if not paths:
@@ -110,7 +112,7 @@ def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
     Raises:
         UserError: another ending, a file that exists, or a folder that does not.
     """
-    path = Path(text).expanduser()
+    path = user_path(text, key)
     if path.suffix != ending:
         raise UserError(f"{key}={text} received. Expected a file that ends with {ending}.")
     if path.is_dir() or (path.exists() and not overwrite):
@@ -184,12 +186,12 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
         if options.csv:
             from scripts.comparison.csv_file import write_csv
 
-            write_csv(comparison, Path(options.csv).expanduser())
+            write_csv(comparison, user_path(options.csv, "csv"))
             lines.append(f"table: {options.csv}")
         if options.chart:
             from scripts.comparison.chart import write_chart
 
-            notes = write_chart(comparison, Path(options.chart).expanduser())
+            notes = write_chart(comparison, user_path(options.chart, "chart"))
             lines += [f"chart: {options.chart}", *notes]
     except OSError as error:
         raise UserError(f"{error.filename} cannot be written: {error.strerror}. Expected a place that can.") from error

@@ -18,6 +18,7 @@ from scripts.command import make_main, parse_options
 from scripts.evaluation.choose_data import SPLITS, check_data, data_config, input_range, is_data, open_data
 from trainer.errors import UserError, unknown_name
 from trainer.run.finished import BEST, LAST, read_config
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from scripts.evaluation.measures import Measures
@@ -136,8 +137,8 @@ def run_of(options: Options) -> Path | None:
         UserError: the export does not exist, or is a run.
     """
     if options.run:
-        return Path(options.run).expanduser()
-    path = Path(options.model).expanduser().absolute()
+        return user_path(options.run, "run")
+    path = user_path(options.model, "model").absolute()
     if not path.exists():
         raise UserError(f"model={options.model} does not exist. Expected an exported file.")
     if (path / "config.yaml").is_file():
@@ -159,7 +160,7 @@ def choose_directory(options: Options, run: Path | None) -> Path:
     if options.output is None and run is None:
         raise UserError(f"{options.model} lies in no run. Expected output=<folder to write>.")
     if options.output is not None:
-        path = Path(options.output).expanduser()
+        path = user_path(options.output, "output")
     else:
         path = Path(run or "") / "evaluation" / (options.name or _default_name(options))
     if path.exists() and (not path.is_dir() or not options.overwrite):
@@ -220,7 +221,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     own = run.parts.data
     data = own if other is None else open_data(other, options.plugins)
     objective = class_objective(run)
-    facts = {"model": f"{Path(options.run).expanduser().resolve().name} ({run.checkpoint}, step {run.step:,})"}
+    facts = {"model": f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"}
     names, warned = _names(data), []
     if other is not None:
         network = objective.changes[0] if objective else next(iter(run.parts.trainer.networks))

@@ -22,6 +22,7 @@ from trainer.export.file import check_place, put_in_place, size_on_disk
 from trainer.export.formats import FORMATS, Format
 from trainer.export.options import ExportOptions
 from trainer.run.finished import BEST, LAST, read_config, restore
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from trainer.export.compare import Difference
@@ -156,7 +157,7 @@ def output_path(options: Options) -> Path:
         options: checked.
     """
     default = Path(options.run) / "export" / f"{options.network}{FORMATS[options.format].suffix}"
-    return Path(options.output or default).expanduser()
+    return user_path(options.output or default, "output")
 
 
 def write(

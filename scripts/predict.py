@@ -6,6 +6,7 @@ the run's data was: size, channels, range of values.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from scripts.command import make_main, parse_options
 from scripts.prediction.examples import check_paths
 from train import DONE, FAILED
 from trainer.errors import UserError, unknown_name
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from scripts.prediction.examples import Examples
@@ -87,7 +89,7 @@ def parse(arguments: Sequence[str]) -> Options:
     Raises:
         UserError: an unknown option, or a value that is none.
     """
-    bare = [each for each in arguments if "=" not in each or Path(each).exists()]
+    bare = [each for each in arguments if "=" not in each or os.path.exists(each)]
     keyed = [each for each in arguments if each not in bare]
     options = parse_options(keyed, Options, texts=("model", "images", "array", "output", "checkpoint", "network"))
     if not options.model:
@@ -111,7 +113,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 def _listed(text: str) -> list[str]:
     """Return the paths of a value such as "photos" or "[a.png,b.png]"."""
-    if text.startswith("[") and text.endswith("]") and not Path(text).exists():
+    if text.startswith("[") and text.endswith("]") and not os.path.exists(text):
         return [each.strip().strip("'\"") for each in text[1:-1].split(",") if each.strip()]
     return [text] if text else []
 
@@ -127,7 +129,7 @@ def check_output(options: Options) -> None:
     """
     if options.output in (None, STANDARD_OUTPUT):
         return
-    path = Path(str(options.output)).expanduser()
+    path = user_path(str(options.output), "output")
     if path.suffix not in SUFFIXES:
         raise UserError(f"output={path} received. Expected a file that ends with {' or '.join(SUFFIXES)}, or -.")
     if path.is_dir() or (path.exists() and not options.overwrite):
@@ -141,7 +143,7 @@ def _read_names(given: Any) -> list[str]:
         return []
     if isinstance(given, str):
         try:
-            lines = Path(given).expanduser().read_text(encoding="utf-8").splitlines()
+            lines = user_path(given, "class_names").read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"class_names={given} cannot be read. Expected a text file, or [cat,dog].") from error
         given = [line.strip() for line in lines if line.strip()]
@@ -163,7 +165,7 @@ def _command(options: Options) -> int:
     if found is None:
         raise UserError(f"None of {examples.size} images can be read. Give others.")
     if options.output not in (None, STANDARD_OUTPUT):
-        path = Path(str(options.output)).expanduser()
+        path = user_path(str(options.output), "output")
         write_whole(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
         print(f"{path}: {len(found.names):,} {'example' if len(found.names) == 1 else 'examples'}")
     else:

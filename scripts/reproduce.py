@@ -25,6 +25,7 @@ from scripts.reproduction.targets import FILE as TARGETS
 from train import say
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
+from trainer.user_path import user_path
 
 USAGE = """python scripts/reproduce.py [key=value ...]
 
@@ -134,7 +135,7 @@ def places_of(options: Options) -> dict[str, Path]:
     for name in DATA:
         if not (text := getattr(options, name)):
             continue
-        places[name] = path = Path(text).expanduser().absolute()
+        places[name] = path = user_path(text, name).absolute()
         kind = "folder" if name == "clothing" else "file"
         if not (path.is_dir() if name == "clothing" else path.is_file()):
             raise UserError(
@@ -144,7 +145,7 @@ def places_of(options: Options) -> dict[str, Path]:
 
 
 def _command(options: Options) -> int:
-    results = Path(options.results).expanduser()
+    results = user_path(options.results, "results")
     rows = read_results(results)
     if options.render:
         if not rows:
@@ -154,7 +155,7 @@ def _command(options: Options) -> int:
         return 0
     if not results.parent.is_dir():
         raise UserError(f"results={results} received, but {results.parent} is no folder. Expected a file in one.")
-    targets = read_targets(Path(options.targets).expanduser())
+    targets = read_targets(user_path(options.targets, "targets"))
     session = Session(
         targets=targets,
         chosen=chosen(options.only, targets),
@@ -165,13 +166,13 @@ def _command(options: Options) -> int:
         say=say,
     )
     if options.list:
-        session.look(Path(options.out).expanduser())
+        session.look(user_path(options.out, "out"))
         for target in session.chosen:
             print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
             for line in commands_of(target, targets, options.seeds or target.seeds):
                 print(f"  {line}")
         return 0
-    return session.run(Path(options.out).expanduser(), options.jobs)
+    return session.run(user_path(options.out, "out"), options.jobs)
 
 
 main = make_main(USAGE, parse, _command)

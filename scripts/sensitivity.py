@@ -22,6 +22,7 @@ from scripts.averages import evaluate_averages
 from scripts.command import make_main, parse_options
 from trainer.errors import UserError, unknown_name
 from trainer.run.finished import read_config, restore
+from trainer.user_path import user_path
 
 if TYPE_CHECKING:
     from hooks.pruning.sensitivity import Scan
@@ -169,7 +170,7 @@ def print_scan(options: Options, scan: Scan) -> None:
         else:
             label = f"target {options.target:g} (tolerance {result['tolerance_for_target']:.4g})"
             _print_suggestion(console, label, reached, result["total_for_target"])
-    console.print(_write(Path(options.run).expanduser() / FILE_NAME, result), soft_wrap=True)
+    console.print(_write(user_path(options.run, "run") / FILE_NAME, result), soft_wrap=True)
 
 
 def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], total: float) -> None:

@@ -19,6 +19,7 @@ from scripts.replay import Replay, choose_pair, replay
 from train import DONE, FAILED
 from trainer.errors import UserError
 from trainer.run.finished import read_config
+from trainer.user_path import user_path
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
 
@@ -64,7 +65,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _command(options: Options) -> int:
-    directory = Path(options.run).expanduser()
+    directory = user_path(options.run, "run")
     found = examine(directory)
     for note in found.notes:
         print(f"Note: {note}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Collection
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from hooks.masking.targets import variable_layers
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError, did_you_mean, unknown_name
 from trainer.network import Network
 from trainer.run.checkpoint import CheckpointStore
 from trainer.step.context import BuildContext
+from trainer.user_path import user_path
 
 Masks = dict[str, np.ndarray]
 
@@ -46,7 +46,7 @@ def read_mask_file(path: str, network: Network) -> Masks:
 def _load_arrays(path: str) -> dict[str, np.ndarray]:
     expected = "Expected an npz file with a mask for each variable, as numpy.savez writes it"
     try:
-        loaded = np.load(Path(path).expanduser(), allow_pickle=False)
+        loaded = np.load(user_path(path, "path"), allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             raise UserError(f"The mask file {path} holds one array without a name. {expected}.")
         with loaded:
@@ -55,7 +55,7 @@ def _load_arrays(path: str) -> dict[str, np.ndarray]:
         raise UserError(f"The mask file {path} does not exist. {expected}: give another `path`.") from error
     except UserError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except ARRAY_FAULTS as error:
         raise UserError(f"The mask file {path} cannot be read ({error}). {expected}.") from error
 
 
@@ -72,7 +72,7 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> Masks:
     Raises:
         UserError: no such run, another network, or weights without any zero.
     """
-    directory = Path(path).expanduser() / "checkpoints"
+    directory = user_path(path, "path") / "checkpoints"
     if not directory.is_dir():
         raise UserError(f"path={path} has no checkpoints. Expected the directory of a run whose zeros give the masks.")
     store = CheckpointStore(directory)

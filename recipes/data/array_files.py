@@ -11,6 +11,7 @@ import numpy as np
 from recipes.data.machine_memory import check_fits
 from recipes.data.npy_rows import open_npy
 from recipes.data.npz import read_npz
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError
 from trainer.user_path import user_path
 
@@ -136,7 +137,7 @@ def _npz(file: Path) -> ArrayFiles:
     try:
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+    except ARRAY_FAULTS as error:
         raise UserError(
             f"data.path '{file}' is no npz file ({error}); expected an npz, an npy, or a folder of npy files. Write it "
             "by numpy.savez or numpy.save."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
-from tokenize import TokenError
 
 import numpy as np
 
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError
 
 MOST_ROWS_A_READ = 512  # systems take at most 1,024 buffers
@@ -115,7 +115,7 @@ def open_npy(path: Path) -> np.memmap:
     """
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError, SyntaxError, TypeError, TokenError) as error:
+    except ARRAY_FAULTS as error:
         raise UserError(
             f"'{path}' is no readable npy of plain values ({error}); expected what numpy.save writes. Write it again."
         ) from error

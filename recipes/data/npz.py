@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from tokenize import TokenError
 
 import numpy as np
 
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError
 from trainer.user_path import user_path
-
-FAULTS = (
-    *(OSError, EOFError, RuntimeError, MemoryError, ValueError, TypeError, SyntaxError),
-    *(TokenError, zipfile.BadZipFile, zlib.error),
-)
-"""What reading a damaged npz may raise: by the system, by NumPy, by the parser of its headers, by zip."""
 
 
 def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -35,7 +28,7 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as archive:
             found = list(archive)
             arrays = {key: archive[key] for key in keys if key in found}
-    except FAULTS as error:
+    except ARRAY_FAULTS as error:
         raise UserError(
             f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
             "download it again."

@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from recipes.data.cache_folder import cache_folder, file_stamp, fingerprint, written_whole
-from recipes.data.npz import FAULTS
 from recipes.data.read_files import processors
 from recipes.data.tfrecord_features import Keys, parse_record, single_value
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError
 from trainer.input.source import HOST
 
@@ -120,7 +120,7 @@ def _load(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
         with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive}
         return arrays if arrays.pop("stamp") == stamp else None
-    except (KeyError, *FAULTS):
+    except ARRAY_FAULTS:
         return None
 
 

@@ -6,8 +6,6 @@ import glob
 import os
 import re
 import sys
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError, unknown_name
 from trainer.inference.preparation import Preparation
+from trainer.user_path import user_path
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 ARRAY_SUFFIXES = (".npz", ".npy")
@@ -51,7 +51,7 @@ def check_paths(paths: Sequence[str]) -> None:
         UserError: one of them does not exist.
     """
     for path in paths:
-        place = str(Path(path).expanduser())
+        place = str(user_path(path, "images"))
         if path != STANDARD_INPUT and not os.path.exists(place) and not glob.glob(place, recursive=True):
             raise UserError(f"images={path} does not exist. Expected an image, a folder, an npz or an npy file.")
 
@@ -73,7 +73,7 @@ def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str 
     if array is not None and not (arrays and arrays[0].lower().endswith(".npz")):
         raise UserError(f"array={array} received without an npz file. Expected images=<file>.npz, or no array.")
     if arrays:
-        return _of_rows(_read_rows(Path(arrays[0]).expanduser(), array), preparation)
+        return _of_rows(_read_rows(user_path(arrays[0], "images"), array), preparation)
     if not preparation.takes_images:
         raise UserError(
             f"This network takes inputs of shape {list(preparation.shape)} that are not known to be made of pixels. "
@@ -96,7 +96,7 @@ def list_files(path: str) -> list[str]:
         if not names:
             raise UserError("images=- received, but the standard input names no file. Expected a name a line.")
         return names
-    given = Path(path).expanduser()
+    given = user_path(path, "images")
     if given.is_dir():
         found = [str(each) for each in given.rglob("*") if _is_image(each.relative_to(given)) and each.is_file()]
         if not found:
@@ -132,7 +132,7 @@ def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
 
     def read(name: str) -> np.ndarray | str:
         try:
-            return decode_image(Path(name).expanduser().read_bytes(), form)
+            return decode_image(Path(os.path.expanduser(name)).read_bytes(), form)
         except (OSError, UnreadableImage) as error:
             return described(name, getattr(error, "strerror", None) or error)
 
@@ -166,7 +166,7 @@ def _read_rows(path: Path, array: str | None) -> np.ndarray:
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 rows = archive[_choose(path, list(archive), array)]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except ARRAY_FAULTS as error:
         if isinstance(error, UserError):
             raise
         raise UserError(

@@ -12,6 +12,7 @@ import numpy as np
 from trainer.errors import UserError
 from trainer.inference.card import Card, read_card
 from trainer.quiet import silent
+from trainer.user_path import user_path
 
 RUN_CONFIG = "config.yaml"
 
@@ -50,7 +51,7 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
     Raises:
         UserError: it is neither, or cannot be read.
     """
-    place = Path(path).expanduser()
+    place = user_path(path, "model")
     if not place.exists():
         raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
     if is_run(place):

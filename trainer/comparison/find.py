@@ -12,6 +12,7 @@ from typing import Any
 from trainer.comparison.stored_run import StoredRun, is_run, read_run
 from trainer.config.stored import recipe_name
 from trainer.errors import UserError
+from trainer.user_path import user_path
 
 SWEEP = "sweep.json"
 SWEEP_VERSION = 1
@@ -43,7 +44,7 @@ def find_runs(paths: Sequence[str]) -> Found:
     """
     found = Found()
     for text in paths:
-        path = Path(text).expanduser()
+        path = user_path(text, "runs")
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise UserError(f"{text} {what}. Expected the directory of a run, of a sweep, or one with runs below it.")

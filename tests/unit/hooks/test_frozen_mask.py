@@ -451,6 +451,9 @@ def test_a_mask_file_that_is_none_is_one_clear_line(tmp_path):
         assert "cannot be read" in error_of(frozen_mask(masks="file", path=str(tmp_path / name)))
     assert "cannot be read" in error_of(frozen_mask(masks="file", path=str(tmp_path)))
     np.save(tmp_path / "one.npy", np.ones(3))
+    header = (tmp_path / "one.npy").read_bytes().replace(b"(3,)", b"(3,(")
+    (tmp_path / "header.npy").write_bytes(header)
+    assert "cannot be read" in error_of(frozen_mask(masks="file", path=str(tmp_path / "header.npy")))
     assert "one array without a name" in error_of(frozen_mask(masks="file", path=str(tmp_path / "one.npy")))
 
 
