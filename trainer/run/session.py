@@ -29,6 +29,7 @@ from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
 from trainer.run.network_summary import summarize_network
+from trainer.run.out_of_memory import memory_errors
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
@@ -44,6 +45,7 @@ from trainer.run.workers import ClusterWorkers, Workers, join_workers
 
 @released_graphs()
 @termination_interrupts()
+@memory_errors()
 def execute(
     config: Mapping[str, Any], recipe: str, overrides: Sequence[str], *, began: float | None = None
 ) -> dict[str, Any]:
