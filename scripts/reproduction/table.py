@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.run.results import format_bytes
@@ -16,6 +16,7 @@ training, evaluation and saving, without the start of Python; "at most" where th
 """
 TITLES = ("target", "data, seeds", "ours", "beside it", "held against", "reached", "size", "time")
 COMMAND_HEAD = "## Commands"
+ORDER = "From top to bottom: a run that several targets begin from is made where it comes first."
 BAR = "\\|"
 """A bar inside of a cell."""
 FEW = 4
@@ -37,10 +38,23 @@ def render(rows: Sequence[Mapping[str, Any]]) -> str:
     if missing := [row for row in rows if "not_run" in row]:
         lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
     if made:
-        lines += [*_environments(made), COMMAND_HEAD, ""]
+        lines += [*_environments(made), COMMAND_HEAD, "", ORDER, ""]
+        begun: set[tuple[str, str]] = set()
         for row in made:
-            lines += [f"{_name(row)}, {row['data']}:", "", "```", *row["commands"], "```", ""]
+            lines += [f"{_name(row)}, {row['data']}:", "", "```", *_commands(row["commands"], begun), "```", ""]
     return "\n".join(lines)
+
+
+def _commands(lines: Sequence[str], begun: set[tuple[str, str]]) -> Iterator[str]:
+    """Yield the commands of a row; of a run that others begin from and that is made above, where it lies."""
+    for line in lines:
+        bare, (_, named, directory) = line.lstrip(), line.partition(" run_dir=")
+        key = (lines[0] if lines[0].startswith("for ") else "", bare)
+        if named and key in begun:
+            yield f"{line[: -len(bare)]}# {directory} is made above"
+        else:
+            begun |= {key} if named else set()
+            yield line
 
 
 def render_short(row: Mapping[str, Any]) -> str:

@@ -181,6 +181,7 @@ def test_a_traceback_and_an_output_that_differs_are_told() -> None:
         ),
         ("scripts/kill_runs.py out=kills kills=100", "scripts/kill_runs.py out=kills kills=1 recipes=[bnn]"),
         ("scripts/export.py run=runs/a", "scripts/export.py run=runs/a"),
+        ("scripts/export.py run=runs/a codebook=5", "scripts/export.py run=runs/a codebook=5 tolerance=1"),
         ("scripts/reproduce.py only=bnn mnist=mnist.npz", "scripts/reproduce.py only=bnn mnist=mnist.npz --list"),
         ("scripts/reproduce.py --render", "scripts/reproduce.py --render"),
     ],

@@ -196,6 +196,8 @@ def shortened(program: Part) -> Part:
     elif words[1:2] == ("scripts/launch.py",):
         own = [each for each in rest if each.startswith(("workers=", "grace="))]
         rest = [*own, *short_training([each for each in rest if each not in own])]
+    elif words[1:2] == ("scripts/export.py",) and any(each.startswith("codebook") for each in rest):
+        rest = [*rest, "tolerance=1"]  # of 200 examples, after two steps of training
     elif (added := SHORT.get(Path(words[1]).stem)) is not None:
         keys = {each.partition("=")[0] for each in added}
         shows = any(each.startswith("--") for each in rest)

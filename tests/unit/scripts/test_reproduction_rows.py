@@ -185,6 +185,21 @@ def test_the_table():
     assert "a processor, 2 cores." in text
 
 
+def test_a_run_that_others_begin_from_is_made_once_on_the_page():
+    begun = "python train.py recipe=bnn seed=$seed run_dir=runs/a_$seed"
+    others = [f"python train.py recipe=prune seed=$seed sparsity={share} init_from=runs/a_$seed" for share in (1, 2, 3)]
+    loops = [
+        [f"for seed in {seeds}; do", f"    {begun}", f"    {other}", "done"]
+        for seeds, other in zip(("0 1", "0 1", "0 1 2"), others, strict=True)
+    ]
+    rows = [row(name, commands=loop) for name, loop in zip("abc", loops, strict=True)]
+    again = row("d", commands=["python train.py recipe=bnn seed=0"])
+    lines = render([*rows, again, {**again, "name": "e"}]).splitlines()
+    shown = [line for line in lines if line.startswith(("for ", "    ", "done", "python "))]
+    loops[1][1] = "    # runs/a_$seed is made above"  # with other seeds, it is not
+    assert shown == [*loops[0], *loops[1], *loops[2], *again["commands"] * 2]
+
+
 def test_a_bar_stays_in_its_cell():
     assert "| `bnn`: one \\| two | digits" in render([row(title="one | two")])
 
