@@ -63,10 +63,17 @@ def test_a_summary_of_another_format_says_what_it_lacks(tmp_path, content):
         read_run(path)
 
 
-@pytest.mark.parametrize("change", [{"trainer": 3}, {"trainer": {}}, {"seed": [1]}])
-def test_a_config_of_another_format_is_one_line(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"trainer": 3}, "config.yaml is not the config of a run"),
+        ({"trainer": {}}, "config.yaml is of another format"),
+        ({"seed": [1]}, "config.yaml is of another format"),
+    ],
+)
+def test_a_config_of_another_format_is_one_line(tmp_path, change, told):
     path = write_run(tmp_path / "a", {**config_of(), **change})
-    with pytest.raises(UserError, match="config.yaml is of another format"):
+    with pytest.raises(UserError, match=told):
         read_run(path)
 
 

@@ -20,11 +20,21 @@ def told_of(error: BaseException) -> str:
     return str(caught.value)
 
 
-def test_tensorflow_and_numpy_are_asked_for_more_than_there_is() -> None:
-    with pytest.raises(UserError, match=r"for a tensor of shape \[100000000, 1000000\], float\. Exp"), memory_errors():
-        tf.random.uniform([10**8, 10**6])
+def test_numpy_is_asked_for_more_than_there_is() -> None:
     with pytest.raises(UserError, match=r"for a tensor of shape \[100000000, 1000000\], int64\. Exp"), memory_errors():
         np.ones((10**8, 10**6), np.int64)
+
+
+@pytest.mark.long  # TensorFlow waits for ten seconds for somebody to free some
+def test_tensorflow_is_asked_for_more_than_there_is() -> None:
+    with pytest.raises(UserError, match=r"for a tensor of shape \[100000000, 1000000\], float\. Exp"), memory_errors():
+        tf.random.uniform([10**8, 10**6])
+
+
+def test_the_shape_is_read_from_what_tensorflow_says() -> None:
+    text = "OOM when allocating tensor with shape[64,128] and type bfloat16 on /job:localhost/device:CPU:0 by allocator"
+    told = told_of(tf.errors.ResourceExhaustedError(None, None, text))
+    assert told == f"There is not enough memory for a tensor of shape [64, 128], bfloat16. {REMEDY}"
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,7 @@ def test_other_errors_stay(error: Exception) -> None:
     assert caught.value is error
 
 
+@pytest.mark.long
 def test_a_run_that_finds_no_room_for_its_model_leaves_nothing(tmp_path) -> None:
     with pytest.raises(UserError, match="not enough memory for a tensor of shape"):
         run_small("baseline", "model.units=[10000000000]", run_dir=tmp_path / "run")
