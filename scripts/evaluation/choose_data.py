@@ -75,11 +75,9 @@ def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
     Raises:
         UserError: what the data set refuses.
     """
-    from trainer.config.build import bind
     from trainer.input.data import Data
     from trainer.run.build_part import build_part
 
-    bind(config, plugins=plugins)
     return build_part("data", config, Data, plugins=plugins)
 
 

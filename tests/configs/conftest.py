@@ -10,8 +10,12 @@ import pytest
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 FILES = {
     "hooks/default": "defaults: [progress, checkpoint]\n",
-    "hooks/progress": "# Show progress\nprogress:\n  _target_: hooks.progress.Progress\n  every_seconds: 0.5\n",
-    "hooks/checkpoint": "checkpoint:\n  _target_: hooks.checkpoint.Checkpoint\n  keep_best: true\n  every: 10\n",
+    "hooks/progress": (
+        "# Show progress\nprogress:\n  _target_: hooks.monitors.progress.Progress\n  every_seconds: 0.5\n"
+    ),
+    "hooks/checkpoint": (
+        "checkpoint:\n  _target_: hooks.monitors.checkpoint.Checkpoint\n  keep_best: true\n  every: 10\n"
+    ),
     "hooks/bnn_rounding": (
         "bnn_rounding:\n  _target_: hooks.bnn_rounding.BnnRounding\n"
         "  layers: .*\n  quantizer: ste_sign\n  clip: 1.0\n  scale: null\n  skip: [first, last]\n"
@@ -23,7 +27,7 @@ FILES = {
     "data/digits": "_target_: recipes.data.digits.digits\ntest_fraction: 0.2\n",
     "data/mnist": "_target_: recipes.data.keras_dataset.keras_dataset\nname: mnist\npath: null\n",
     "model/mlp": "_target_: recipes.models.mlp.mlp\nunits: [256, 256]\nactivation: tanh\n",
-    "model/cnn": "_target_: recipes.models.cnn.cnn\nfilters: 32\n",
+    "model/cnn": "_target_: recipes.models.plain_cnn.plain_cnn\nfilters: 32\n",
     "recipe/baseline": "# @package _global_\n# The float twin\ntrainer: {epochs: 60}\n",
     "recipe/bnn": "# @package _global_\n# A binary network\ndefaults: [baseline, /hooks/bnn_rounding, _self_]\n",
     "recipe/prune": ("# @package _global_\ndefaults:\n  - _self_\n  - override /model: cnn\ntrainer: {epochs: 5}\n"),

@@ -89,7 +89,7 @@ BAD = [
     (node("record", part=node("Part")), "parts_for_tests.Part needs rate. Expected a value, such as rate=<value>."),
     (
         node("record", part={"_target_": "os.system", "command": "ls"}),
-        "_target_=os.system is not allowed: it builds no part of a run.",
+        "_target_=os.system is not allowed: it is no part of a run.",
     ),
     ({"size": 3}, "A part without _target_ received: {size:3}. Expected _target_=<import path>."),
 ]
@@ -152,7 +152,7 @@ def test_keras_objects_are_built_and_their_refusals_are_one_line() -> None:
     assert (layer.units, layer.name) == (3, "head")
     for target in ("keras.optimizers.Adam", "recipes.optimizers.adam.Adam"):  # the second with Keras' constructor
         with pytest.raises(UserError) as caught:
-            build({"_target_": target, "clipnorm": 1.0, "clipvalue": 1.0})
+            build({"_target_": target, "clipnorm": 1.0, "clipvalue": 1.0}, group="optimizer")
         assert str(caught.value).startswith(f"{target} refuses its arguments: Only one of")
     with pytest.raises(UserError, match="Unknown argument 'beta1' for keras.optimizers.Adam. Did you mean 'beta_1'?"):
         build({"_target_": "keras.optimizers.Adam", "beta1": 0.9})

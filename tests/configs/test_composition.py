@@ -76,7 +76,7 @@ def test_every_part_of_every_recipe_exists_and_takes_its_arguments(recipe: str) 
     sections = {name: config[name] for name in ("task", "data", "model", "optimizer", "schedule")}
     hooks = [("hooks", split_binding(hook)[0]) for hook in config["hooks"].values()]
     for group, node in [*sections.items(), *hooks]:
-        bind(node, injected=INJECTED.get(group, set()))
+        bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
 def test_every_hook_can_be_added_to_every_recipe() -> None:
@@ -116,7 +116,7 @@ def test_a_folder_of_images_needs_its_path() -> None:
 
 @pytest.mark.parametrize(("group", "node"), nodes())
 def test_keys_are_the_arguments_of_the_target(group: str, node: dict[str, Any]) -> None:
-    taken, takes_any = parameters_of(resolve(node["_target_"]))
+    taken, takes_any = parameters_of(resolve(node["_target_"], group=group))
     assert not takes_any
     node = split_binding(node)[0] if group == "hooks" else node
     assert set(node) - {"_target_"} == set(taken) - INJECTED.get(group, set())
@@ -125,7 +125,7 @@ def test_keys_are_the_arguments_of_the_target(group: str, node: dict[str, Any]) 
 @pytest.mark.parametrize(("group", "node"), nodes())
 def test_values_fit_the_signature(group: str, node: dict[str, Any]) -> None:
     node = split_binding(node)[0] if group == "hooks" else node
-    bind(node, injected=INJECTED.get(group, set()))
+    bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
 @pytest.mark.parametrize("path", sorted((CONFIG_DIR / "optimizer").glob("*.yaml")), ids=lambda path: path.stem)

@@ -34,8 +34,8 @@ def test_a_recipe_brings_its_hooks_and_values(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "name", "epochs", "model"),
     [
-        ("recipe=[bnn,prune]", "bnn+prune", 5, "recipes.models.cnn.cnn"),
-        ("recipe=[prune,bnn]", "prune+bnn", 60, "recipes.models.cnn.cnn"),
+        ("recipe=[bnn,prune]", "bnn+prune", 5, "recipes.models.plain_cnn.plain_cnn"),
+        ("recipe=[prune,bnn]", "prune+bnn", 60, "recipes.models.plain_cnn.plain_cnn"),
         ("recipe=[bnn,baseline]", "bnn+baseline", 60, "recipes.models.mlp.mlp"),
     ],
 )
@@ -114,8 +114,8 @@ def test_a_section_may_build_something_else(tree: Path) -> None:
 
 
 def test_a_part_may_stand_where_a_name_stood(tree: Path) -> None:
-    quantizer = {"_target_": "hooks.bnn_rounding.Dorefa", "k": 2}
-    hooks = config(tree, "hooks.bnn_rounding.quantizer={_target_: hooks.bnn_rounding.Dorefa, k: 2}")["hooks"]
+    quantizer = {"_target_": "keras.initializers.Constant", "value": 2}
+    hooks = config(tree, "hooks.bnn_rounding.quantizer={_target_: keras.initializers.Constant, value: 2}")["hooks"]
     assert hooks["bnn_rounding"]["quantizer"] == quantizer
 
 

@@ -14,6 +14,7 @@ from trainer.config.command import parse_command
 from trainer.config.entry_help import entry_text
 from trainer.config.explain import explain
 from trainer.config.listing import help_text
+from trainer.config.parts import check_path
 from trainer.config.plugins import (
     check_found,
     installed_plugins,
@@ -25,7 +26,7 @@ from trainer.config.plugins import (
     used_plugins,
 )
 from trainer.config.preflight import Job, preflight
-from trainer.config.resolve import check_path, resolve
+from trainer.config.resolve import resolve
 from trainer.errors import UserError
 
 NOISE = "# Noise\nnoise:\n  _target_: {package}.Noise\n  stddev: 0.1\n"
@@ -206,7 +207,7 @@ def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install: Install, tree: 
     assert expected in problem(tree)
     assert job(tree, "+hooks=center_loss").recipe == "bnn"
     for path in ("os.system", "trainer.run.session.execute"):
-        with pytest.raises(UserError, match="it builds no part of a run"):
+        with pytest.raises(UserError, match="is no part of a run"):
             check_path(path)
 
 
@@ -361,7 +362,7 @@ def test_an_import_error_is_an_error_only_when_the_plugin_is_used(
     assert job(tree, "+hooks=noise").config["hooks"]["noise"]["_target_"] == "faulty.Noise"
     monkeypatch.delitem(sys.modules, "faulty", raising=False)
     with pytest.raises(UserError) as caught:
-        resolve("faulty.Noise")
+        resolve("faulty.Noise", group="hooks")
     text = str(caught.value)
     assert text.startswith("_target_=faulty.Noise cannot be imported: ")
     assert expected in text
@@ -373,8 +374,11 @@ def test_an_import_error_is_an_error_only_when_the_plugin_is_used(
 def test_an_attribute_that_is_missing_gets_a_suggestion(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("fine", init="class Noise: ...\n")
     with pytest.raises(UserError, match="the module 'fine' has no 'Nose'. Did you mean 'Noise'?"):
-        resolve("fine.Nose")
-    assert resolve("fine.Noise").__name__ == "Noise"
+        resolve("fine.Nose", plugins=["fine"])
+    assert resolve("fine.Noise", group="hooks").__name__ == "Noise"
+    for path, group in (("fine.Other", "hooks"), ("fine.Noise", "model"), ("fine.Noise", None)):
+        with pytest.raises(UserError, match=r"that the configs of the plugin 'fine' list.*add plugins=\[fine\]"):
+            resolve(path, group=group)
     monkeypatch.delitem(sys.modules, "fine")
 
 

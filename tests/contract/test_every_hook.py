@@ -45,8 +45,8 @@ def node_of(name: str) -> dict:
 @pytest.mark.parametrize("name", HOOKS)
 def test_hook_constructs_from_its_config_and_every_argument_is_in_it(name: str) -> None:
     node = node_of(name)
-    bind(node)
-    hook = build(node)
+    bind(node, group="hooks")
+    hook = build(node, group="hooks")
     assert isinstance(hook, Hook)
     arguments = set(inspect.signature(type(hook).__init__).parameters) - {"self"}
     assert set(node) - {"_target_"} == arguments
@@ -60,10 +60,10 @@ def test_hook_declares_its_state_and_overrides_a_stage(name: str) -> None:
     if issubclass(hook_class, GraphHook):
         assert "state" in {key for each in hook_class.__mro__ for key in vars(each) if each is not GraphHook}
     if issubclass(hook_class, HostHook):
-        hook = build(node_of(name))
+        hook = build(node_of(name), group="hooks")
         state = hook.state_dict()
         assert json.loads(json.dumps(state)) == state
-    assert set(own_stages(build(node_of(name)))) - {"build"}  # which changes nothing by itself
+    assert set(own_stages(build(node_of(name), group="hooks"))) - {"build"}  # which changes nothing by itself
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -79,8 +79,8 @@ def test_hook_refuses_an_argument_that_it_does_not_have(name: str) -> None:
     from trainer.errors import UserError
 
     with pytest.raises(UserError, match="Unknown argument 'no_such_argument'"):
-        bind({**node_of(name), "no_such_argument": 1})
-    assert resolve(catalogue()[name].target, plugins=()) is load(name)
+        bind({**node_of(name), "no_such_argument": 1}, group="hooks")
+    assert resolve(catalogue()[name].target, group="hooks") is load(name)
 
 
 @pytest.fixture(scope="module")

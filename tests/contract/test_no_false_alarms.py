@@ -31,7 +31,7 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
     keras.utils.clear_session()
     hooks = build_hooks(config)
     keras.utils.set_random_seed(config["seed"])
-    data = build(config["data"], plugins=config["plugins"])
+    data = build(config["data"], group="data", plugins=config["plugins"])
     training = assembly._training_batches(data, settings, config["seed"], [])
     steps = assembly._total_steps(settings, training)
     parts = partial(build_trainer, config, data=data, training=training, total_steps=steps, precision="float32")

@@ -57,8 +57,9 @@ with without_frameworks():
     for name, entry in catalogue().items():
         node = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
         build_hook(name, node)
-    for path in sys.argv[1:]:
-        resolve(path)
+    for argument in sys.argv[1:]:
+        group, path = argument.split(":")
+        resolve(path, group=group)
 assert not {"tensorflow.python", "keras.src", "sklearn", "matplotlib"} & set(sys.modules)
 """
 SOURCES = ("arrays", "cluttered", "digits", "domains", "image_folder", "keras_dataset", "tfds", "tfrecord")
@@ -76,7 +77,12 @@ def test_the_import_waits_for_the_first_use() -> None:
 
 
 def test_every_hook_and_data_source_can_be_looked_at_without_tensorflow() -> None:
-    run(LIGHT, *(f"recipes.data.{name}.{name}" for name in SOURCES), "trainer.schedules.cosine", "recipes.gan.gan")
+    run(
+        LIGHT,
+        *(f"data:recipes.data.{name}.{name}" for name in SOURCES),
+        "schedule:trainer.schedules.cosine",
+        "task:recipes.gan.gan",
+    )
 
 
 def test_nothing_changes_where_tensorflow_is_imported() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.config.parts import TARGET
 from trainer.config.resolve import resolve
 from trainer.config.values import describe, fits, like, show
 from trainer.deferred import NeedsFramework
 from trainer.errors import UserError, did_you_mean
 
-TARGET = "_target_"
 PLAIN = (type(None), bool, int, float, str, list, Mapping)
 
 
@@ -29,11 +29,20 @@ class Parameter:
     required: bool
 
 
-def bind(node: Mapping[str, Any], *, plugins: Sequence[str] = (), injected: Iterable[str] | None = None) -> None:
+def bind(
+    node: Mapping[str, Any],
+    *,
+    group: str | None = None,
+    kind: type | None = None,
+    plugins: Sequence[str] = (),
+    injected: Iterable[str] | None = None,
+) -> None:
     """Check that a node's `_target_` exists and takes the node's arguments, without calling it. Nested nodes, too.
 
     Args:
         node: `_target_` and keyword arguments.
+        group: of `trainer.config.parts.KINDS`; None for a part of a part.
+        kind: what a class has to derive from; what a function returns shows when it is called.
         plugins: packages that the user allows beside this project and Keras.
         injected: names that `build` will be given beside the node's; None when they are not known yet, and then
             missing arguments are not looked for.
@@ -41,7 +50,9 @@ def bind(node: Mapping[str, Any], *, plugins: Sequence[str] = (), injected: Iter
     Raises:
         UserError: a target that is not allowed, or an unknown, missing or wrong argument.
     """
-    target, path = _target(node, plugins), node[TARGET]
+    target, path = _target(node, group, plugins), node[TARGET]
+    if kind is not None and inspect.isclass(target) and not issubclass(target, kind):
+        raise UserError(f"_target_={path} is a class that derives from no {kind.__name__}. Expected one that does.")
     parameters, takes_any = parameters_of(target)
     given = {name: value for name, value in node.items() if name != TARGET}
     for name, value in given.items():
@@ -56,21 +67,30 @@ def bind(node: Mapping[str, Any], *, plugins: Sequence[str] = (), injected: Iter
         _check_missing(path, parameters, {*given, *injected})
 
 
-def build(node: Mapping[str, Any], *, plugins: Sequence[str] = (), **injected: Any) -> Any:
+def build(
+    node: Mapping[str, Any],
+    *,
+    group: str | None = None,
+    kind: type | None = None,
+    plugins: Sequence[str] = (),
+    **injected: Any,
+) -> Any:
     """Return what a node's `_target_` returns.
 
     Nested nodes with a `_target_` are built first. Nothing is called before the whole node is checked.
 
     Args:
         node: `_target_` and keyword arguments.
+        group: as for `bind`.
+        kind: as for `bind`.
         plugins: packages that the user allows beside this project and Keras.
         injected: further arguments; each is passed on if the target takes it, and wins over the node's own.
 
     Raises:
         UserError: as in `bind`, or Keras refuses the arguments.
     """
-    bind(node, plugins=plugins, injected=injected)
-    target = _target(node, plugins)
+    bind(node, group=group, kind=kind, plugins=plugins, injected=injected)
+    target = _target(node, group, plugins)
     arguments = {name: _build_nested(value, plugins) for name, value in node.items() if name != TARGET}
     parameters, takes_any = parameters_of(target)
     arguments |= {name: value for name, value in injected.items() if name in parameters or takes_any}
@@ -89,10 +109,10 @@ def _is_keras_constructor(target: Callable[..., Any]) -> bool:
     return str(getattr(constructor, "__module__", "")).startswith("keras.")
 
 
-def _target(node: Mapping[str, Any], plugins: Sequence[str]) -> Callable[..., Any]:
+def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) -> Callable[..., Any]:
     if TARGET not in node:
         raise UserError(f"A part without {TARGET} received: {show(node)}. Expected {TARGET}=<import path>.")
-    return resolve(node[TARGET], plugins=plugins)
+    return resolve(node[TARGET], group=group, plugins=plugins)
 
 
 def _bind_nested(value: Any, plugins: Sequence[str]) -> None:

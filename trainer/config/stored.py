@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from trainer.config.parts import check_tree
 from trainer.config.plugin_metadata import ROOMS
 from trainer.config.plugins import targets, trusted_packages
 from trainer.config.values import show
@@ -72,6 +73,7 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
                 f"The run uses {path}, and '{root}' is no plugin that is installed here. Expected it installed, or "
                 f"plugins=[{root}] beside {key}=, if you trust it."
             )
+    check_tree(config, [str(name) for name in given])
 
 
 def recipe_of(run: str, key: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config.resolve import check_path
+from trainer.config.parts import check_tree
 from trainer.config.schema import BALANCED, NAMED, TrainConfig, TrainerConfig
 from trainer.config.values import fits, show
 from trainer.errors import UserError, did_you_mean
@@ -37,7 +37,7 @@ def validate(config: Mapping[str, Any]) -> None:
         for name, part in config[section].items():
             if part is not None:
                 _check_target(f"{section}.{name}", part)
-    _check_paths(config, config["plugins"])
+    check_tree(config, config["plugins"])
 
 
 def _check_fields(schema: type, values: Mapping[str, Any], prefix: str) -> None:
@@ -167,10 +167,3 @@ def _check_plugins(plugins: list[str]) -> None:
             raise UserError(f"plugins holds {name!r}. Expected names of packages, such as plugins=[my_package].")
         if name.partition(".")[0] in sys.stdlib_module_names:
             raise UserError(f"plugins holds '{name}', a module of Python itself. Expected a package of your own.")
-
-
-def _check_paths(node: Any, plugins: list[str]) -> None:
-    if isinstance(node, Mapping) and "_target_" in node:
-        check_path(node["_target_"], plugins=plugins)
-    for child in node.values() if isinstance(node, Mapping) else node if isinstance(node, list) else ():
-        _check_paths(child, plugins)

@@ -12,7 +12,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.build import bind
 from trainer.hook import Hook, HostHook
 from trainer.input.augment import Augment, Augmentation
 from trainer.input.batch_queue import BatchQueue
@@ -25,6 +24,7 @@ from trainer.replicas.replica import Replica
 from trainer.run.augments import build_augments
 from trainer.run.build_part import build_part
 from trainer.run.build_trainer import build_hooks, build_trainer
+from trainer.run.part_checks import part_checks
 from trainer.run.precision import FLOAT32, computing_in
 from trainer.run.shipped import ShippedWeights
 from trainer.run.state import share_variables
@@ -116,8 +116,8 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
     check_class_parts(
         settings["classes_per_batch"], count, received=f"{count} replicas", where="for each", fewer="replicas"
     )
-    for node in (config["data"], config["model"], config["schedule"], config["optimizer"], config["task"]):
-        bind(node, plugins=plugins)
+    for check in part_checks(config):
+        check()
     augments = build_augments(config.get("augment", {}), plugins)
     hooks = build_hooks(config)
     keras.utils.set_random_seed(config["seed"])

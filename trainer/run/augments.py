@@ -24,7 +24,7 @@ def build_augments(nodes: Mapping[str, Any], plugins: Sequence[str]) -> list[Aug
     for name, node in nodes.items():
         if node is not None:
             try:
-                augment = build(node, plugins=plugins)
+                augment = build(node, group="augment", kind=Augment, plugins=plugins)
             except UserError as error:
                 raise UserError(f"augment.{name}: {error}") from error
             if not isinstance(augment, Augment):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.config.build import TARGET, build, parameters_of
+from trainer.config.build import build, parameters_of
+from trainer.config.parts import TARGET
 from trainer.config.resolve import resolve
 from trainer.errors import UserError
 from trainer.hook import AT, GraphHook, Hook
 
+GROUP = "hooks"
 BINDING = ("network", "objective")
 """Attributes of every graph hook that its config may set, whether or not its constructor names them."""
 
@@ -29,7 +31,7 @@ def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = (
         raise UserError(f"hooks.{name}: '{AT}' stands between a hook and its network. Expected a name without it.")
     try:
         arguments, binding = split_binding(node, plugins=plugins)
-        hook = build(arguments, plugins=plugins)
+        hook = build(arguments, group=GROUP, kind=Hook, plugins=plugins)
         if not isinstance(hook, Hook):
             raise UserError(f"a {type(hook).__name__} received. Expected a GraphHook or a HostHook.")
         for key, pattern in binding.items():
@@ -52,6 +54,6 @@ def split_binding(node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> tu
         node: of a hook.
         plugins: packages that the user allows beside this project and Keras.
     """
-    parameters, takes_any = parameters_of(resolve(node[TARGET], plugins=plugins))
+    parameters, takes_any = parameters_of(resolve(node[TARGET], group=GROUP, plugins=plugins))
     binding = {key: node[key] for key in BINDING if key in node and key not in parameters and not takes_any}
     return {key: value for key, value in node.items() if key not in binding}, binding

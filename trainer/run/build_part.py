@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from trainer.config.build import TARGET, build
+from trainer.config.build import build
+from trainer.config.parts import TARGET
 from trainer.errors import UserError
 
 Part = TypeVar("Part")
@@ -26,7 +27,7 @@ def build_part(
     Raises:
         UserError: as `build` raises it, or the result is of another kind.
     """
-    part = build(node, plugins=plugins, **injected)
+    part = build(node, group=key, plugins=plugins, **injected)
     if not isinstance(part, kind):
         raise UserError(
             f"{key}._target_={node[TARGET]} returned a value of type {type(part).__name__}. "

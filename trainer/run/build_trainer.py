@@ -105,7 +105,9 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
 
     def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
         rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
-        schedule = build(config["schedule"], plugins=plugins, learning_rate=rate, total_steps=total_steps)
+        schedule = build(
+            config["schedule"], group="schedule", plugins=plugins, learning_rate=rate, total_steps=total_steps
+        )
         if updates > 1 and callable(schedule):
             schedule = SeveralUpdates(schedule, updates)
         if callable(schedule):

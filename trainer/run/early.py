@@ -8,12 +8,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainer.config.build import TARGET, bind
+from trainer.config.parts import TARGET
 from trainer.config.preflight import Job
 from trainer.config.resolve import resolve
 from trainer.deferred import NeedsFramework, without_frameworks
 from trainer.precheck import run_precheck
 from trainer.replicas.cluster import NONE
+from trainer.run.part_checks import part_checks
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")
 
@@ -36,8 +37,10 @@ def check_early(job: Job, *, directories: bool = True) -> None:
         if directories:
             _unless_it_needs_frameworks(partial(_check_directories, config, job.recipe))
             _unless_it_needs_frameworks(partial(_check_replicas, config["trainer"]))
+        for check in part_checks(config):
+            _unless_it_needs_frameworks(check)
         for part in PARTS:
-            _unless_it_needs_frameworks(partial(_check_part, config[part], plugins))
+            _unless_it_needs_frameworks(partial(_precheck, part, config[part], plugins))
         for name, node in config.get("augment", {}).items():
             _unless_it_needs_frameworks(partial(_check_augment, name, node, plugins))
         _check_hooks(config["hooks"], plugins)
@@ -77,9 +80,9 @@ def _check_replicas(settings: Mapping[str, Any]) -> None:
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
 
-def _check_part(node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    bind(node, plugins=plugins)
-    run_precheck(resolve(node[TARGET], plugins=plugins), {name: each for name, each in node.items() if name != TARGET})
+def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    target = resolve(node[TARGET], group=part, plugins=plugins)
+    run_precheck(target, {name: each for name, each in node.items() if name != TARGET})
 
 
 def _check_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:

@@ -142,12 +142,12 @@ def test_a_branch_is_built_from_an_import_path():
         "branch": {"_target_": "tests.support.attention.own_branch", "kernel_size": 5},
     }
     with pytest.raises(UserError, match="own_branch is not allowed.*add plugins=.tests."):
-        bind(node)
-    hook = build(node, plugins=["tests"])
+        bind(node, group="hooks")
+    hook = build(node, group="hooks", plugins=["tests"])
     assert isinstance(hook, BernoulliAttention)
     assert "own/kernel" in {variable.path for variable in hook.rebuild_model(image_model()).variables}
     with pytest.raises(UserError, match="Unknown argument 'units' for tests.support.attention.own_branch"):
-        bind({**node, "branch": {**node["branch"], "units": 3}}, plugins=["tests"])
+        bind({**node, "branch": {**node["branch"], "units": 3}}, group="hooks", plugins=["tests"])
 
 
 def test_the_config_file_holds_every_argument_with_its_default():

@@ -66,7 +66,7 @@ def test_binding_is_told_from_arguments() -> None:
         ("ema", {**EMA, "objectiv": "x"}, "hooks.ema: Unknown argument 'objectiv'"),
         ("progress", {**PROGRESS, "objective": "*"}, r"hooks.progress: objective=\* received, but it changes no step"),
         ("progress", {**PROGRESS, "network": "g"}, "hooks.progress: network=g received, but it changes no step"),
-        ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: a SGD received. Expected a GraphHook or a HostHook"),
+        ("sgd", {"_target_": "keras.optimizers.SGD"}, "hooks.sgd: _target_=keras.optimizers.SGD is not allowed here"),
     ],
 )
 def test_mistake_is_one_line_with_the_key(name, node, message) -> None:

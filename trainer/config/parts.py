@@ -1,0 +1,210 @@
+"""The parts that a config may name: what `configs/` lists, by group; classes of Keras; packages that the user named.
+
+A config may come from a stranger, and a `_target_` is a call. So a path of ours, or of an installed plugin, has to be
+listed by a file of its `configs/`, in the group that it is used in; a package that the user names by `plugins=` may be
+named in whole. What is found at the path has to be such a part itself, so that an alias leads nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from trainer.config.plugin_metadata import ROOMS
+from trainer.config.plugins import OWN_CONFIGS, installed_plugins, trusted_packages
+from trainer.errors import UserError, did_you_mean
+
+TARGET = "_target_"
+KINDS = {
+    "data": "data source",
+    "model": "model",
+    "task": "task",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "augment": "augmentation",
+    "hooks": "hook",
+}
+"""Groups of `configs/` whose files list parts, with what such a part is called."""
+NAMED_SECTIONS = ("augment", "hooks")
+KERAS_FAMILIES = (
+    "applications",
+    "constraints",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "optimizers",
+    "regularizers",
+)
+KERAS_CLOSED = frozenset(
+    (
+        "TFSMLayer",  # runs a saved program
+        "Lambda",
+        "TorchModuleWrapper",
+        "JaxLayer",
+        "FlaxLayer",
+        "IndexLookup",  # this and the next three read the file that `vocabulary` names
+        "IntegerLookup",
+        "StringLookup",
+        "TextVectorization",
+    )
+)
+KERAS_CONFIG = "class_name"  # Keras itself imports and calls what a mapping with this key names
+_LISTED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
+
+
+def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> None:
+    """Check an import path by itself, without importing anything.
+
+    Args:
+        path: such as "hooks.bnn_rounding.BnnRounding".
+        group: of `KINDS`; None for a part of a part, such as a layer that a hook takes.
+        plugins: packages that the user allows beside this project and Keras.
+
+    Raises:
+        UserError: it is no import path, or names no part of that group.
+    """
+    if not isinstance(path, str) or "." not in path or not all(map(_is_public, path.split("."))):
+        raise UserError(f"_target_={path} received. Expected an import path such as keras.optimizers.Adam.")
+    if not (_of_plugins(path, plugins) or _of_keras(path, group) or _is_declared(path, group)):
+        raise _refusal(path, group, plugins)
+
+
+def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
+    """Check every import path of a config, each in the group where it stands, without importing anything.
+
+    Args:
+        config: plain values with the keys of `TrainConfig`.
+        plugins: packages that the user allows beside this project and Keras.
+
+    Raises:
+        UserError: as `check_path`, or a mapping that Keras would import from.
+    """
+    for section, content in config.items():
+        nodes = content if section in NAMED_SECTIONS and isinstance(content, Mapping) else {section: content}
+        for node in nodes.values():
+            _check_node(node, section if section in KINDS else None, plugins)
+
+
+def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> bool:
+    """Return whether an object is a class or function, at the top level of its module, that a config may name.
+
+    Args:
+        target: what was found at an import path that `check_path` let pass.
+        group: as there.
+        plugins: as there.
+    """
+    if not inspect.isclass(target) and not inspect.isfunction(target):
+        return False
+    home, name = str(target.__module__), str(target.__qualname__)
+    if getattr(sys.modules.get(home), name, None) is not target:
+        return False
+    if home.startswith("keras."):
+        return _is_keras_part(target, group)
+    if home.partition(".")[0] in ROOMS:
+        return _of_plugins(home, plugins) or _is_declared(f"{home}.{name}", group)
+    return _of_plugins(home, (*plugins, *trusted_packages()))
+
+
+def declared(group: str | None) -> frozenset[str]:
+    """Return the import paths that the files of a group list, ours and those of installed plugins.
+
+    Args:
+        group: of `KINDS`; none are listed for parts of parts.
+    """
+    if group is None:
+        return frozenset()
+    found = set(_listed(OWN_CONFIGS / group))
+    for plugin in installed_plugins().values():
+        if plugin.configs is not None and plugin.problem is None:
+            own = _listed(plugin.configs / group)
+            found |= {path for path in own if _of_plugins(path, (plugin.package,))}
+    return frozenset(found)
+
+
+def _is_declared(path: str, group: str | None) -> bool:
+    own = group is not None and path in _listed(OWN_CONFIGS / group)
+    return own or (path.partition(".")[0] not in ROOMS and path in declared(group))  # plugins take time to look for
+
+
+@lru_cache(maxsize=64)
+def _listed(folder: Path) -> frozenset[str]:
+    paths: set[str] = set()
+    for file in sorted(folder.rglob("*.yaml")):
+        paths.update(_LISTED.findall(file.read_text(encoding="utf-8", errors="replace")))
+    return frozenset(paths)
+
+
+def _check_node(node: Any, group: str | None, plugins: Sequence[str]) -> None:
+    if isinstance(node, Mapping):
+        if TARGET in node:
+            check_path(node[TARGET], group=group, plugins=plugins)
+        if KERAS_CONFIG in node:
+            raise UserError(
+                f"A mapping with '{KERAS_CONFIG}' received ({node[KERAS_CONFIG]}), which Keras would import from. "
+                f"Expected {TARGET}, such as {{{TARGET}: keras.initializers.HeNormal}}."
+            )
+        node = list(node.values())
+    for child in node if isinstance(node, list) else ():
+        _check_node(child, None, plugins)
+
+
+def _is_public(part: str) -> bool:
+    return part.isidentifier() and not part.startswith("_")
+
+
+def _of_plugins(path: str, plugins: Sequence[str]) -> bool:
+    return any(path == plugin or path.startswith(f"{plugin}.") for plugin in plugins)
+
+
+def _of_keras(path: str, group: str | None) -> bool:
+    """Return whether a path lies in a family of Keras in which the group has parts."""
+    wanted = {"model": ("applications",), "optimizer": ("optimizers",), "schedule": ("optimizers",)}
+    root, *inner = path.removeprefix("keras.src.").removeprefix("keras.").split(".")
+    families = KERAS_FAMILIES[1:] if group is None else wanted.get(group, ())
+    return path.startswith("keras.") and bool(inner) and root in families
+
+
+def _is_keras_part(target: Any, group: str | None) -> bool:
+    """Return whether Keras' own class or function is a part of a group. Its loaders are functions, and are none."""
+    import keras
+
+    if group == "model":
+        return inspect.isfunction(target) and getattr(keras.applications, target.__name__, None) is target
+    families = [each for each in KERAS_FAMILIES if each != "applications"]
+    known = inspect.isclass(target) and target.__module__.removeprefix("keras.src.").split(".")[0] in families
+    kinds = {"optimizer": keras.optimizers.Optimizer, "schedule": keras.optimizers.schedules.LearningRateSchedule}
+    return known and issubclass(target, kinds.get(group or "", object)) and target.__name__ not in KERAS_CLOSED
+
+
+def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
+    root = path.partition(".")[0]
+    kind = KINDS.get(group or "", "part of a run")
+    own = sorted(declared(group))
+    if root == "keras":
+        families = ", ".join(f"keras.{family}" for family in KERAS_FAMILIES)
+        return UserError(f"_target_={path} is not allowed here. Expected, of Keras, a class in one of: {families}.")
+    if root in sys.stdlib_module_names:
+        return UserError(f"_target_={path} is not allowed: it is no {kind}.")
+    if root in ROOMS:
+        where = f" that configs/{group} lists" if group else ""
+        package = path.rpartition(".")[0]
+        remedy = f"If it is code of your own that you trust, add plugins=[{','.join([*plugins, package])}]."
+        return UserError(f"_target_={path} is no {kind}{where}.{did_you_mean(path, own)} {remedy}")
+    if _of_plugins(path, trusted := trusted_packages()):
+        hint = did_you_mean(path, [each for each in own if _of_plugins(each, trusted)])
+        return UserError(
+            f"_target_={path} is no {kind} that the configs of the plugin '{root}' list.{hint} "
+            f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
+        )
+    known = ", ".join([*ROOMS, "keras", *plugins, *trusted])
+    remedy = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
+    return UserError(
+        f"_target_={path} is not allowed.{did_you_mean(root, [*ROOMS, 'keras'])} "
+        f"Expected an import path within one of: {known}. {remedy}"
+    )
