@@ -325,7 +325,7 @@ def test_every_message_is_one_line() -> None:
 
 def test_targets_outside_the_allowed_places_are_refused_before_anything_is_imported(tree: Path) -> None:
     arguments = ["recipe=bnn", "+hooks.x={_target_: os.system, command: ls}"]
-    assert message(arguments, tree) == "_target_=os.system is not allowed: it is no hook."
+    assert message(arguments, tree) == "_target_=os.system is not allowed: it builds no part of a run."
     nested = ["recipe=bnn", "hooks.bnn_rounding.quantizer={_target_: mine.Net}"]
     assert message(nested, tree) == (
         "_target_=mine.Net is not allowed. Expected an import path within one of: recipes, hooks, trainer, keras. "

@@ -89,7 +89,7 @@ BAD = [
     (node("record", part=node("Part")), "parts_for_tests.Part needs rate. Expected a value, such as rate=<value>."),
     (
         node("record", part={"_target_": "os.system", "command": "ls"}),
-        "_target_=os.system is not allowed: it is no part of a run.",
+        "_target_=os.system is not allowed: it builds no part of a run.",
     ),
     ({"size": 3}, "A part without _target_ received: {size:3}. Expected _target_=<import path>."),
 ]

@@ -184,11 +184,11 @@ def test_a_run_from_a_stranger_executes_nothing(name: str, tmp_path: Path, monke
 
 
 def test_all_parts_are_checked_before_the_first_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n")
+    (tmp_path / "part_of_mine.py").write_text("called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    own = "mine.Mine"
-    (job,) = preflight(parse_command(["recipe=bnn", "plugins=[mine]", f"+hooks.mine._target_={own}"]))
+    own = "part_of_mine.Mine"
+    (job,) = preflight(parse_command(["recipe=bnn", "plugins=[part_of_mine]", f"+hooks.mine._target_={own}"]))
     for change in ({"mine": {"_target_": own, "y": 2}}, {"mine": {"_target_": own}}):
-        with pytest.raises(UserError, match=r"^hooks\.mine: (Unknown argument 'y'|.*derives from no Hook)"):
+        with pytest.raises(UserError, match=r"^hooks\.mine: (Unknown argument 'y'|.*does not derive from Hook)"):
             check_all({**job.config, "hooks": {**job.config["hooks"], **change}})
-    assert sys.modules["mine"].called == []
+    assert sys.modules["part_of_mine"].called == []

@@ -129,7 +129,7 @@ def test_a_listed_package_allows_no_other_with_the_same_beginning(package: str) 
 
 @pytest.mark.parametrize("name", ["system", "os", "partial", "instance", "anonymous", "liar", "imposter"])
 def test_a_listed_package_leads_nowhere_else(package: str, name: str) -> None:
-    with pytest.raises(UserError, match="is not allowed: it is no class or function that some_package defines"):
+    with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
         resolve(f"some_package.nets.{name}", plugins=[package])
 
 

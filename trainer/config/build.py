@@ -52,7 +52,9 @@ def bind(
     """
     target, path = _target(node, group, plugins), node[TARGET]
     if kind is not None and inspect.isclass(target) and not issubclass(target, kind):
-        raise UserError(f"_target_={path} is a class that derives from no {kind.__name__}. Expected one that does.")
+        raise UserError(
+            f"_target_={path} is a class that does not derive from {kind.__name__}. Expected one that does."
+        )
     parameters, takes_any = parameters_of(target)
     given = {name: value for name, value in node.items() if name != TARGET}
     for name, value in given.items():

@@ -184,22 +184,22 @@ def _is_keras_part(target: Any, group: str | None) -> bool:
 
 def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
     root = path.partition(".")[0]
-    kind = KINDS.get(group or "", "part of a run")
     own = sorted(declared(group))
     if root == "keras":
         families = ", ".join(f"keras.{family}" for family in KERAS_FAMILIES)
         return UserError(f"_target_={path} is not allowed here. Expected, of Keras, a class in one of: {families}.")
     if root in sys.stdlib_module_names:
-        return UserError(f"_target_={path} is not allowed: it is no {kind}.")
+        return UserError(f"_target_={path} is not allowed: it builds no part of a run.")
     if root in ROOMS:
-        where = f" that configs/{group} lists" if group else ""
-        package = path.rpartition(".")[0]
-        remedy = f"If it is code of your own that you trust, add plugins=[{','.join([*plugins, package])}]."
-        return UserError(f"_target_={path} is no {kind}{where}.{did_you_mean(path, own)} {remedy}")
+        if group is None:
+            return UserError(f"_target_={path} is not allowed here. Expected a class of Keras or of a plugin.")
+        hint = did_you_mean(path, own)
+        listed = f"is not among the {KINDS[group]}s that configs/{group} lists"
+        return UserError(f"_target_={path} {listed}.{hint} A part of your own needs a file there.")
     if _of_plugins(path, trusted := trusted_packages()):
         hint = did_you_mean(path, [each for each in own if _of_plugins(each, trusted)])
         return UserError(
-            f"_target_={path} is no {kind} that the configs of the plugin '{root}' list.{hint} "
+            f"_target_={path} is not among the {KINDS.get(group or '', 'part')}s that the plugin '{root}' lists.{hint} "
             f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
         )
     known = ", ".join([*ROOMS, "keras", *plugins, *trusted])

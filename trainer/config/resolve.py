@@ -39,7 +39,7 @@ def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ())
         raise UserError(f"_target_={path}: the module '{module_path}' has no '{name}'.{did_you_mean(name, public)}")
     if not is_part(target, group=group, plugins=plugins):
         raise UserError(
-            f"_target_={path} is not allowed: it is no {KINDS.get(group or '', 'class or function')} that "
+            f"_target_={path} is not allowed: it is not a {KINDS.get(group or '', 'class or function')} that "
             f"{module_path.partition('.')[0]} defines for building. Expected the path where one is defined."
         )
     return target
