@@ -184,7 +184,8 @@ def test_a_run_from_a_stranger_executes_nothing(name: str, tmp_path: Path, monke
 
 
 def test_all_parts_are_checked_before_the_first_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "part_of_mine.py").write_text("called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n")
+    source = "called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n"
+    (tmp_path / "part_of_mine.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
     own = "part_of_mine.Mine"
     (job,) = preflight(parse_command(["recipe=bnn", "plugins=[part_of_mine]", f"+hooks.mine._target_={own}"]))
