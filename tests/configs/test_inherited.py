@@ -1,4 +1,4 @@
-"""Values that files set for another part than the one that is built: left out with a line; what was typed is refused."""
+"""Values that files set for another part than the one that is built: left out with a line; typed ones are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trainer.run.early import check_early
     ],
 )  # fmt: skip
 def test_what_a_replaced_part_left_behind_is_left_out_with_a_line(arguments, said, node, left):
-    with pytest.warns(UserWarning) as shown:
+    with pytest.warns(UserWarning, match="left out: ") as shown:
         (job,) = preflight(parse_command(arguments.split()))
     (line,) = [str(each.message) for each in shown]
     assert said in line
