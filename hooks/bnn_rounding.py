@@ -9,11 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hooks.left_out import left_out_advice
 from hooks.optimizer import project_with_average
 from hooks.options import check_flag, check_number, check_patterns
 from hooks.quantization.distinct_values import most_values
 from hooks.quantization.insert import insert_input_quantizers
-from hooks.quantization.kernel_layers import Kernel, find_kernels
+from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_layer, own_kernels
 from hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
 from hooks.quantization.plain_inputs import write_out_input_quantizers
 from hooks.quantization.quantizers import Quantizer, parse_quantizer
@@ -21,7 +22,9 @@ from hooks.quantization.selection import Selection, choose_kernel_layers, dropou
 from hooks.quantization.shares import entry_shares
 from trainer.errors import UserError
 from trainer.hook import GraphHook, Tensors
+from trainer.network import Network
 from trainer.ops.stochastic_sign import stochastic_sign
+from trainer.select import layer_paths
 from trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
@@ -270,7 +273,7 @@ class BnnRounding(GraphHook):
         if self._selection is None:
             return ()
         network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key or "bnn_rounding"
-        lines = [*self._notes, self._advise_on_inputs(run)]
+        lines = [*self._notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))
@@ -279,6 +282,15 @@ class BnnRounding(GraphHook):
             ]
             lines.append(missing_norm_advice(network.model, wide, self._selection.layers, clip=self.clip, hook=key))
         return [line for line in lines if line]
+
+    def _advise_on_kinds(self, network: Network) -> list[str]:
+        """Return a line on the kernels that are left out for their kind; not for being first or last."""
+        layers = {path: layer for path, layer in layer_paths(network.model).items() if is_kernel_layer(layer)}
+        offered = {id(variable) for layer in layers.values() for variable in own_kernels(layer)}
+        names = [name for name, variable in network.trainable_variables.items() if id(variable) in offered]
+        reason = "Dense layers and convolutions alone are rounded."
+        state = f"in full precision{'' if self.all_binary else ', beside first and last layers'}"
+        return left_out_advice(network, self.layers, names, state=state, reason=reason)
 
     def _advise_on_inputs(self, run: Run) -> str | None:
         if not self.quantize_first_input or self.input_quantizer is None or run.training is None:

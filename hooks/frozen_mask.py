@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from hooks.epochs import epoch_start
+from hooks.left_out import left_out_advice
 from hooks.masking.hold import clear_slots, hold_averages, hold_values
 from hooks.masking.options import check_following, check_partner
 from hooks.masking.pictures import mask_pictures
@@ -18,6 +19,9 @@ from trainer.errors import UserError
 from trainer.hook import Arrays, GraphHook, Tensors
 from trainer.ops.entry_stop_gradients import entry_stop_gradients
 from trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
 
 SOURCES = ("magnitude", "file", "zeros", "hook")
 FROZEN_PARTS = ("masked", "survivors")
@@ -143,7 +147,7 @@ class FrozenMask(GraphHook):
                 f"begin_epoch={self.begin_epoch} is step {self._begin}, but the run ends after {context.total_steps} "
                 "steps. Expected an earlier begin."
             )
-        network = context.network
+        self._network = network = context.network
         if self.hook is not None:
             self._followed = followed_masks(context, self.hook, self.name)
             kind = f"layer with a mask of {self.hook}"
@@ -242,6 +246,13 @@ class FrozenMask(GraphHook):
     def pictures(self, observed: Arrays) -> Arrays:
         """Return the hook's own masks; those that it follows are the other hook's to show."""
         return mask_pictures(self._state)
+
+    def advise(self, run: Run) -> Sequence[str]:
+        if self.masks not in ("magnitude", "zeros"):
+            return ()  # whoever made the masks chose what they cover
+        covered = [target.name for target in self._targets]
+        reason = "Of layers of your own, weights that are named 'kernel' have masks."
+        return left_out_advice(self._network, self.layers, covered, state="without a mask", reason=reason)
 
     def summary(self) -> dict[str, Any]:
         if not self._targets:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from hooks.left_out import left_out_advice
 from hooks.optimizer import project_with_average
 from hooks.options import check_choice, check_integer, check_number, check_patterns
 from hooks.pruning.criteria import keep_largest
 from hooks.quantization.accumulated_shares import change_steps, check_shares
-from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_layer
+from hooks.quantization.kernel_layers import Kernel, find_kernels, holds_kernel
 from hooks.quantization.powers_of_two import level_exponents, round_to_levels
 from hooks.quantization.shares import entry_shares
 from trainer.hook import Gradients, GraphHook, Tensors
 from trainer.ops.zero_unless import zero_unless
 from trainer.select import select_layers
 from trainer.step.context import BuildContext, StepContext
+
+if TYPE_CHECKING:
+    from trainer.run.control import Run
 
 CRITERIA = ("magnitude", "random")
 MOST_BITS = 8
@@ -95,7 +99,7 @@ class IncrementalQuantization(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of kernel layers: dense layers and convolutions.
+            layers: patterns on paths or names of layers that hold kernels, those of `prune`.
             shares: of a kernel's entries that are quantized after each step of the plan; rising, the last one 1.
             begin_epoch: of the first share, 0 or more.
             step_epochs: epochs from one share to the next, above 0; None divides the rest of the run into equal parts.
@@ -126,9 +130,9 @@ class IncrementalQuantization(GraphHook):
         self._updates: tf.Variable | None = None
 
     def build(self, context: BuildContext) -> None:
-        model = context.network.model
-        chosen = select_layers(model, self.layers, accept=is_kernel_layer, kind="kernel layer")
-        self._kernels = find_kernels(context.network, chosen)
+        self._network = context.network
+        chosen = select_layers(self._network.model, self.layers, accept=holds_kernel, kind="kernel layer")
+        self._kernels = find_kernels(self._network, chosen)
         self._steps = change_steps(
             len(self.shares),
             begin_epoch=self.begin_epoch,
@@ -261,6 +265,11 @@ class IncrementalQuantization(GraphHook):
             "on_levels": all(each["on_levels"] for each in kernels.values()),
             "kernels": kernels,
         }
+
+    def advise(self, run: Run) -> Sequence[str]:
+        covered = [kernel.name for kernel in self._kernels]
+        reason = "Of layers of your own, weights that are named 'kernel' are quantized."
+        return left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
 
     def _report(self, kernel: Kernel) -> dict[str, Any]:
         quantized = ~self._masks[kernel.name].numpy()

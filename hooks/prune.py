@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from hooks.left_out import left_out_advice, left_out_weights
 from hooks.masking.pictures import mask_pictures
+from hooks.masking.targets import Target
 from hooks.optimizer import project_with_average
 from hooks.pruning.report import layer_report, stored_bytes
 from hooks.pruning.selector import MaskSelector, kept_counts
@@ -23,9 +25,16 @@ from trainer.ops.straight_through import straight_through
 from trainer.ops.zero_unless import zero_unless
 from trainer.step.context import BuildContext, StepContext
 
+if TYPE_CHECKING:
+    from trainer.run.control import Run
+
 
 class Prune(GraphHook):
-    """Prune the kernels of dense layers and convolutions: the smallest entries become 0 and stay 0.
+    """Prune kernels: the smallest entries become 0 and stay 0.
+
+    Kernels are those of dense layers and convolutions, of attention and other einsums, of recurrent cells, the tables
+    of embeddings, and the weights of layers of your own that are named as these ("kernel", "recurrent_kernel"). Where
+    "*" leaves other weights of two axes or more dense, a line says which, and how many.
 
     Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on and
     computes the masks anew until `end_epoch` (the schedule of TensorFlow Model Optimization's ConstantSparsity; what is
@@ -61,6 +70,7 @@ class Prune(GraphHook):
     Scalars:
         sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
         sparsity/<layer>: the same of one layer.
+        sparsity/network: the same over all kernels of the network, where some are not pruned.
 
     Pictures:
         prune/mask/<variable>: the mask.
@@ -114,7 +124,7 @@ class Prune(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of kernel layers.
+            layers: patterns on paths or names of layers that hold kernels, such as "encoder/*" or "lstm_cell".
             schedule: "one_shot", "constant", "polynomial", "iterative" or "splicing".
             final_sparsity: in [0, 1], or one by layer pattern, of which the last that matches counts; "auto" for what
                 `structure` or `stages` say, else 0.5.
@@ -139,6 +149,7 @@ class Prune(GraphHook):
         self.network = network
         self._kernels: list[Kernel] = []
         self._steps: list[int] = []
+        self._others: list[Target] = []  # kernels that stay dense
         self._masks: dict[str, tf.Variable] = {}
         self._updates: Any = None  # the variable, once built
 
@@ -147,6 +158,7 @@ class Prune(GraphHook):
         self._network = network
         self._kernels = select_kernels(network, settings.layers)
         check_structure(network, self._kernels, settings.structure)
+        self._others = left_out_weights(network, {kernel.name for kernel in self._kernels})
         self._steps = settings.schedule.steps(context.total_steps, context.steps_per_epoch)
         self._selector = MaskSelector(
             self._kernels,
@@ -224,7 +236,16 @@ class Prune(GraphHook):
         zeros = [self._zeros(kernel.variable, self._masks[kernel.name]) for kernel in self._kernels]
         name = "sparsity" if self.key in ("", "prune") else f"{self.key}/sparsity"
         shares = entry_shares(name, self._kernels, zeros)
-        return {f"{name}/total": shares.pop(name), **shares}
+        total = shares.pop(name)
+        network = {f"{name}/network": self._share_of_network(total)} if self._others else {}
+        return {f"{name}/total": total, **network, **shares}
+
+    def _share_of_network(self, total: tf.Tensor) -> tf.Tensor:
+        """Return the share of zeros among all kernels, given that among the pruned ones."""
+        others = [tf.cast(tf.convert_to_tensor(each.variable.value) == 0, tf.float32) for each in self._others]
+        pruned = sum(kernel.size for kernel in self._kernels)
+        entries = pruned + sum(each.size for each in self._others)
+        return (total * pruned + tf.add_n([tf.reduce_sum(each) for each in others])) / entries
 
     def _zeros(self, variable: keras.Variable, mask: tf.Variable) -> tf.Tensor:
         zeros = tf.convert_to_tensor(variable.value) == 0
@@ -241,5 +262,10 @@ class Prune(GraphHook):
             "structure": self.settings.structure.config,
             "final_sparsity": self.settings.final_sparsity,
             "settled_at": self.settled_at(),
-            **layer_report(self._network, self._kernels, self._masks),
+            **layer_report(self._network, self._kernels, self._masks, self._others),
         }
+
+    def advise(self, run: Run) -> Sequence[str]:
+        covered = [kernel.name for kernel in self._kernels]
+        reason = "Of layers of your own, weights that are named 'kernel' are pruned."
+        return left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)

@@ -36,7 +36,7 @@ def find_place(model: keras.Model, pattern: str | None) -> Place:
     Args:
         model: that the hook got.
         pattern: on the path or name of exactly one layer; None for the map that the second convolution sees, or where
-            there is none, the last map after the first one.
+            there is none, the last map after the first one. An inner model with convolutions counts as one.
 
     Raises:
         UserError: the model's graph is not known, or the map is not one that can be gated.
@@ -101,7 +101,7 @@ def _automatic(model: keras.Model) -> Place:
     last: tuple[Any, Any] | None = None
     for node in nodes_in_order(model):
         given = [tensor for tensor in node.input_tensors if id(tensor) in behind]
-        is_convolution = is_of(node.operation, CONVOLUTIONS)
+        is_convolution = bool(_convolutions(node.operation))
         if is_convolution and given:
             return Place(model, _source(model, given[0]), given[0])
         for tensor in node.output_tensors:
@@ -109,11 +109,25 @@ def _automatic(model: keras.Model) -> Place:
                 behind.add(id(tensor))
                 last = (node.operation, tensor)
     if last is None:
+        holders = [node.operation for node in nodes_in_order(model) if _convolutions(node.operation)]
+        if holders:
+            raise UserError(
+                f"The 2-D convolutions of '{model.name}' are inside '{holders[0].name}', which returns no map [batch, "
+                "height, width, channels], and a gate goes into the network's own graph. Expected an inner model that "
+                "returns its maps (of keras.applications: include_top=False, pooling=None), or layer=<pattern> of a "
+                "layer with such a map."
+            )
         raise UserError(
             f"The model '{model.name}' has no 2-D convolution, so there is no map [batch, height, width, channels] to "
             "gate. Expected a convolutional network, or layer=<pattern> of a layer with such a map."
         )
     return Place(model, last[0].name, last[1])
+
+
+def _convolutions(operation: Any) -> list[keras.Layer]:
+    """Return the 2-D convolutions that an operation is or holds."""
+    inner = operation._flatten_layers() if isinstance(operation, keras.Layer) else ()
+    return [layer for layer in inner if is_of(layer, CONVOLUTIONS)]
 
 
 def _source(model: keras.Model, tensor: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hooks.quantization.kernel_layers import KERNEL_NAMES, is_kernel_layer
+from hooks.quantization.kernel_layers import holds_kernel, own_kernels
 from trainer.network import Network
 from trainer.select import layer_paths, select_layers
 
@@ -49,19 +49,18 @@ def variable_layers(network: Network) -> dict[str, str]:
 
 
 def kernel_names(network: Network) -> list[str]:
-    """Return the names of the trainable kernels of dense layers and convolutions.
+    """Return the names of the trainable kernels, of whatever layer.
 
     Biases and batch norm are none; nor are kernels of layers that do not train, which are frozen as they are.
 
     Args:
         network: with a built model.
     """
-    kernel_layers = {path for path, layer in layer_paths(network.model).items() if is_kernel_layer(layer)}
-    trainable = network.trainable_variables
+    layers, trainable = layer_paths(network.model), network.trainable_variables
     return [
         name
         for name, path in variable_layers(network).items()
-        if path in kernel_layers and trainable[name].name in KERNEL_NAMES
+        if holds_kernel(layers[path]) and any(trainable[name] is each for each in own_kernels(layers[path]))
     ]
 
 

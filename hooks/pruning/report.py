@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hooks.masking.targets import Target
 from hooks.optimizer import AVERAGE
 from hooks.pruning.targets import kernel_matrix_shape
 from hooks.quantization.kernel_layers import Kernel
@@ -61,16 +62,23 @@ def count_kept(values: Any) -> int:
     return int(np.count_nonzero(tf.convert_to_tensor(values).numpy()))
 
 
-def layer_report(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable]) -> dict[str, Any]:
-    """Return what is left of each layer, and of all pruned kernels together.
+def layer_report(
+    network: Network,
+    kernels: Sequence[Kernel],
+    masks: Mapping[str, tf.Variable],
+    others: Sequence[Target] = (),
+) -> dict[str, Any]:
+    """Return what is left of each layer, of all pruned kernels together, and of all kernels of the network.
 
     Args:
         network: that the kernels belong to.
         kernels: pruned.
         masks: bool, by kernel name.
+        others: kernels that are not pruned.
 
     Returns:
-        {"layers": rows, "total": row}; with several layers the total is their last row, too. A row has "layer",
+        {"layers": rows, "total": row, "network": row}. The total is a row of the layers, too, where there are several,
+        and so is the network, of which nothing but weights is counted, where it has other kernels. A row has "layer",
         "entries", "kept" (not zero), "times_fewer" (their ratio), the shares of zeros in the weights ("sparsity"), the
         "mask", each slot of the optimizer and the "moving_average", and "dense_bytes" and "sparse_bytes" (CSR).
     """
@@ -79,7 +87,23 @@ def layer_report(network: Network, kernels: Sequence[Kernel], masks: Mapping[str
         groups[kernel.layer].append(kernel)
     rows = [{"layer": path, **_row(network, group, masks)} for path, group in groups.items()]
     total = {"layer": "total", **_row(network, kernels, masks)}
-    return {"layers": [*rows, total] if len(rows) > 1 else rows, "total": total}
+    whole = {"layer": "network", **_whole(total, others)}
+    layers = [*rows, *([total] if len(rows) > 1 else []), *([whole] if others else [])]
+    return {"layers": layers, "total": total, "network": whole}
+
+
+def _whole(total: Mapping[str, Any], others: Sequence[Target]) -> dict[str, Any]:
+    entries = total["entries"] + sum(each.size for each in others)
+    return _counts(entries, total["kept"] + sum(count_kept(each.variable.value) for each in others))
+
+
+def _counts(entries: int, kept: int) -> dict[str, Any]:
+    return {
+        "entries": entries,
+        "kept": kept,
+        "times_fewer": round(entries / kept, 3) if kept else None,
+        "sparsity": round(1.0 - kept / entries, 6),
+    }
 
 
 def _row(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable]) -> dict[str, Any]:
@@ -91,9 +115,7 @@ def _row(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Var
         sparse += csr_bytes(*kernel_matrix_shape(kernel), count_kept(kernel.variable.value))
     entries = sum(kernel.size for kernel in kernels)
     return {
-        "entries": entries,
-        "kept": kept["sparsity"],
-        "times_fewer": round(entries / kept["sparsity"], 3) if kept["sparsity"] else None,
+        **_counts(entries, kept["sparsity"]),
         **{name: round(1.0 - count / entries, 6) for name, count in kept.items()},
         "dense_bytes": 4 * entries,
         "sparse_bytes": sparse,

@@ -10,32 +10,25 @@ from hooks.pruning.criteria import matrix_shape
 from hooks.pruning.options import Sparsity, Structure
 from hooks.pruning.settings import Settings
 from hooks.quantization.graph_facts import trace_kernel_inputs
-from hooks.quantization.kernel_layers import DEPTHWISE, KERNEL_NAMES, Kernel, find_kernels, is_kernel_layer
+from hooks.quantization.kernel_layers import TABLE, Kernel, find_kernels, holds_kernel, is_depthwise, is_kernel_layer
 from trainer.errors import UserError
-from trainer.graph import is_graph, is_of
+from trainer.graph import is_graph
 from trainer.network import Network
 from trainer.select import layer_paths, select_layers
 
 
 def select_kernels(network: Network, patterns: str | Sequence[str]) -> list[Kernel]:
-    """Return the kernels of the dense layers and convolutions that match.
+    """Return the kernels of the layers that match.
 
     Args:
         network: built.
-        patterns: on paths or names of kernel layers.
+        patterns: on paths or names of layers that hold kernels.
 
     Raises:
         UserError: a pattern matches nothing, or a kernel is not trainable.
     """
-    layers = select_layers(network.model, patterns, accept=is_kernel_layer, kind="kernel layer")
-    trained = {id(variable) for variable in network.trainable_variables.values()}
-    for path, layer in layers.items():
-        if any(each.name in KERNEL_NAMES and id(each) not in trained for each in layer.weights):
-            raise UserError(
-                f"The kernel of layer '{path}' is not trainable, so it cannot be pruned. "
-                "Set trainable=True on the layer, or leave it out of the `layers` pattern."
-            )
-    return find_kernels(network, layers)
+    layers = select_layers(network.model, patterns, accept=holds_kernel, kind="kernel layer")
+    return find_kernels(network, layers, doing="pruned")
 
 
 def layer_targets(network: Network, kernels: Sequence[Kernel], sparsity: Sparsity, option: str) -> dict[str, float]:
@@ -108,19 +101,20 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
         structure: that they shall have.
 
     Raises:
-        UserError: m does not divide the input axis, a kernel has no such axis, or channels of the output would go.
+        UserError: m does not divide the input axis, a kernel has no such axis or no channels of its own, or channels
+            of the network's output would go.
     """
     layers = layer_paths(network.model)
     if structure.name == "channel":
-        _check_outputs(network.model, kernels, layers)
+        _check_channels(network.model, kernels, layers)
     if structure.name != "n_m":
         return
     group = structure.sizes[1]
     for kernel in kernels:
-        if len(kernel.channel_axes) > 1 or is_of(layers[kernel.layer], DEPTHWISE):
+        if reason := _why_ungrouped(kernel, layers[kernel.layer]):
             raise UserError(
-                f"'{kernel.name}' is a depthwise kernel: it adds over no input axis that could hold "
-                f"{structure.sizes[0]} of {group}. Leave layer '{kernel.layer}' out of `layers`."
+                f"'{kernel.name}' is {reason}: it adds over no input axis that could hold {structure.sizes[0]} of "
+                f"{group}. Leave layer '{kernel.layer}' out of `layers`."
             )
         inputs = _input_channels(kernel)
         if inputs % group:
@@ -130,26 +124,36 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
             )
 
 
+def _why_ungrouped(kernel: Kernel, layer: keras.Layer) -> str:
+    """Return what a kernel is that adds over no inputs; nothing where it does."""
+    if kernel.variable.name == TABLE:
+        return "a table of embeddings"
+    return "a depthwise kernel" if is_depthwise(layer, kernel.variable) else ""
+
+
 def _input_channels(kernel: Kernel) -> int:
-    """Return the length of the axis over which a kernel adds, height and width of a convolution apart."""
-    (channels,) = (axis % len(kernel.variable.shape) for axis in kernel.channel_axes)
-    last = len(kernel.variable.shape) - 1
-    return int(kernel.variable.shape[last - 1 if channels == last else last])
+    """Return the length of the last axis over which a kernel adds, which is that of a convolution's input channels."""
+    rank = len(kernel.variable.shape)
+    inputs = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
+    return int(kernel.variable.shape[max(inputs)]) if inputs else 1
 
 
-def _check_outputs(model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer]) -> None:
-    every = {path: layer for path, layer in layers.items() if is_kernel_layer(layer)}
+def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer]) -> None:
+    every = {path: layer for path, layer in layers.items() if holds_kernel(layer)}
     last = trace_kernel_inputs(model, every).last() if is_graph(model) else {list(every)[-1]}
-    found = [kernel.layer for kernel in kernels if kernel.layer in last]
-    if found:
-        raise UserError(
-            f"structure=channel would remove outputs of the network: '{found[0]}' is a last layer. "
-            f"Leave it out of `layers`, for example layers={_others(every, last)}."
-        )
-
-
-def _others(every: Mapping[str, keras.Layer], last: set[str]) -> str:
-    return "[" + ",".join(path for path in every if path not in last) + "]"
+    fit = [path for path, layer in every.items() if path not in last and is_kernel_layer(layer)]
+    advice = f"Leave it out of `layers`, for example layers=[{','.join(fit)}]." if fit else "Choose another structure."
+    for kernel in kernels:
+        if not is_kernel_layer(layers[kernel.layer]):
+            kind = type(layers[kernel.layer]).__name__
+            raise UserError(
+                f"structure=channel prunes channels of dense layers and convolutions, but '{kernel.layer}' is a {kind}"
+                f", whose outputs are no channels that can go one by one. {advice}"
+            )
+        if kernel.layer in last:
+            raise UserError(
+                f"structure=channel would remove outputs of the network: '{kernel.layer}' is a last layer. {advice}"
+            )
 
 
 def kernel_matrix_shape(kernel: Kernel) -> tuple[int, int]:

@@ -33,11 +33,13 @@ class Layer:
         label: of the file, or of the override.
         tree: plain values, from the root of the config.
         locate: the place of a key in the file; None where it has none.
+        option: of a group that the file is, such as "recipe/bnn"; empty for an override.
     """
 
     label: str
     tree: Mapping[str, Any]
     locate: Callable[[str], Place | None] = lambda path: None
+    option: str = ""
 
     def place(self, path: str) -> str:
         """Return the label, with the line of a key where there is one."""
@@ -163,7 +165,7 @@ def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
     if config_path == SCHEMA_NAME:
         return Layer(_relative(Path(schema.__file__)), tree, _schema_place)
     if not str(found.path).startswith(SCHEME):
-        return Layer(config_path, tree)
+        return Layer(config_path, tree, option=config_path)
     path = Path(str(found.path).removeprefix(SCHEME)) / f"{config_path.removesuffix('.yaml')}.yaml"
     prefix = f"{package}." if package else ""
 
@@ -172,7 +174,7 @@ def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
     def locate(key: str) -> Place | None:
         return places().get(key.removeprefix(prefix)) if key.startswith(prefix) else None
 
-    return Layer(_relative(path), tree, locate)
+    return Layer(_relative(path), tree, locate, config_path)
 
 
 def override_layer(override: Override) -> Layer:

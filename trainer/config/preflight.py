@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from omegaconf import DictConfig
 from trainer.config.choices import check_choice, is_group_choice
 from trainer.config.command import Command, expand_sweep, parse_overrides
 from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
+from trainer.config.inherited import without_leftovers
 from trainer.config.keys import check_value, foreign_nodes
 from trainer.config.plugins import check_found
 from trainer.config.resume import resumed_config, resumed_run
@@ -22,6 +24,7 @@ from trainer.config.stored import recipe_name
 from trainer.config.validate import validate
 from trainer.config.values import show
 from trainer.errors import UserError
+from trainer.quiet import plain_warnings
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,10 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], Dict
     config = typed(composed)
     validate(config)
     check_found(config["plugins"])
+    config, left_out = without_leftovers(config, overrides, composer)
+    with plain_warnings():
+        for line in left_out:
+            warnings.warn(line, stacklevel=2)
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)

@@ -188,6 +188,7 @@ class Plan:
         metrics: that will be reported.
         memory: the estimate, item by item.
         facts: about the run, label and text.
+        advice: of hooks on what will silently go wrong, by hook.
     """
 
     stages: tuple[Stage, ...]
@@ -197,6 +198,7 @@ class Plan:
     metrics: Metrics = field(default_factory=Metrics)
     memory: tuple[Held, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+    advice: tuple[tuple[str, str], ...] = ()
 
     def variables_of(self, kind: str, owner: str | None = None) -> list[Variable]:
         """Return the variables of one kind.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trainer.plan.memory import estimate_memory
@@ -11,7 +12,9 @@ from trainer.plan.plan import Metrics, Plan
 from trainer.plan.replicas import replica_facts
 from trainer.plan.step import plan_step
 from trainer.run.assembly import Assembly
+from trainer.run.control import Best, Run
 from trainer.run.fit import report_names
+from trainer.step.stage import in_stage
 
 
 def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
@@ -28,8 +31,30 @@ def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
     if parts.settled_at:
         monitor += f", counted from step {parts.settled_at:,} on"
     metrics = Metrics(plan.metrics.training, tuple(parts.validation.names), monitor)
-    plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts))
+    plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts), advice=_advice(config, recipe, parts))
     return replace(plan, memory=estimate_memory(parts, plan, settings))
+
+
+def _advice(config: Mapping[str, Any], recipe: str, parts: Assembly) -> tuple[tuple[str, str], ...]:
+    settings = config["trainer"]
+    run = Run(
+        directory=Path(),
+        recipe=recipe,
+        config=dict(config),
+        networks=parts.trainer.networks,
+        batch_size=settings["batch_size"],
+        total_steps=parts.total_steps,
+        steps_per_epoch=parts.steps_per_epoch,
+        plan="",
+        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
+        training=parts.training,
+        replicas=parts.trainer.replica.count,
+    )
+    found = []
+    for hook in parts.hooks:
+        with in_stage(hook, "advise", 0):
+            found += [(hook.name, line) for line in hook.advise(run)]
+    return tuple(found)
 
 
 def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str, str]:

@@ -43,6 +43,8 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
     """
     stages = tuple((stage.phase, stage.name, ", ".join(stage.hooks)) for stage in plan.stages)
     found = [Section("Run", ("", ""), tuple(plan.facts.items()))] if plan.facts else []
+    if plan.advice:
+        found.append(Section("Advice, before anything is trained", ("hook", "what it sees"), plan.advice))
     found.append(Section("Stages, as they run", ("when", "stage", "hooks in order"), stages))
     if len(plan.objectives) > 1 or any(objective.times > 1 for objective in plan.objectives):
         found.append(_order_section(plan.objectives))

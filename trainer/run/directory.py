@@ -58,7 +58,13 @@ def initial_checkpoints(init_from: str) -> Path:
     Raises:
         UserError: it is no run, or has none.
     """
-    path = user_path(init_from, "init_from") / "checkpoints"
+    given = user_path(init_from, "init_from")
+    path = given / "checkpoints"
+    if given.is_file():
+        raise UserError(
+            f"init_from={init_from} is a file. Expected the directory of a run, with its checkpoints. For weights of a "
+            "Keras file, use model=custom with a function that returns keras.models.load_model(...)."
+        )
     if not path.is_dir():
         raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
     return path

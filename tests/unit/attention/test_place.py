@@ -93,6 +93,23 @@ def test_the_default_of_mobilenet_is_its_stem():
     assert find_place(model, None).layer == "Conv1_relu"
 
 
+def inner_model(*, pooled: bool) -> keras.Model:
+    inputs = keras.Input((8, 8, 3))
+    maps = keras.layers.Conv2D(5, 3, name="inner_1")(inputs)
+    maps = keras.layers.Conv2D(4, 3, name="inner_2")(maps)
+    return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(maps) if pooled else maps, name="backbone")
+
+
+def test_a_model_inside_counts_as_a_convolution_where_it_returns_a_map():
+    layers = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)]
+    model = keras.Sequential([keras.Input((8, 8, 3)), inner_model(pooled=False), *layers])
+    place = find_place(model, None)
+    assert (place.layer, place.features.shape) == ("backbone", (None, 4, 4, 4))
+    pooled = keras.Sequential([keras.Input((8, 8, 3)), inner_model(pooled=True), keras.layers.Dense(3)])
+    with pytest.raises(UserError, match="are inside 'backbone', which returns no map .*include_top=False"):
+        find_place(pooled, None)
+
+
 def test_a_pattern_names_the_layer():
     model = image_model()
     place = find_place(model, "activation_?")

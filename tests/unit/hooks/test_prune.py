@@ -224,8 +224,9 @@ def test_a_second_hook_of_another_name_measures_under_that_name():
     loop = toy_loop(hooks)
     loop.run(0, 1)
     names = {name for name in loop.accumulators.read() if "sparsity" in name}
+    parts = ("sparsity/total", "sparsity/network")
     assert names == {
-        "sparsity/total", "sparsity/hidden", "prune_last/sparsity/total", "prune_last/sparsity/logits",
+        *parts, "sparsity/hidden", *(f"prune_last/{each}" for each in parts), "prune_last/sparsity/logits",
     }  # fmt: skip
 
 

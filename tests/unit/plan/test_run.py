@@ -170,3 +170,10 @@ def test_objectives_follow_one_another_so_the_gradients_of_the_largest_count(run
     found = {each.name: each.bytes for each in estimate_memory(several, plan_of(loop), settings)}
     assert found["gradients"] == 99 * 4
     assert found["variables of the networks"] == 396 + 80 + 396 + 64
+
+
+def test_the_advice_of_hooks_stands_in_the_plan():
+    plan, _ = planned(*SMALL, "trainer.monitor_mode=max")
+    ((hook, line),) = plan.advice
+    assert hook == "advisor"
+    assert line in as_markdown(plan)

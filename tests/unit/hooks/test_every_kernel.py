@@ -1,0 +1,156 @@
+"""Kernels of attention, einsums, embeddings, recurrent cells, convolutions: covered by "*", or said not to be."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks.bnn_rounding import BnnRounding
+from hooks.frozen_mask import FrozenMask
+from hooks.incremental_quantization import IncrementalQuantization
+from hooks.prune import Prune
+from hooks.pruning.report import csr_bytes
+from tests.support.toy import BATCH, CLASSES, build_context, toy_loop, values_of
+from trainer.errors import UserError
+from trainer.network import Network
+
+WORDS, LENGTH, WIDTH = 12, 2, 8
+
+
+class Positions(keras.layers.Layer):
+    """Add a table that no convention names a kernel."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=shape[1:], name="table")
+
+    def call(self, inputs):
+        return inputs + self.table
+
+
+def sequence_network() -> Network:
+    """A network of words with kernels of many kinds, a table of its own, and biases of two axes."""
+    layers = keras.layers
+    words = keras.Input((LENGTH,), dtype="int32")
+    x = Positions(name="positions")(layers.Embedding(WORDS, WIDTH, name="words")(words))
+    x = layers.MultiHeadAttention(2, 4, name="attention")(x, x)
+    x = layers.EinsumDense("abc,cd->abd", (None, WIDTH), name="einsum")(x)
+    x = layers.SeparableConv1D(WIDTH, 3, padding="same", name="separable")(x)
+    x = layers.Conv1DTranspose(WIDTH, 3, padding="same", name="transposed")(x)
+    x = layers.GRU(4, unroll=True, name="gru")(x)
+    network = Network("model", keras.Model(words, layers.Dense(CLASSES, name="logits")(x)), keras.optimizers.SGD(0.1))
+    network.optimizer.build(network.model.trainable_variables)
+    return network
+
+
+def word_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    words = tf.random.stateless_uniform([BATCH, LENGTH], tf.stack([step, 0]), 0, WORDS, tf.int32)
+    return {"inputs": words, "targets": tf.cast(words[:, 0] % CLASSES, tf.int64)}
+
+
+def kernels_of(network: Network) -> dict[str, np.ndarray]:
+    return {
+        name: value
+        for name, value in values_of(network).items()
+        if name in network.trainable_variables and value.ndim > 1 and "bias" not in name and "positions" not in name
+    }
+
+
+def named(hook, name: str):
+    hook.name = name
+    return hook
+
+
+def test_prune_covers_the_kernels_of_every_layer_and_reports_the_sparsity_of_the_network():
+    network = sequence_network()
+    hook = named(Prune(schedule="one_shot", final_sparsity=0.75), "prune")
+    loop = toy_loop([hook], network=network, batch=word_batch)
+    loop.run(0, 3)
+    kernels = kernels_of(network)
+    assert len(kernels) == 12
+    assert {each.rpartition("/")[2] for each in kernels} >= {"embeddings", "recurrent_kernel", "pointwise_kernel"}
+    for name, kernel in kernels.items():
+        assert (kernel == 0).sum() == round(0.75 * kernel.size), name
+    entries = sum(each.size for each in kernels.values())
+    share = sum((each == 0).sum() for each in kernels.values()) / (entries + LENGTH * WIDTH)
+    assert loop.accumulators.read()["sparsity/network"] == pytest.approx(share, rel=1e-5)
+    summary = hook.summary()
+    assert summary["network"]["entries"] == entries + LENGTH * WIDTH
+    assert summary["network"]["sparsity"] == pytest.approx(share, abs=1e-6)
+    assert [row["layer"] for row in summary["layers"][-2:]] == ["total", "network"]
+    rows = {row["layer"]: row for row in summary["layers"]}
+    assert rows["attention/query"]["sparse_bytes"] == csr_bytes(WIDTH, 8, 16)
+
+
+@pytest.mark.parametrize("hook", [IncrementalQuantization(), FrozenMask()])
+def test_masks_cover_the_kernels_of_every_layer(hook):
+    network = sequence_network()
+    hook.build(build_context(network))
+    assert hook.projected() == set(kernels_of(network))
+
+
+def test_tables_and_recurrent_kernels_are_quantized_in_the_step():
+    network = sequence_network()
+    options = {"layers": ["words", "gru_cell"], "shares": [0.5, 1.0], "step_epochs": 0.5}
+    hook = named(IncrementalQuantization(**options), "incremental_quantization")
+    toy_loop([hook], network=network, batch=word_batch).run(0, 4)
+    report = hook.summary()
+    assert report["on_levels"]
+    assert [each["share"] for each in report["kernels"].values()] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (Prune(), "layers='*' leaves 16 of 868 kernel entries dense: positions/table (Positions)."),
+        (IncrementalQuantization(), "leaves 16 of 868 kernel entries in full precision: positions/table"),
+        (FrozenMask(), "leaves 16 of 868 kernel entries without a mask: positions/table (Positions)."),
+        (
+            BnnRounding(input_quantizer=None, all_binary=True),
+            "leaves 576 of 868 kernel entries in full precision: words/embeddings (Embedding), positions/table "
+            "(Positions), attention/query/kernel (EinsumDense) and 6 more. Dense layers and convolutions alone",
+        ),
+        (Prune(layers=["gru_cell", "logits"]), None),
+    ],
+)
+def test_what_a_star_leaves_out_is_said_in_one_line_with_its_share(hook, said, run_of):
+    network = sequence_network()
+    hook.build(build_context(network))
+    lines = [line for line in hook.advise(run_of(network, 100)) if "kernel entries" in line]
+    assert [said in line for line in lines] == ([] if said is None else [True]), lines
+
+
+@pytest.mark.parametrize(
+    ("structure", "layers", "said"),
+    [
+        ({"n_m": [2, 4]}, ["attention/query", "einsum", "gru_cell", "transposed"], None),
+        ({"block": [4, 4]}, "*", None),
+        ({"n_m": [2, 4]}, "words", "is a table of embeddings"),
+        ({"n_m": [2, 4]}, "separable", "is a depthwise kernel"),
+        ("channel", "gru_cell", r"'gru/gru_cell' is a GRUCell.*Leave it out of `layers`, for example layers="),
+        ("channel", "query", "'attention/query' is a EinsumDense"),
+    ],
+)
+def test_structures_hold_where_axes_say_what_they_are(structure, layers, said):
+    network = sequence_network()
+    hook = named(Prune(layers=layers, structure=structure, schedule="one_shot"), "prune")
+    if said is not None:
+        with pytest.raises(UserError, match=said):
+            hook.build(build_context(network))
+        return
+    hook.build(build_context(network))
+    for name, mask in masks_at_half(hook, network).items():
+        assert mask.any(), name
+        if layers != "*":
+            matrix = mask.transpose(0, 2, 1) if "transposed" in name else mask.reshape(-1, mask.shape[-1])
+            inputs = mask.reshape(WIDTH, -1) if "query" in name else matrix.reshape(-1, matrix.shape[-1])
+            assert (inputs.reshape(-1, 4, inputs.shape[1]).sum(1) == 2).all(), name  # of 4 inputs of each output
+
+
+def masks_at_half(hook: Prune, network: Network) -> dict[str, np.ndarray]:
+    latent = {name: tf.convert_to_tensor(each.value) for name, each in network.trainable_variables.items()}
+    names = sorted(hook.projected(), key=list(latent).index)
+    masks = {name: tf.ones(latent[name].shape, tf.bool) for name in names}
+    chosen = hook._selector(latent, masks, tf.constant(0))
+    return {name: mask.numpy() for name, mask in zip(names, chosen, strict=True)}
