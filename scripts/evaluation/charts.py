@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from scripts.evaluation.calibration import Reliability
+from trainer.errors import printable
 
 MOST_NUMBERED = 25
 """Classes with their counts in the picture."""
@@ -104,4 +105,5 @@ def _small(confusion: np.ndarray) -> float:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    shown = printable(name).replace("$", r"\$")  # no formula
+    return shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 3]}..."

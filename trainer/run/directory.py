@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from trainer.config.plugins import plugin_versions
 from trainer.errors import UserError
+from trainer.files import check_folders
 from trainer.user_path import user_path
 
 ENVIRONMENT = "environment.json"
@@ -59,6 +60,7 @@ def initial_checkpoints(init_from: str) -> Path:
         UserError: it is no run, or has none.
     """
     path = user_path(init_from, "init_from") / "checkpoints"
+    check_folders(path.parent, "init_from")
     if not path.is_dir():
         raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
     return path
