@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.config.stored import OVERRIDES
 from trainer.config.stored_yaml import read_yaml
 from trainer.errors import UserError
-from trainer.files import check_folders, parse_json, read_lines
+from trainer.files import check_folders, parse_json, read_lines, read_text
 from trainer.run.checkpoint_content import Checkpoint, read_checkpoint
 from trainer.run.checkpoint_directory import checkpoint_names, leftovers, set_aside
 from trainer.run.checkpoint_disk import DamagedError, read_json
@@ -74,6 +75,10 @@ def examine(directory: Path) -> Findings:
         raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
     check_folders(directory, "run")
+    try:
+        read_text(directory / OVERRIDES)
+    except (OSError, ValueError) as error:
+        found.damages.append(f"{directory / OVERRIDES} cannot be read: {getattr(error, 'strerror', error)}.")
     config = found.read(directory / CONFIG, dict)
     found.read(directory / ENVIRONMENT, dict)
     hooks = (config or {}).get("hooks") or {}
@@ -108,7 +113,7 @@ def _yaml(path: Path) -> Any:
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
-        raise DamagedError(f"{path} is damaged: it is not YAML.") from error
+        raise DamagedError(f"{path} is damaged: it is not YAML that a run writes.") from error
 
 
 def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:

@@ -22,7 +22,7 @@ MAX_DEPTH = 100
 """How deep JSON and YAML may be nested: no code that walks what was read meets Python's limit."""
 
 
-def open_file(path: Path, *, follow: bool = False) -> BufferedReader:
+def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
     """Open an ordinary file for reading.
 
     Args:
@@ -261,12 +261,12 @@ def _containers(values: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
     return [each for each in values if isinstance(each, (dict, list))]
 
 
-def _descriptor(path: Path, flags: int, *, follow: bool = False) -> int:
+def _descriptor(path: Path | str, flags: int, *, follow: bool = False) -> int:
     """Open a file without waiting for the other end of a pipe."""
     try:
         descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        if path.is_symlink() and not follow:
+        if os.path.islink(path) and not follow:
             raise _link(path) from error
         raise
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -275,5 +275,5 @@ def _descriptor(path: Path, flags: int, *, follow: bool = False) -> int:
     raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
 
 
-def _link(path: Path) -> OSError:
+def _link(path: Path | str) -> OSError:
     return OSError(errno.ELOOP, "it is a symbolic link", str(path))

@@ -24,9 +24,22 @@ def read_yaml(path: Path) -> Any:
 
     Raises:
         OSError: it cannot be read, is too large, or is a link, a pipe or a device.
+        ValueError: as for `parse_yaml`.
+    """
+    return parse_yaml(read_bytes(path, MAX_BYTES).decode())
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the plain values that a YAML text holds.
+
+    Args:
+        text: of a file that anybody may have made.
+
+    Raises:
         ValueError: it is no YAML, or something that no run writes: an anchor, a very long value, very deep nesting.
     """
-    text = read_bytes(path, MAX_BYTES).decode()
+    if len(text.encode()) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
     try:
         _check(text)
         return yaml.load(text, LOADER)
