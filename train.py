@@ -12,7 +12,7 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
-from trainer.errors import NonFiniteError, UserError, WorkersError
+from trainer.errors import NonFiniteError, UserError, WorkersError, one_line, printable
 from trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def say(text: str, end: str = "\n") -> None:
         end: what follows it.
     """
     try:
-        print(text, end=end, flush=True)
+        print(printable(text, keep="\n\t"), end=end, flush=True)
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -198,7 +198,7 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
         elif isinstance(error, KeyboardInterrupt):
             print(str(error) or "Interrupted.", file=sys.stderr)
         else:
-            print(f"Error: {' '.join(str(error).split())}{_unnamed_hook(error)}", file=sys.stderr)
+            print(f"Error: {one_line(str(error))}{_unnamed_hook(error)}", file=sys.stderr)
     return code
 
 

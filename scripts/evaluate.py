@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a
 
 from scripts.command import make_main, parse_options
 from scripts.evaluation.choose_data import SPLITS, check_data, data_config, input_range, is_data, open_data
-from trainer.errors import UserError, unknown_name
+from trainer.errors import UserError, one_line, unknown_name
 from trainer.run.finished import BEST, LAST, read_config
 from trainer.user_path import user_path
 
@@ -195,7 +195,7 @@ def _command(options: Options) -> None:
         else:
             found = evaluate_model(options, open_data(data, options.plugins))
     for line in found.warnings:
-        print(f"Warning: {line}", file=sys.stderr)
+        print(f"Warning: {one_line(line)}", file=sys.stderr)
     title = f"{found.facts['model']} on {found.data}, {options.split} split"
     facts = {"title": title, **found.facts, "data": found.data, "split": options.split, "metrics": found.metrics}
     files = write_evaluation(directory, facts, found.measures, found.names)

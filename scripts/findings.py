@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from trainer.config.stored import OVERRIDES
+from trainer.config.stored_yaml import read_yaml
 from trainer.errors import UserError
+from trainer.files import check_folders, parse_json, read_lines, read_text
 from trainer.run.checkpoint_content import Checkpoint, read_checkpoint
 from trainer.run.checkpoint_directory import checkpoint_names, leftovers, set_aside
 from trainer.run.checkpoint_disk import DamagedError, read_json
@@ -74,6 +74,11 @@ def examine(directory: Path) -> Findings:
     if not directory.is_dir() or not any((directory / name).exists() for name in names):
         raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
+    check_folders(directory, "run")
+    try:
+        read_text(directory / OVERRIDES)
+    except (OSError, ValueError) as error:
+        found.damages.append(f"{directory / OVERRIDES} cannot be read: {getattr(error, 'strerror', error)}.")
     config = found.read(directory / CONFIG, dict)
     found.read(directory / ENVIRONMENT, dict)
     hooks = (config or {}).get("hooks") or {}
@@ -104,34 +109,32 @@ def examine(directory: Path) -> Findings:
 
 def _yaml(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return read_yaml(path)
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: it is not YAML.") from error
+    except ValueError as error:
+        raise DamagedError(f"{path} is damaged: it is not YAML that a run writes.") from error
 
 
 def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:
     """Return the lines by split and step; None where there are none to compare with."""
     try:
-        texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
+        texts = list(read_lines(path))
     except OSError as error:
         if wanted or not isinstance(error, FileNotFoundError):
             found.damages.append(f"{path} cannot be read: {error.strerror}.")
         return None
     lines: dict[tuple[str, int], Line] = {}
-    if texts[-1] and not complete:
+    if texts and not texts[-1].endswith("\n") and not complete:
         found.notes.append(f"The last line of {path} is cut off: the run was killed, and drops it when it goes on.")
-        texts[-1] = ""
+        texts.pop()
     for number, text in enumerate(texts, start=1):
-        if not text and number == len(texts):
-            break
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             key = (line["split"], line["step"])
             if not (isinstance(key[0], str) and type(key[1]) is int):
                 raise TypeError("no report")
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             found.damages.append(f"Line {number} of {path} is damaged.")
             continue
         if key in lines:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a
 from scripts.command import make_main, parse_options
 from scripts.prediction.examples import check_paths
 from train import DONE, FAILED
-from trainer.errors import UserError, unknown_name
+from trainer.errors import UserError, one_line, unknown_name
 from trainer.user_path import user_path
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _command(options: Options) -> int:
     examples = find_examples(options.images, _preparation(model, options), array=options.array)
     found = predict(model, examples, options)
     for line in examples.skipped:
-        print(f"Left out: {line}.", file=sys.stderr)
+        print(f"Left out: {one_line(line)}.", file=sys.stderr)
     if found is None:
         raise UserError(f"None of {examples.size} images can be read. Give others.")
     if options.output not in (None, STANDARD_OUTPUT):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a
 from scripts.averages import evaluate_averages
 from scripts.command import make_main, parse_options
 from trainer.errors import UserError, unknown_name
+from trainer.files import write_whole
 from trainer.run.finished import read_config, restore
 from trainer.user_path import user_path
 
@@ -149,10 +149,11 @@ def print_scan(options: Options, scan: Scan) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from hooks.monitors.console import open_console
+
+    console = open_console()
     result = as_json(options, scan)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("layer", "entries", *(f"{share:g}" for share in options.sparsities), "suggested"):
@@ -205,10 +206,8 @@ def as_json(options: Options, scan: Scan) -> dict[str, Any]:
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> str:
-    temporary = path.with_name(path.name + ".tmp")
     try:
-        temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_whole(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}. Expected a writable directory.") from error
     return str(path)

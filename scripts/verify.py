@@ -17,7 +17,7 @@ from scripts.command import make_main, parse_options
 from scripts.findings import CHECKPOINTS, examine
 from scripts.replay import Replay, choose_pair, replay
 from train import DONE, FAILED
-from trainer.errors import UserError
+from trainer.errors import UserError, one_line
 from trainer.run.finished import read_config
 from trainer.user_path import user_path
 
@@ -68,14 +68,14 @@ def _command(options: Options) -> int:
     directory = user_path(options.run, "run")
     found = examine(directory)
     for note in found.notes:
-        print(f"Note: {note}")
+        print(f"Note: {one_line(note)}")
     damages = list(found.damages)
     if options.replay is not None and not damages:
         damages = _replay(options, directory, options.replay)
     elif options.replay is not None:
         print("Note: nothing was trained again, because the run is damaged.")
     for damage in damages:
-        print(f"Damaged: {damage}")
+        print(f"Damaged: {one_line(damage)}")
     if damages:
         return FAILED
     print(f"{directory} is sound; checkpoints: {found.checkpoints}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -10,11 +11,11 @@ class UserError(ValueError):
     """Report a mistake in what the user gave.
 
     The message is one line: what was received, what was expected, how to mend it. The command line prints it
-    without a traceback and exits with code 2.
+    without a traceback and exits with code 2. What it names may come from a file that anybody has made.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class WriteError(UserError):
@@ -27,6 +28,29 @@ class WorkersError(RuntimeError):
 
 class NonFiniteError(ArithmeticError):
     """Report that a step produced NaN or infinity, and that its update was withheld."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text with everything escaped that a terminal obeys or that hides how it reads, such as escape sequences.
+
+    Args:
+        text: from a file, or the name of one.
+        keep: characters that stay, such as line ends.
+    """
+    return "".join(each if each in keep or _is_shown(each) else ascii(each)[1:-1] for each in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line that can be printed.
+
+    Args:
+        text: any.
+    """
+    return printable(" ".join(text.split()))
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"  # wide spaces are harmless
 
 
 def did_you_mean(received: str, known: Iterable[str]) -> str:

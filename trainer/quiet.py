@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from trainer.deferred import defer_frameworks
+from trainer.errors import one_line
 
 
 @contextmanager
@@ -60,4 +61,4 @@ def plain_warnings() -> Iterator[None]:
 
 def _one_line(message: Warning | str, *place: object, **more: object) -> str:
     del place, more
-    return f"Warning: {' '.join(str(message).split())}\n"
+    return f"Warning: {one_line(str(message))}\n"

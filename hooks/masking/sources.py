@@ -11,6 +11,7 @@ import tensorflow as tf
 from hooks.masking.targets import variable_layers
 from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError, did_you_mean, unknown_name
+from trainer.files import check_folders
 from trainer.network import Network
 from trainer.run.checkpoint import CheckpointStore
 from trainer.step.context import BuildContext
@@ -73,6 +74,7 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> Masks:
         UserError: no such run, another network, or weights without any zero.
     """
     directory = user_path(path, "path") / "checkpoints"
+    check_folders(directory.parent, "path")
     if not directory.is_dir():
         raise UserError(f"path={path} has no checkpoints. Expected the directory of a run whose zeros give the masks.")
     store = CheckpointStore(directory)

@@ -6,9 +6,12 @@ import io
 import os
 import sys
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
+from rich.text import Text
+
+from trainer.errors import printable
 
 WIDTH_WITHOUT_TERMINAL = 120
 AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
@@ -65,7 +68,11 @@ class LastingStream(io.TextIOBase):
 
 
 class SteadyConsole(Console):
-    """Never hide the cursor: a process that is killed could not show it again."""
+    """Never hide the cursor: a process that is killed could not show it again. Print texts as they can be shown."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text to be shown: names in it may come from anybody."""
+        return super().render_str(printable(text, keep="\n\t"), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
         """Do nothing."""

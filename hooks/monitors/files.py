@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from trainer.errors import WriteError
+from trainer.files import make_folder, write_whole
 
 
 def write_files(files: dict[str, bytes], folder: Path) -> None:
@@ -21,14 +21,10 @@ def write_files(files: dict[str, bytes], folder: Path) -> None:
     """
     for name, content in files.items():
         path = folder / name
-        unfinished = path.with_suffix(".unfinished")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content)
-            unfinished.replace(path)
+            make_folder(folder)
+            write_whole(path, content)
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
             raise WriteError(
                 f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
                 "hooks.pictures=null hooks.projector=null."

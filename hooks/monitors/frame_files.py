@@ -13,8 +13,11 @@ from PIL import Image
 
 from hooks.monitors.animation import Frames
 from hooks.monitors.files import file_name, write_files
+from trainer.files import read_bytes
 
 FOLDER = ".frames"
+MOST_BYTES = 2**26
+"""Of a frame, whose pixels Pillow bounds, too."""
 
 
 def write_frames(animations: Mapping[str, Frames], folder: Path) -> None:
@@ -63,7 +66,7 @@ def _path(folder: Path, name: str, number: int) -> Path:
 
 
 def _read(folder: Path, name: str, number: int) -> bytes:
-    content = _path(folder, name, number).read_bytes()
+    content = read_bytes(_path(folder, name, number), MOST_BYTES)
     Image.open(io.BytesIO(content), formats=["PNG"]).verify()  # the end, too, which showing a picture does not need
     Image.open(io.BytesIO(content), formats=["PNG"]).load()
     return content

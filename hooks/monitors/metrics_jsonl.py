@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import WriteError
+from trainer.errors import UserError, WriteError
+from trainer.files import open_append, parse_json, read_lines, write_whole
 from trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class MetricsJsonl(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         path = run.directory / FILE_NAME
         try:
-            with path.open("a", encoding="utf-8"):
+            with open_append(path):
                 self._path = path.resolve()
         except OSError as error:
             raise WriteError(
@@ -105,7 +106,7 @@ def append_whole(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written; the file is as it was.
     """
-    with path.open("ab", buffering=0) as file:
+    with open_append(path) as file:
         size = file.seek(0, os.SEEK_END)
         try:
             content = text.encode()
@@ -122,15 +123,19 @@ def keep_lines_until(path: Path, step: int) -> None:
     Args:
         path: a metrics.jsonl.
         step: the last step whose lines stay.
+
+    Raises:
+        UserError: it cannot be read.
     """
-    kept = [line for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if _is_until(line, step)]
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        kept = [line.rstrip("\n") + "\n" for line in read_lines(path) if _is_until(line, step)]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}. Expected what the run wrote.") from error
+    write_whole(path, "".join(kept))
 
 
 def _is_until(line: str, step: int) -> bool:
     try:
-        return int(json.loads(line)["step"]) <= step
-    except (ValueError, KeyError, TypeError):
+        return int(parse_json(line)["step"]) <= step
+    except (ValueError, KeyError, TypeError, OverflowError):
         return False

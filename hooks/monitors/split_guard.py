@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import time
 import warnings
@@ -18,6 +19,7 @@ from hooks.options import check_choice, check_number
 from hooks.splits.fingerprints import Fingerprints, Looks, fingerprints, join_looks
 from hooks.splits.near_copies import near_copies
 from trainer.errors import UserError
+from trainer.files import write_whole
 from trainer.hook import HostHook
 from trainer.input.data import Split
 
@@ -208,9 +210,10 @@ def write_leaks(path: Path, leaks: list[Leak]) -> None:
         path: of the file.
         leaks: a row each.
     """
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["split", "example", "original_split", "original", "kind", "correlation"])
-        for leak in leaks:
-            values = (leak.split, leak.example, leak.original_split, leak.original, leak.kind)
-            writer.writerow([*values, f"{leak.correlation:.4f}"])
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["split", "example", "original_split", "original", "kind", "correlation"])
+    for leak in leaks:
+        values = (leak.split, leak.example, leak.original_split, leak.original, leak.kind)
+        writer.writerow([*values, f"{leak.correlation:.4f}"])
+    write_whole(path, text.getvalue())

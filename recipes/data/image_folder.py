@@ -35,6 +35,7 @@ from recipes.data.image_source import PEAK, EncodedImages, Holding, open_images,
 from recipes.data.pixels import pixel_preparation
 from recipes.data.read_files import find_unreadable
 from trainer.errors import UserError, unknown_name
+from trainer.files import open_file
 from trainer.input.data import Data, Split
 from trainer.input.split import split_indices
 from trainer.precheck import prechecked
@@ -148,7 +149,7 @@ def _path_within(folder: Path, paths: list[str], row: int) -> str:
 
 def _read(path: str, form: ImageForm) -> np.ndarray:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path, follow=True) as file:
             data = file.read()
     except OSError as error:
         raise UnreadableImage(error.strerror or str(error)) from error

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, TypeVar
 
 from recipes.data.image_formats import SIGNATURE_BYTES, UnreadableImage, check_beginning, unreadable
+from trainer.files import open_file
 
 THREADS = 8
 """Of those that wait for a disk most of the time."""
@@ -60,7 +61,7 @@ def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> list[
 
 def _read(path: str, read: Callable[[BinaryIO], Value]) -> Value:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path, follow=True) as file:
             return read(file)
     except OSError as error:
         raise unreadable(path, error.strerror or error) from error
@@ -82,7 +83,7 @@ def find_unreadable(paths: Sequence[str]) -> dict[int, str]:
 
 def _fault_at_beginning(path: str) -> str | None:
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path, follow=True) as file:
             check_beginning(file.read(SIGNATURE_BYTES))
     except OSError as error:
         return error.strerror or str(error)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
+from scripts.csv_text import csv_text
 from trainer.comparison.comparison import Comparison, Group
 from trainer.comparison.settings import show_setting
+from trainer.files import write_whole
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
@@ -22,11 +22,7 @@ def write_csv(comparison: Comparison, path: Path) -> None:
         OSError: it cannot be written.
     """
     rows = [_row(comparison, group) for group in comparison.groups]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.write_text(text.getvalue(), encoding="utf-8")
+    write_whole(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
 
 
 def _row(comparison: Comparison, group: Group) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from trainer.comparison.stored_run import number
+from trainer.files import parse_json, read_lines
 
 FILE_NAME = "metrics.jsonl"
 Curve = dict[int, float]
@@ -39,14 +39,15 @@ def read_curves(directory: Path, names: Sequence[str]) -> Curves:
     Raises:
         OSError: the file cannot be read.
     """
-    lines = (directory / FILE_NAME).read_text(encoding="utf-8", errors="replace").split("\n")
     values: dict[tuple[str, str], Curve] = {}
     damaged = 0
-    for line in lines[:-1]:  # a whole line ends with a line end
+    for line in read_lines(directory / FILE_NAME):
+        if not line.endswith("\n"):
+            break  # cut off
         try:
-            report = json.loads(line)
+            report = parse_json(line)
             step, split = int(report["step"]), str(report["split"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             damaged += 1
             continue
         for name in names:

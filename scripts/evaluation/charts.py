@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from scripts.evaluation.calibration import Reliability
+from trainer.errors import printable
 
 MOST_NUMBERED = 25
 """Classes with their counts in the picture."""
@@ -49,7 +50,7 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
     axes.set_yticks(list(ticks), shown, fontsize=8)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
-    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_title(_written(title), fontsize=10, loc="left")
     figure.savefig(path, dpi=110, format="png")
 
 
@@ -79,7 +80,7 @@ def write_reliability(bins: Reliability, error: float, title: str, path: Path) -
     upper.set_ylabel("accuracy")
     upper.set_xlim(0, 1)
     upper.set_ylim(0, 1)
-    upper.set_title(f"{title}\nexpected calibration error {100 * error:.2f} %", fontsize=10, loc="left")
+    upper.set_title(f"{_written(title)}\nexpected calibration error {100 * error:.2f} %", fontsize=10, loc="left")
     upper.legend(fontsize=8, frameon=False, loc="upper left")
     lower.bar(left, bins.counts[used], color=BAR, **bar)
     lower.set_ylabel("examples")
@@ -104,4 +105,10 @@ def _small(confusion: np.ndarray) -> float:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+    shown = printable(name)
+    return _written(shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 3]}...")
+
+
+def _written(text: str) -> str:
+    """Return a text that a picture shows as it is written, and not as a formula."""
+    return printable(text).replace("$", r"\$")

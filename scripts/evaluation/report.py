@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -10,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.csv_text import csv_text
 from scripts.evaluation.charts import write_confusion, write_reliability
 from scripts.evaluation.measures import ClassMeasures, Measures
-from trainer.errors import UserError
+from trainer.errors import UserError, printable
 from trainer.run.results import format_value, is_metric, is_total_loss, short_name
 
 FILE_NAME = "evaluation.json"
@@ -60,18 +60,13 @@ def write_evaluation(
 def _write_classes(measures: Measures, names: Sequence[str], title: str, folder: Path) -> None:
     header = ["class", *SHARES, "support", "predicted"]
     rows = [[getattr(each, name if name != "class" else "name") for name in header] for each in measures.classes]
-    _write_csv(folder / "classes.csv", [header, *rows])
+    (folder / "classes.csv").write_text(csv_text([header, *rows]), encoding="utf-8")
     confusion = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
-    _write_csv(folder / "confusion.csv", [["true \\ predicted", *names], *confusion])
+    (folder / "confusion.csv").write_text(csv_text([["true \\ predicted", *names], *confusion]), encoding="utf-8")
     accuracy = f"{title}: accuracy {100 * measures.overall['accuracy']:.2f} %"
     write_confusion(measures.confusion, names, accuracy, folder / "confusion.png")
     error = measures.overall["expected_calibration_error"]
     write_reliability(measures.reliability, error, title, folder / "calibration.png")
-
-
-def _write_csv(path: Path, rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def print_evaluation(
@@ -99,7 +94,7 @@ def print_evaluation(
             table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
         for each in _shown(measures.classes):
             shares = (f"{getattr(each, name):.4f}" for name in SHARES)
-            table.add_row(each.name, *shares, f"{each.support:,}", f"{each.predicted:,}")
+            table.add_row(printable(each.name), *shares, f"{each.support:,}", f"{each.predicted:,}")
         console.print()
         console.print(table)
         if len(measures.classes) > MOST_CLASSES:

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainer.damaged_arrays import ARRAY_FAULTS
 from trainer.errors import UserError, unknown_name
+from trainer.files import open_file
 from trainer.inference.preparation import Preparation
 from trainer.user_path import user_path
 
@@ -132,7 +133,8 @@ def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
 
     def read(name: str) -> np.ndarray | str:
         try:
-            return decode_image(Path(os.path.expanduser(name)).read_bytes(), form)
+            with open_file(os.path.expanduser(name), follow=True) as file:
+                return decode_image(file.read(), form)
         except (OSError, UnreadableImage) as error:
             return described(name, getattr(error, "strerror", None) or error)
 

@@ -52,8 +52,9 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
         UserError: it is neither, or cannot be read.
     """
     place = user_path(path, "model")
-    if not place.exists():
-        raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
+    if not (place.is_file() or place.is_dir()):
+        state = "is no file or directory" if place.exists() else "does not exist"
+        raise UserError(f"model={path} {state}. Expected an exported file, or the directory of a run.")
     if is_run(place):
         return _of_run(path, network, checkpoint, plugins)
     if checkpoint is not None:

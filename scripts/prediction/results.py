@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import sys
@@ -15,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import UserError
+from scripts.csv_text import csv_text
+from trainer import files
+from trainer.errors import UserError, printable
 
 DIGITS = 6
 """Of a probability in a file."""
@@ -79,11 +79,7 @@ def as_csv(predictions: Predictions) -> str:
     Args:
         predictions: of all examples.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(predictions.columns)
-    writer.writerows(predictions.row(index) for index in range(len(predictions.names)))
-    return text.getvalue()
+    return csv_text([predictions.columns, *map(predictions.row, range(len(predictions.names)))])
 
 
 def as_json(predictions: Predictions) -> str:
@@ -110,13 +106,16 @@ def as_table(predictions: Predictions) -> str:
 
 
 def _shown(predictions: Predictions, index: int) -> list[str]:
-    values = predictions.values[index]
+    example, values = printable(predictions.names[index]), predictions.values[index]
     if predictions.labels is None:
         more = " ..." if len(values) > SHOWN_OUTPUTS else ""
-        return [predictions.names[index], " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more]
-    names = (predictions.classes[label] for label in predictions.labels[index])
+        return [
+            example,
+            " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more,
+        ]
+    names = (printable(predictions.classes[label]) for label in predictions.labels[index])
     return [
-        predictions.names[index],
+        example,
         *(text for pair in zip(names, map(_percent, values), strict=True) for text in pair),
     ]
 
@@ -135,17 +134,10 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        files.write_whole(path, text)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def print_whole(text: str) -> None:

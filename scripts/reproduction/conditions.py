@@ -12,6 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from trainer.files import open_append, parse_json, read_text
 from trainer.sweep.slots import usable_cores
 
 FILE_NAME = "conditions.jsonl"
@@ -106,8 +107,8 @@ def append(directory: Path, conditions: Conditions) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    with (directory / FILE_NAME).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(conditions)) + "\n")
+    with open_append(directory / FILE_NAME) as file:
+        file.write(f"{json.dumps(asdict(conditions))}\n".encode())
 
 
 def read(directory: Path) -> dict[str, list[Conditions]]:
@@ -118,12 +119,12 @@ def read(directory: Path) -> dict[str, list[Conditions]]:
     """
     found: dict[str, list[Conditions]] = {}
     try:
-        lines = (directory / FILE_NAME).read_text(encoding="utf-8").splitlines()
+        lines = read_text(directory / FILE_NAME).splitlines()
     except (OSError, ValueError):
         return found
     for line in lines:
         try:
-            each = _from_json(json.loads(line))
+            each = _from_json(parse_json(line))
         except (ValueError, TypeError, KeyError):
             continue
         found.setdefault(each.run, []).append(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from scripts.reproduction.targets import Export
 from trainer.comparison.stored_run import number
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.inference.container import PACKED, SPARSE, read_container
 from trainer.inference.sparse_file import NETWORK
 
@@ -75,7 +75,7 @@ def read_export(run: Path, export: Export, value: str) -> float | None:
     try:
         if value == "bytes":
             return data_bytes(export_path(run, export))
-        content = json.loads(evaluation_path(run, export).read_text(encoding="utf-8"))
+        content = read_json(evaluation_path(run, export))
         return number(content["overall"]["accuracy"])
     except (OSError, UserError, ValueError, KeyError, TypeError):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from scripts.reproduction.rows import Row
 from scripts.reproduction.table import render
 from trainer.errors import UserError
+from trainer.files import read_json, write_whole
 
 FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"
 TABLE = "RESULTS.md"
@@ -44,8 +44,8 @@ def read_results(path: Path) -> list[Row]:
     if not path.exists():
         return []
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content: Any = read_json(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: it is damaged. {REMEDY}") from error
     rows = content.get("rows") if isinstance(content, dict) and content.get("version") == VERSION else None
     if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
@@ -109,9 +109,7 @@ def write_table(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        write_whole(path, text)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}. Give another with results=.") from error

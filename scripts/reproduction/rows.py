@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from scripts.reproduction.plan import commands_of, job_name
 from scripts.reproduction.targets import Goal, Measure, Target
 from trainer.comparison.stored_run import StoredRun, number, read_run
 from trainer.errors import UserError
+from trainer.files import read_json
 
 Row = dict[str, Any]
 Directory = Callable[[str], Path]
@@ -137,7 +137,7 @@ def _threads(run: StoredRun) -> int:
 
 def _stored_environment(run: StoredRun) -> dict[str, Any]:
     try:
-        content = json.loads(((run.directory or Path()) / "environment.json").read_text(encoding="utf-8"))
+        content = read_json((run.directory or Path()) / "environment.json")
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -88,8 +88,8 @@ class Reaper:
                 self.names.append((str(arguments[0]), str(arguments[1]), before))
             elif function is ORIGINAL["fsync"]:
                 self.synced(arguments[0])
-            elif function is ORIGINAL["open"] and "w" in (arguments[1] if len(arguments) > 1 else "r"):
-                self.contents.add(os.fstat(result.fileno()).st_ino)
+            elif function is ORIGINAL["open"] and arguments[1] & os.O_CREAT:
+                self.contents.add(os.fstat(result).st_ino)
             return result
 
         return call
@@ -116,7 +116,7 @@ class Reaper:
         os._exit(KILLED)
 
 
-ORIGINAL = {"replace": os.replace, "fsync": os.fsync, "open": io.open}
+ORIGINAL = {"replace": os.replace, "fsync": os.fsync, "open": os.open}
 
 
 def cut(directory: Path, step: int, countdown: int, *, power: bool) -> bool:

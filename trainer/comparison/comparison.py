@@ -21,7 +21,7 @@ from trainer.comparison.settings import (
 )
 from trainer.comparison.statistics import Spread, spread
 from trainer.comparison.stored_run import StoredRun
-from trainer.errors import unknown_name
+from trainer.errors import printable, unknown_name
 
 VALIDATION, SIZE, PARAMETERS, SECONDS, COUNT = "validation", "size", "parameters", "seconds", "n"
 MEASURED = (VALIDATION, SIZE, PARAMETERS, SECONDS)
@@ -113,7 +113,7 @@ class Comparison:
 
     def cells(self, group: Group) -> list[str]:
         """Return a group's settings as texts, one for each column."""
-        return [show_setting(key, group.settings[key]) for key in self.columns]
+        return [printable(show_setting(key, group.settings[key])) for key in self.columns]
 
 
 def compare(

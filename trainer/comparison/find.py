@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Any
 from trainer.comparison.stored_run import StoredRun, is_run, read_run
 from trainer.config.stored import recipe_name
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.user_path import user_path
 
 SWEEP = "sweep.json"
@@ -97,8 +97,8 @@ def _add_sweep(directory: Path, found: Found) -> None:
 
 def _read_jobs(path: Path) -> list[dict[str, Any]]:
     try:
-        sweep = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        sweep = read_json(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: it is damaged. Expected what a sweep writes.") from error
     version = sweep.get("version") if isinstance(sweep, dict) else None
     if version != SWEEP_VERSION:

@@ -12,6 +12,7 @@ from trainer.comparison.comparison import COUNT, Comparison, Group
 from trainer.comparison.metrics import Metric
 from trainer.comparison.statistics import difference
 from trainer.comparison.stored_run import StoredRun
+from trainer.errors import printable
 from trainer.run.results import format_bytes, short_name
 
 SHOWN_KEYS = 6
@@ -180,7 +181,7 @@ def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
     if lines:
         _say(console, f"\nIn no average, {what}: {len(lines)} run{'' if len(lines) == 1 else 's'}")
         for line in lines:
-            _say(console, f"  {line}")
+            _say(console, f"  {printable(line)}")
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 from trainer.config.stored import FILE_NAME, OVERRIDES, read_overrides, read_stored, recipe_of
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.run.results import COMPLETE
 
 SUMMARY = "summary.json"
@@ -135,8 +135,8 @@ def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        summary = read_json(path)
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
     lacking = [".".join(place) for place in NUMBERS if number(_at(summary, place)) is None]
     lacking += [".".join(place) for place in TEXTS if not isinstance(_at(summary, place), str)]

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainer.config.parts import check_tree
 from trainer.config.plugin_metadata import ROOMS
 from trainer.config.plugins import targets, trusted_packages
+from trainer.config.stored_yaml import read_yaml
 from trainer.config.values import show
 from trainer.errors import UserError
+from trainer.files import check_folders, read_text
 from trainer.user_path import user_path
 
 FILE_NAME = "config.yaml"
@@ -32,10 +32,13 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
         UserError: the directory is no run, its config cannot be read, or it refers to something outside itself.
     """
     path = user_path(run, key) / FILE_NAME
+    check_folders(path.parent, key)
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a date that is none
-        raise UserError(f"{key}={run} has no {FILE_NAME} that can be read. Expected a run directory.") from error
+        config = read_yaml(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        why = "" if isinstance(error, FileNotFoundError) else f" ({reason:.200})"
+        raise UserError(f"{key}={run} has no {FILE_NAME} that can be read{why}. Expected a run directory.") from error
     if not _is_config(config):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
     for where, text in _texts(config, ""):
@@ -88,8 +91,8 @@ def recipe_of(run: str, key: str) -> str:
     """
     path = user_path(run, key) / OVERRIDES
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:
         raise UserError(f"{key}={run} has no {OVERRIDES} that can be read. Expected a run directory.") from error
     found = [line.partition("=")[2] for line in lines if line.startswith("recipe=")]
     if len(found) != 1:
@@ -104,8 +107,8 @@ def read_overrides(directory: Path) -> list[str]:
         directory: of the run.
     """
     try:
-        return (directory / OVERRIDES).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        return read_text(directory / OVERRIDES).splitlines()
+    except (OSError, ValueError):
         return []
 
 

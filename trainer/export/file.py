@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainer.errors import UserError
 from trainer.export.formats import MARK, Format
-from trainer.run.checkpoint_disk import sync_directory
+from trainer.files import sync_folder
 
 
 def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
@@ -49,19 +50,19 @@ def put_in_place(path: Path, form: Format) -> Iterator[Path]:
     Raises:
         UserError: the place cannot be written to.
     """
-    stem = path.name.removesuffix(form.suffix)
-    temporary = path.with_name(f".{stem}.{os.getpid()}{form.suffix}")
-    is_new = not path.parent.exists()
+    is_new, folder = not path.parent.exists(), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        _sync(temporary)
-        _exchange(temporary, path)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))  # nobody else's
+        yield folder / path.name
+        _sync(folder / path.name)
+        _exchange(folder / path.name, path)
     except OSError as error:
         reason = error.strerror or next(iter(str(error).splitlines()), "no reason given")
         raise UserError(f"{path} cannot be written: {reason}. Expected a place that can.") from error
     finally:
-        _remove(temporary)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         if is_new:
             with suppress(OSError):  # it holds the file
                 path.parent.rmdir()
@@ -86,7 +87,7 @@ def _sync(path: Path) -> None:
             os.fsync(file.fileno())
     if path.is_dir():
         for each in (path, *(each for each in path.rglob("*") if each.is_dir())):
-            sync_directory(each)
+            sync_folder(each)
 
 
 def _exchange(temporary: Path, path: Path) -> None:
@@ -94,7 +95,7 @@ def _exchange(temporary: Path, path: Path) -> None:
     if not path.is_dir():
         os.replace(temporary, path)
     else:
-        gone = temporary.with_name(f"{temporary.name}.gone")
+        gone = path.with_name(f"{temporary.parent.name}.gone")
         os.replace(path, gone)
         try:
             os.replace(temporary, path)
@@ -102,11 +103,4 @@ def _exchange(temporary: Path, path: Path) -> None:
             os.replace(gone, path)
             raise
         shutil.rmtree(gone)
-    sync_directory(path.parent)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    sync_folder(path.parent)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError
+from trainer.files import read_bytes, write_whole
 from trainer.inference.preparation import Preparation, check_shape
 
 VERSION = 1
@@ -101,16 +101,7 @@ def write_card(path: Path, card: Card) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    target = card_path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(card.as_json(), indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(card_path(path), json.dumps(card.as_json(), indent=2) + "\n")
 
 
 def read_card(path: Path) -> Card | None:
@@ -139,11 +130,7 @@ def _read(path: Path) -> Any:
     from trainer.inference.strict_json import from_json
 
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"more than {MAX_BYTES:,} bytes")
-        return from_json(data)
+        return from_json(read_bytes(path, MAX_BYTES, follow=True))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as the card of an export ({error}). Export the run again.") from error
 

@@ -11,15 +11,14 @@ import hashlib
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.files import open_file, write_whole
 from trainer.inference.strict_json import from_json, to_json
 
 PACKED, SPARSE = "hookline.packed", "hookline.sparse"
@@ -99,7 +98,7 @@ def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.
     """
     path = Path(path)
     try:
-        with _open(path) as file:
+        with open_file(path, follow=True) as file:
             size = os.fstat(file.fileno()).st_size
             header = _read_header(file, size)
             metadata, entries = _parse_header(header, kind)
@@ -125,7 +124,7 @@ def container_sizes(path: Path) -> tuple[int, int]:
     """
     path = Path(path)
     try:
-        with _open(path) as file:
+        with open_file(path, follow=True) as file:
             size = os.fstat(file.fileno()).st_size
             header = PREFIX + len(_read_header(file, size))
             return header, size - header
@@ -172,29 +171,10 @@ def _header(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
 
 
 def _write(path: Path, parts: list[Any]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_whole(path, parts)
     except OSError as error:
         raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
-def _open(path: Path) -> BinaryIO:
-    if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
-        raise DamagedError("it is no ordinary file.")
-    return path.open("rb")
 
 
 def _read_header(file: BinaryIO, size: int) -> bytes:

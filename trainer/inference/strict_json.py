@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from trainer.files import parse_json
+
 
 def to_json(value: Any) -> str:
     """Return a value as JSON text in ASCII without spaces.
@@ -30,13 +32,10 @@ def from_json(text: str | bytes) -> Any:
     Raises:
         ValueError: it is no JSON, nested too deeply, names a key twice, or holds a number that is not finite.
     """
-    try:
-        text = text if isinstance(text, str) else text.decode("utf-8")
-        return json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
-        )
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    text = text if isinstance(text, str) else text.decode("utf-8")
+    return parse_json(
+        text, object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
+    )
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

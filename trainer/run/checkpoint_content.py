@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from trainer.files import open_new, remove, sync_folder
 from trainer.run.checkpoint_disk import (
     DamagedError,
     make_synced,
     read_json,
     replace_synced,
-    sync_directory,
     write_synced,
 )
 from trainer.run.checkpoint_manifest import STATE, TENSORS, Manifest, check_files, write_manifest
@@ -57,17 +57,17 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
     content = {"step": snapshot.step, "number": number, "tags": sorted(snapshot.tags)}
     content |= {"tensors": describe_tensors(snapshot.tensors), "environment": dict(environment)}
     temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     make_synced(path.parent)
     temporary.mkdir()
     try:
-        with (temporary / TENSORS).open("wb") as file:
+        with open_new(temporary / TENSORS) as file:
             write_tensors(file, snapshot.tensors)
             file.flush()
             os.fsync(file.fileno())
         write_synced(temporary / STATE, snapshot.state)
         write_manifest(temporary, content)
-        sync_directory(temporary)
+        sync_folder(temporary)
         replace_synced(temporary, path)
     except Exception:
         shutil.rmtree(temporary, ignore_errors=True)  # a full disk would stay full

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 from pathlib import Path
+
+from trainer.files import is_own_folder, remove
 
 NAME = re.compile(r"step_(\d{8,})(_\d+)?")
 LEFTOVER = re.compile(r"\.(step_\d{8,}(_\d+)?\.(tmp|gone)|index\.json\.tmp)")
@@ -29,7 +31,7 @@ def checkpoint_names(directory: Path) -> set[str]:
     Args:
         directory: of the checkpoints; may be missing.
     """
-    return {path.name for path in _paths(directory) if step_of(path.name) >= 0 and path.is_dir()}
+    return {path.name for path in _paths(directory) if step_of(path.name) >= 0 and is_own_folder(path)}
 
 
 def set_aside(directory: Path) -> list[Path]:
@@ -57,7 +59,7 @@ def remove_leftovers(directory: Path) -> None:
         directory: of the checkpoints; may be missing.
     """
     for path in leftovers(directory):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        remove(path)
 
 
 def unused(directory: Path, name: str) -> Path:
@@ -68,11 +70,11 @@ def unused(directory: Path, name: str) -> Path:
         name: that is wanted.
     """
     path, count = directory / name, 1
-    while path.exists():
+    while os.path.lexists(path):
         count += 1
         path = directory / f"{name}_{count}"
     return path
 
 
 def _paths(directory: Path) -> list[Path]:
-    return list(directory.iterdir()) if directory.is_dir() else []
+    return list(directory.iterdir()) if is_own_folder(directory) else []

@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainer import files
 from trainer.errors import UserError
+from trainer.files import open_new, sync_folder
 
 MAX_JSON_BYTES = 2**26
 """The largest JSON file of a checkpoint that is written or read: 64 MiB."""
@@ -25,23 +27,10 @@ def write_synced(path: Path, content: bytes) -> None:
         path: of the file.
         content: of the file.
     """
-    with path.open("wb") as file:
+    with open_new(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Return when the names in a directory are on the disk.
-
-    Args:
-        path: of the directory.
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def replace_synced(temporary: Path, path: Path) -> None:
@@ -52,7 +41,7 @@ def replace_synced(temporary: Path, path: Path) -> None:
         path: in the same directory; a file there is replaced, a directory must not be there.
     """
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync_folder(path.parent)
 
 
 def make_synced(path: Path) -> None:
@@ -64,7 +53,7 @@ def make_synced(path: Path) -> None:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
-        sync_directory(each.parent)
+        sync_folder(each.parent)
 
 
 def hide_directories(paths: Iterable[Path]) -> None:
@@ -77,7 +66,7 @@ def hide_directories(paths: Iterable[Path]) -> None:
     for path, gone in hidden:
         os.replace(path, gone)
     if hidden:
-        sync_directory(hidden[0][1].parent)
+        sync_folder(hidden[0][1].parent)
 
 
 def to_json(value: Any, what: str) -> bytes:
@@ -106,13 +95,8 @@ def read_json(path: Path) -> Any:
         DamagedError: it cannot be read, is no JSON, or is too large for what it should be.
     """
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_JSON_BYTES:
-                raise DamagedError(f"{path} is damaged: it is larger than {MAX_JSON_BYTES:,} bytes.")
-            return json.loads(file.read())
+        return files.read_json(path, MAX_JSON_BYTES)
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, DamagedError):
-            raise
+    except ValueError as error:
         raise DamagedError(f"{path} is damaged: it is not JSON.") from error

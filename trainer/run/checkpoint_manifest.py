@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError
+from trainer.files import open_file
 from trainer.run.checkpoint_disk import DamagedError, read_json, to_json, write_synced
 
 FORMAT = 3
@@ -126,7 +127,7 @@ def _is_manifest(content: Mapping[str, Any]) -> bool:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
 

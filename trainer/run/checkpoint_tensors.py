@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from trainer.errors import UserError
+from trainer.files import open_file
 from trainer.run.checkpoint_disk import DamagedError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -74,7 +75,7 @@ def read_tensors(path: Path, specs: Any) -> dict[str, np.ndarray]:
     """
     checked = _checked_specs(path, specs)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             members = _checked_members(path, archive, checked)
             return {key: _read(path, archive, members[key], key, *spec) for key, spec in checked.items()}
     except OSError as error:

@@ -17,7 +17,9 @@ import tensorflow as tf
 from omegaconf import OmegaConf
 
 from trainer.config.plugins import plugin_versions
+from trainer.config.stored_yaml import parse_yaml
 from trainer.errors import UserError
+from trainer.files import check_folders
 from trainer.user_path import user_path
 
 ENVIRONMENT = "environment.json"
@@ -65,6 +67,7 @@ def initial_checkpoints(init_from: str) -> Path:
             f"init_from={init_from} is a file. Expected the directory of a run, with its checkpoints. For weights of a "
             "Keras file, use model=custom with a function that returns keras.models.load_model(...)."
         )
+    check_folders(given, "init_from")
     if not path.is_dir():
         raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
     return path
@@ -87,13 +90,19 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
         overrides: the command line's.
 
     Raises:
-        UserError: the directory cannot be made, or somebody made it in the meantime.
+        UserError: the directory cannot be made, or somebody made it in the meantime, or the config is too large to be
+            read again.
     """
+    text = OmegaConf.to_yaml(dict(config))
+    try:
+        parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"The config cannot be kept: {error}. Expected shorter values.") from error
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
-        (partial / "config.yaml").write_text(OmegaConf.to_yaml(dict(config)))
-        (partial / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
+        (partial / "config.yaml").write_text(text, encoding="utf-8")
+        (partial / "overrides.txt").write_text("".join(f"{each}\n" for each in overrides), encoding="utf-8")
         (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
         os.rename(partial, path)  # an empty directory gives way
     except OSError as error:

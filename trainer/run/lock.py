@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainer.errors import UserError
+from trainer.files import open_lock
 
 FILE_NAME = ".lock"
 
@@ -24,7 +25,7 @@ def locked(directory: Path) -> Iterator[None]:
         UserError: another process holds it, or it cannot be written.
     """
     try:
-        descriptor = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_lock(directory / FILE_NAME)
     except OSError as error:
         raise UserError(
             f"{directory} cannot be written: {error.strerror}. Expected a run directory of one's own."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.plugins import used_plugins
 from trainer.config.stored import read_stored
 from trainer.errors import UserError
+from trainer.files import read_json
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.results import COMPLETE
 from trainer.run.state import assign_variables, share_variables
@@ -46,7 +46,7 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
         directory: of the run.
     """
     try:
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(directory / "summary.json")
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
@@ -76,8 +76,8 @@ def changed_environment(directory: Path) -> list[str]:
         directory: of the run.
     """
     try:
-        before = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = dict(read_json(directory / ENVIRONMENT))
+    except (OSError, ValueError, TypeError):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
     now = environment()
     pairs = [*_pairs({name: before.get(name) for name in MATTERS}, now), *_plugin_pairs(directory, before, now)]

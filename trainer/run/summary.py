@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainer.files import write_whole
 from trainer.run.control import Best, Run
 from trainer.run.network_summary import NetworkSummary
 from trainer.run.size import Size
@@ -103,9 +103,7 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
         directory: the run directory.
         summary: JSON values; NaN and infinity become null, which JSON has no other word for.
     """
-    temporary = directory / "summary.json.tmp"
-    temporary.write_text(json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, directory / "summary.json")
+    write_whole(directory / "summary.json", json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:

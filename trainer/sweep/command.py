@@ -15,6 +15,7 @@ from trainer.comparison.report import print_comparison
 from trainer.config.command import Command
 from trainer.config.preflight import Job, preflight_each
 from trainer.errors import UserError
+from trainer.files import write_whole
 from trainer.replicas.cluster import MULTI_WORKER, NONE
 from trainer.run.lock import locked
 from trainer.sweep.open import OpenSweep, command_of, new_job, open_sweep, own_overrides
@@ -129,7 +130,7 @@ class _Supply:
             except UserError as error:  # values that are right one by one, but not together
                 job.status, job.exit_code = FAILED, WRONG
                 self.worst = max(self.worst, WRONG)
-                sweep.log(job).write_text(f"Error: {error}\n", encoding="utf-8")
+                write_whole(sweep.log(job), f"Error: {error}\n")
                 record(sweep, job)
                 self._say(f"[{job.number}/{sweep.trials}] {FAILED:<11} {_label(self._opened, job)}: Error: {error}")
             else:

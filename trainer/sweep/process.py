@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer.files import open_append, open_file
+
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 TETHER = Path(__file__).resolve().parent / "tether.py"
 ERROR = re.compile(r"^(Error: |\w*(Error|Exception)\b.*: )")
@@ -74,7 +76,7 @@ class JobProcess:
     def error_line(self) -> str:
         """Return the line of its log that says what went wrong; the last one where none looks like it."""
         try:
-            with self.log.open("rb") as file:
+            with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(self.offset, size - LAST_BYTES))
                 text = file.read().decode(errors="replace")
@@ -101,9 +103,8 @@ def start_job(
         [*(f"{name}={value}" for name, value in environment.items()), shlex.join(["python", script.name, *arguments])]
     )
     command = [sys.executable, str(TETHER), str(tether), str(script), *arguments]
-    with log.open("ab") as file:
+    with open_append(log) as file:
         file.write(f"$ {shown}\n".encode())
-        file.flush()
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

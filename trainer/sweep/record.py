@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import UserError
+from trainer.files import open_lock, read_json, write_whole
 from trainer.run.results import COMPLETE
 
 FILE_NAME, LOCK, VERSION = "sweep.json", ".record", 1
@@ -83,13 +84,8 @@ class Sweep:
             UserError: it cannot be written.
         """
         content = {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "directory"}}
-        temporary = self.directory / f"{FILE_NAME}.{os.getpid()}.tmp"
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(content, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.directory / FILE_NAME)
+            write_whole(self.directory / FILE_NAME, json.dumps(content, indent=2))
         except OSError as error:
             raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
 
@@ -105,7 +101,7 @@ def record(sweep: Sweep, job: SweepJob) -> None:
         UserError: the record cannot be read or written.
     """
     try:
-        descriptor = os.open(sweep.directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_lock(sweep.directory / LOCK)
     except OSError as error:
         raise UserError(f"{sweep.directory / LOCK} cannot be written: {error.strerror}.") from error
     try:
@@ -129,7 +125,7 @@ def read_sweep(directory: Path) -> Sweep:
     """
     path = directory / FILE_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content["version"] != VERSION:
             raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
         named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
@@ -155,7 +151,7 @@ def read_summary(run: Path) -> dict[str, Any]:
         run: its directory.
     """
     try:
-        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        summary = read_json(run / "summary.json")
     except (OSError, ValueError):
         return {}
     return summary if isinstance(summary, dict) else {}

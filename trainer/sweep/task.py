@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.preflight import preflight_each
+from trainer.files import open_lock
 from trainer.sweep.open import command_of
 from trainer.sweep.process import TRAIN
 from trainer.sweep.record import SweepJob, read_summary, read_sweep, record
@@ -40,7 +41,7 @@ class SweepTask:
         """Run the job and return its exit code."""
         directory, number, place, script = self._named
         os.chdir(place)
-        descriptor = os.open(directory / f".{number:02}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_lock(directory / f".{number:02}.lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return self._once(directory, number, script)

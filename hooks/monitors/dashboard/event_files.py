@@ -15,6 +15,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from trainer.errors import WriteError
+from trainer.files import make_folder
 
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
 QUEUE_LENGTH = 100
@@ -127,7 +128,8 @@ class EventFiles:
         """Return the writer of a split, opened on first use, in which events count from the first step on."""
         if split not in self._writers:
             path = self.directory / split
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.directory)
+            make_folder(path)  # TensorFlow would follow links
             if not os.access(path, os.W_OK | os.X_OK):  # the writer's thread would fail later and less clearly
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             while int(time.time()) == self._second_of_failure:  # files are read by name, which begins with the second

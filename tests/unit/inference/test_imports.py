@@ -22,4 +22,8 @@ def test_inference_imports_numpy_and_nothing_heavy():
     modules, own = (set(line.split()) for line in run.stdout.splitlines())
     assert "numpy" in modules
     assert not modules & HEAVY
-    assert {name for name in own if not name.startswith("trainer.inference")} == {"trainer", "trainer.errors"}
+    assert {name for name in own if not name.startswith("trainer.inference")} == {
+        "trainer",
+        "trainer.errors",
+        "trainer.files",
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
@@ -234,7 +233,7 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory: Path, tmp
         shutil.copytree(directory, here)
         store = CheckpointStore(here)
         with monkeypatch.context() as patch:
-            for module, name in ((os, "replace"), (os, "fsync"), (os, "mkdir"), (io, "open")):
+            for module, name in ((os, "replace"), (os, "fsync"), (os, "mkdir"), (os, "open")):
                 patch.setattr(module, name, refusing(getattr(module, name)))
             countdown[0] = number
             store.save({"last"}, 4, tensors(4), {"run": {"step": 4}})

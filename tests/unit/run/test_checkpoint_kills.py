@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -47,15 +46,15 @@ def test_a_save_that_is_cut_off_at_any_operation_leaves_the_old_or_the_new(tmp_p
 def recorded(monkeypatch, directory: Path) -> list[tuple[str, str]]:
     """Return a list that fills with the writes, syncs and renames below a directory, by their paths from it."""
     calls: list[tuple[str, str]] = []
-    opened, fsync, renamed = io.open, os.fsync, os.replace
+    opened, fsync, renamed = os.open, os.fsync, os.replace
 
     def relative(path) -> str:
         return os.path.relpath(path, directory)
 
-    def open_(file, mode="r", *arguments, **keywords):
-        if isinstance(file, str | os.PathLike) and str(file).startswith(str(directory)) and "w" in mode:
+    def open_(file, flags, *arguments, **keywords):
+        if str(file).startswith(str(directory)) and flags & os.O_CREAT:
             calls.append(("write", relative(file)))
-        return opened(file, mode, *arguments, **keywords)
+        return opened(file, flags, *arguments, **keywords)
 
     def sync(descriptor):
         calls.append(("sync", relative(os.readlink(f"/proc/self/fd/{descriptor}"))))
@@ -65,7 +64,7 @@ def recorded(monkeypatch, directory: Path) -> list[tuple[str, str]]:
         calls.append(("rename", relative(target)))
         renamed(source, target)
 
-    monkeypatch.setattr(io, "open", open_)
+    monkeypatch.setattr(os, "open", open_)
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "replace", rename)
     return calls

@@ -58,3 +58,9 @@ def test_unwritable_parent_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(UserError, match="is not writable. Give another with run_dir="):
         choose_directory(str(tmp_path / "run"), "bnn", NOW)
+
+
+def test_a_config_that_could_not_be_read_again_is_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(UserError, match="The config cannot be kept: it holds too much"):
+        make_directory(tmp_path / "run", {"data": {"path": "x" * 10**5}}, [])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,36 @@
+"""Tables as CSV, with names that anybody may have given."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from trainer.errors import printable
+
+FORMULA = ("=", "+", "-", "@")
+"""A spreadsheet computes a text that begins so."""
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV.
+
+    Args:
+        rows: numbers and texts; of a text, what cannot be printed is escaped, and "'" goes before what looks like a
+            formula.
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    shown = printable(value)
+    return f"'{shown}" if shown.startswith(FORMULA) else shown

@@ -1,0 +1,65 @@
+"""Names of classes, files and runs that a terminal would obey, or a spreadsheet compute, are shown escaped."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hooks.monitors.console import open_console
+from scripts import compare
+from scripts.evaluation.measures import measure
+from scripts.evaluation.report import print_evaluation, write_evaluation
+from scripts.prediction.results import Predictions, as_csv, as_table
+from tests.support.stored_runs import config_of, summary_of, write_run
+
+NAMES = ("\x1b[2Jcat\r\nok", "$dog\u202egnp$ $x^$", "=HYPERLINK()")
+SHOWN = (r"\x1b[2Jcat\r\nok", r"$dog\u202egnp$ $x^$", "=HYPERLINK()")
+
+
+def is_print(text: str) -> bool:
+    return all(each.isprintable() for line in text.split("\n") for each in line)
+
+
+def test_predictions_have_a_line_an_example():
+    found = Predictions(["a\n\x1b[1m.png", "=b"], np.array([[0, 1], [2, 0]]), np.array([[0.9, 0.1], [0.8, 0.2]]), NAMES)
+    table, rows = as_table(found), list(csv.reader(as_csv(found).splitlines()))
+    assert is_print(table)
+    assert is_print(as_csv(found))
+    assert len(table.splitlines()) == len(rows) == 3
+    assert rows[1][:4] == [r"a\n\x1b[1m.png", SHOWN[0], "0.900000", SHOWN[1]]
+    assert rows[2][:2] == ["'=b", "'=HYPERLINK()"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_evaluation_shows_classes_as_they_are_written(tmp_path: Path, capsys):
+    measures = measure(np.eye(3)[[0, 1, 2, 2]], np.array([0, 1, 2, 1]), NAMES, bins=5)
+    facts = {"title": "run \x1b]0;x\x07", "metrics": {}}
+    files = write_evaluation(tmp_path / "found", facts, measures, NAMES)
+    print_evaluation(facts, measures, tmp_path / "found", files)
+    said = capsys.readouterr().out
+    assert is_print(said)
+    assert all(name in said for name in (*SHOWN, r"run \x1b]0;x\x07"))
+    assert {"classes.csv", "confusion.csv", "confusion.png"} <= {*files}
+    for name in ("classes.csv", "confusion.csv"):
+        text = (tmp_path / "found" / name).read_text()
+        assert is_print(text)
+        assert len(text.splitlines()) == 4
+
+
+def test_a_comparison_shows_settings_and_statuses_as_they_are_written(tmp_path: Path, capsys):
+    write_run(tmp_path / "a", config_of(model={"_target_": "\x1b[31mred"}), summary_of())
+    write_run(tmp_path / "b", config_of(), summary_of(status="\x1b[2J\nfine"))
+    assert compare.main([str(tmp_path), f"csv={tmp_path / 'table.csv'}"]) == 0
+    said = capsys.readouterr().out
+    assert is_print(said)
+    assert r"\x1b[2J\nfine" in said
+    assert is_print((tmp_path / "table.csv").read_text())
+
+
+def test_a_console_keeps_its_own_colours(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    open_console("rich").print("a\x1b[2Jb\nc", style="bold")
+    assert capsys.readouterr().out.startswith("\x1b[1ma\\x1b[2Jb\x1b[0m")

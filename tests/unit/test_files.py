@@ -1,0 +1,127 @@
+"""Files that anybody may have made: links are not followed, pipes not waited for, and what is read is bounded."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer import files
+from trainer.config.stored_yaml import read_yaml
+from trainer.errors import UserError
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    return path
+
+
+USES: dict[str, Callable[[Path], object]] = {
+    "open_file": files.open_file,
+    "open_append": files.open_append,
+    "open_lock": files.open_lock,
+    "read_lines": lambda path: list(files.read_lines(path)),
+    "read_yaml": read_yaml,
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_of_its_own_is_refused_at_once(use, kind: str, victim: Path):
+    path = victim.with_name("file")
+    {"link": lambda: path.symlink_to(victim), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    with pytest.raises(
+        OSError, match="symbolic link" if kind == "link" else r"no ordinary|is a dir|No such device|Is a"
+    ):
+        use(path)
+    assert victim.read_text() == "precious"
+
+
+def test_a_file_that_the_user_names_may_be_a_link_and_no_pipe(victim: Path):
+    link = victim.with_name("link")
+    link.symlink_to(victim)
+    assert files.read_bytes(link, follow=True) == b"precious"
+    os.mkfifo(pipe := victim.with_name("pipe"))
+    with pytest.raises(OSError, match="no ordinary file"):
+        files.open_file(pipe, follow=True)
+
+
+def test_a_file_is_replaced_and_what_stands_under_its_names_is_never_written_to(victim: Path):
+    path = victim.with_name("summary.json")
+    for link in (path, path.with_name(f".{path.name}.{os.getpid()}.tmp")):
+        link.symlink_to(victim)
+    for content in ("text", b"bytes", [b"in ", memoryview(b"pieces")]):
+        files.write_whole(path, content)
+    assert (path.read_text(), path.is_symlink(), victim.read_text()) == ("in pieces", False, "precious")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~_umask()
+    with pytest.raises(TypeError):
+        files.write_whole(path, [3])  # type: ignore[list-item]  # fails on the way
+    assert path.read_text() == "in pieces"
+    assert {each.name for each in path.parent.iterdir()} == {"summary.json", "victim"}
+
+
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
+
+
+def test_removing_leaves_what_links_lead_to(victim: Path):
+    (folder := victim.with_name("folder")).mkdir()
+    (outside := victim.with_name("outside")).mkdir()
+    (outside / "file").touch()
+    (folder / "inner").symlink_to(outside)
+    (link := victim.with_name("link")).symlink_to(outside)
+    for path in (folder, link, link):
+        files.remove(path)
+    assert not folder.exists()
+    assert not os.path.lexists(link)
+    assert (outside / "file").exists()
+
+
+def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path: Path):
+    (tmp_path / "run" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "by_name").symlink_to(tmp_path / "run")  # the user's way to the run
+    files.check_folders(tmp_path / "by_name", "run")
+    (link := tmp_path / "run" / "a" / "b" / "c").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="holds a link to a folder elsewhere: .*/a/b/c. Expected folders of its own"):
+        files.check_folders(tmp_path / "by_name", "run")
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        files.make_folder(link)
+
+
+@pytest.mark.parametrize("text", ["[" * 20000, "[" * 900 + "]" * 900, '{"a":' * 200 + "1" + "}" * 200])
+def test_deep_nesting_is_no_json_and_no_yaml(tmp_path: Path, text: str):
+    with pytest.raises(ValueError, match="nested too deeply|Expecting value"):
+        files.parse_json(text)
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ValueError, match="it holds too much"):
+        read_yaml(tmp_path / "a.yaml")
+
+
+def test_nesting_of_usual_depth_is_read():
+    assert files.parse_json("[" * 60 + "]" * 60)
+
+
+YAML = {
+    "anchor": ("a: &a [1]\nb: *a\n", "it holds an anchor"),
+    "alias alone": ("b: *a\n", "it holds an anchor"),
+    "number": (f"a: {'1:' * 40000}1\n", "it holds too much"),
+    "overflow": (f"a: {'1:' * 300}1.0\n", "too large"),
+    "digits": (f"a: {'1' * 9000}\n", "integer"),
+    "size": ("a" * 2**21, "larger than"),
+    "code": ("!!python/object/apply:os.getcwd []\n", "constructor"),
+    "date": ("a: 2024-13-45\n", "month"),
+    "junk": ("\x00\x01", "characters are not allowed"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), YAML.values(), ids=YAML)
+def test_yaml_that_no_run_writes_is_refused(tmp_path: Path, text: str, message: str):
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises((ValueError, OSError), match=message):
+        read_yaml(tmp_path / "a.yaml")

@@ -1,0 +1,279 @@
+"""Files where anybody may have put them: no link is followed, no pipe waited for, no more read than expected."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from io import BufferedReader, BufferedWriter, FileIO
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import UserError
+
+MAX_BYTES = 10 * 2**20
+"""The largest file that is read as a whole where nothing else is said."""
+MAX_LINE = 2**20
+MAX_DEPTH = 100
+"""How deep JSON and YAML may be nested: no code that walks what was read meets Python's limit."""
+
+
+def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
+    """Open an ordinary file for reading.
+
+    Args:
+        path: of the file.
+        follow: whether it may be a link: where the user has named it.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe or a device.
+    """
+    return os.fdopen(_descriptor(path, os.O_RDONLY, follow=follow), "rb")
+
+
+def open_new(path: Path) -> BufferedWriter:
+    """Open a file for writing that nobody else has made; what has its name, such as a link, is removed first.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be written, or is a folder.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+
+
+def open_append(path: Path) -> FileIO:
+    """Open an ordinary file for writing at its end, without a buffer; it is made where it is missing.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be written, or is a link, a pipe or a device.
+    """
+    return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
+
+
+def open_lock(path: Path) -> int:
+    """Return the descriptor of an ordinary file to be locked, which is made where it is missing.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be written, or is a link, a pipe or a device.
+    """
+    return _descriptor(path, os.O_RDWR | os.O_CREAT)
+
+
+def write_whole(path: Path, content: str | bytes | Sequence[bytes | memoryview]) -> None:
+    """Write a file whole or not at all: under another name first, synced, then renamed.
+
+    Args:
+        path: of the file; one that is there, or a link, is replaced.
+        content: text, which is written in UTF-8, or bytes, in one piece or in several.
+
+    Raises:
+        OSError: it cannot be written; what was there before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
+    try:
+        with open_new(temporary) as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are on the disk.
+
+    Args:
+        path: of the folder.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where they are missing.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        OSError: it cannot be made, or it is a link.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        raise _link(path)
+
+
+def is_own_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself, and no link to one.
+
+    Args:
+        path: any.
+    """
+    return path.is_dir() and not path.is_symlink()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it; what links in it lead to stays.
+
+    Args:
+        path: may be missing.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if is_own_folder(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_folders(directory: Path, key: str) -> None:
+    """Refuse a directory with links to folders below it: what is written or removed there lies somewhere else.
+
+    Args:
+        directory: of a run; may be missing, or be a link itself, which is the user's.
+        key: what the user gave it as, such as "resume".
+
+    Raises:
+        UserError: there is such a link, or a folder cannot be looked into.
+    """
+    waiting = [str(directory)] if directory.is_dir() else []
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    if entry.is_symlink() and entry.is_dir():
+                        raise UserError(
+                            f"{key}={directory} holds a link to a folder elsewhere: {entry.path}. Expected folders of "
+                            "its own: put the folder itself in its place, if you trust it."
+                        )
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError as error:
+            raise UserError(
+                f"{key}={directory} cannot be read: {error.strerror}. Expected a directory that can."
+            ) from error
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> bytes:
+    """Return what an ordinary file holds.
+
+    Args:
+        path: of the file.
+        limit: its largest size in bytes.
+        follow: as for `open_file`.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
+    with open_file(path, follow=follow) as file:
+        if os.fstat(file.fileno()).st_size > limit:
+            raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
+        return file.read()
+
+
+def read_text(path: Path, limit: int = MAX_BYTES) -> str:
+    """Return the text of an ordinary file in UTF-8.
+
+    Args:
+        path: of the file.
+        limit: its largest size in bytes.
+
+    Raises:
+        OSError: as for `read_bytes`.
+        ValueError: it is not in UTF-8.
+    """
+    return read_bytes(path, limit).decode()
+
+
+def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
+    """Return what a JSON file holds.
+
+    Args:
+        path: of the file.
+        limit: its largest size in bytes.
+
+    Raises:
+        OSError: as for `read_bytes`.
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    return parse_json(read_bytes(path, limit))
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of an ordinary file with their line ends, one at a time; a line without end comes in pieces.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be read, or is a link, a pipe or a device.
+    """
+    with open_file(path) as file:
+        while line := file.readline(MAX_LINE):
+            yield line.decode(errors="replace")
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return what a JSON text holds.
+
+    Args:
+        text: in UTF-8.
+        **options: of `json.loads`.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    try:
+        value = json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    level, depth = _containers([value]), 0
+    while level:
+        if (depth := depth + 1) > MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        level = [each for node in level for each in _containers(node.values() if isinstance(node, dict) else node)]
+    return value
+
+
+def _containers(values: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
+    return [each for each in values if isinstance(each, (dict, list))]
+
+
+def _descriptor(path: Path | str, flags: int, *, follow: bool = False) -> int:
+    """Open a file without waiting for the other end of a pipe."""
+    try:
+        descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if os.path.islink(path) and not follow:
+            raise _link(path) from error
+        raise
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+
+
+def _link(path: Path | str) -> OSError:
+    return OSError(errno.ELOOP, "it is a symbolic link", str(path))
