@@ -33,4 +33,4 @@ def _cell(value: Any) -> Any:
         float(value)
         return value
     shown = printable(value)
-    return f"'{shown}" if shown.startswith(FORMULA) else shown
+    return f"'{shown}" if len(shown) > 1 and shown.startswith(FORMULA) else shown

@@ -29,5 +29,5 @@ def test_a_message_is_one_line_of_print():
 
 
 def test_a_cell_of_a_table_is_neither_a_formula_nor_a_second_row():
-    rows = [["=1+2", "+x", "@a", "-3.5", -3.5, "a\nb", 'say "x"'], ["", "0", "1e-3", "-cmd|' /C", "Ä", "\u202e", None]]
-    assert csv_text(rows) == ('\'=1+2,\'+x,\'@a,-3.5,-3.5,a\\nb,"say ""x"""\n' + ",0,1e-3,'-cmd|' /C,Ä,\\u202e,\n")
+    rows = [["=1+2", "+x", "@a", "-3.5", -3.5, "a\nb", 'say "x"'], ["-", "0", "1e-3", "-cmd|' /C", "Ä", "\u202e", None]]
+    assert csv_text(rows) == ('\'=1+2,\'+x,\'@a,-3.5,-3.5,a\\nb,"say ""x"""\n' + "-,0,1e-3,'-cmd|' /C,Ä,\\u202e,\n")

@@ -29,12 +29,12 @@ def test_a_row_counts_the_runs_with_a_value_and_leaves_others_empty(tmp_path: Pa
     assert (row["seconds"], row["parameters"], row["bytes"]) == ("2.0", "1000.0", "2048.0")
 
 
-def test_settings_with_commas_quotes_and_line_ends_stay_in_their_cells(tmp_path: Path):
+def test_settings_with_commas_and_quotes_stay_in_their_cells_and_line_ends_are_escaped(tmp_path: Path):
     models = ([8, 16], 'say "a,b"\nand more', None)
     runs = [job("bnn", 0, 0.9, 0.3, hooks={"tag": {"_target_": "my.Tag", "text": each}}) for each in models]
     rows = rows_of(runs, tmp_path / "a.csv")
     assert len(rows) == 3
-    assert {row["hooks.tag.text"] for row in rows} == {"[8,16]", 'say "a,b"\nand more', "null"}
+    assert {row["hooks.tag.text"] for row in rows} == {"[8,16]", r'say "a,b"\nand more', "null"}
     assert [list(row) for row in rows] == [list(rows[0])] * 3
     assert b"\r" not in (tmp_path / "a.csv").read_bytes()
 

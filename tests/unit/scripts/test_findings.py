@@ -62,7 +62,7 @@ def test_a_line_that_is_no_report_is_named_by_its_number(run: Path, line: str):
         ("hooks: [1]", ["config.yaml is damaged: its hooks are not what a run writes."]),
         ("hooks: {a: {_target_: [1]}, b: 3, c: null}", []),
         ("hooks: null", []),
-        ("day: 2024-13-45", ["config.yaml is damaged: it is not YAML."]),
+        ("day: 2024-13-45", ["config.yaml is damaged: it is not YAML that a run writes."]),
         ("null", ["config.yaml is damaged: it is not what a run writes."]),
     ],
 )
@@ -122,7 +122,7 @@ def test_metrics_may_be_missing_where_nothing_writes_them_and_be_no_folder(run: 
     missing = ["metrics.jsonl cannot be read: No such file or directory."]
     assert damages(run) == (missing if hooks else [])
     (run / "metrics.jsonl").mkdir()
-    assert damages(run) == ["metrics.jsonl cannot be read: Is a directory."]
+    assert damages(run) == ["metrics.jsonl cannot be read: it is no ordinary file."]
 
 
 def test_a_complete_run_that_should_have_kept_a_checkpoint_has_one(run: Path):
