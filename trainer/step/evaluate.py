@@ -13,6 +13,7 @@ from trainer.objective import Batch, Objective
 from trainer.step.forward import Forward
 from trainer.step.metrics import example_weights
 from trainer.step.python_errors import python_errors
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
@@ -134,7 +135,8 @@ class Evaluator:
             for hook in self.trainer.hooks:  # a hook sees the first objective that it takes part in
                 if takes_part(hook, objective.name, objective.changes) and HOOK + hook.name not in collected:
                     with in_stage(hook, "collect"):
-                        collected[HOOK + hook.name] = dict(hook.collect(forward.passes[hook.network].context))
+                        found = hook.collect(forward.passes[hook.network].context)
+                        collected[HOOK + hook.name] = dict(checked(hook, "collect", found, batch=batch))
         return values, collected
 
     def _split_metrics(self, collected: Collected, known: Collection[str]) -> dict[str, tf.Tensor]:
@@ -146,7 +148,8 @@ class Evaluator:
         for hook in self.trainer.hooks:
             if HOOK + hook.name in collected:
                 with in_stage(hook, "split_metrics"):
-                    for own, value in hook.split_metrics(collected[HOOK + hook.name]).items():
+                    found = hook.split_metrics(collected[HOOK + hook.name])
+                    for own, value in checked(hook, "split_metrics", found).items():
                         name = hook.scope + own
                         if f"metric/{name}" in {*known, *metrics}:
                             raise UserError(f"The hook '{hook.name}' adds the metric '{name}', which exists already.")

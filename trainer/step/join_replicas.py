@@ -14,6 +14,7 @@ from trainer.replicas.seeds import shared_seeds
 from trainer.step.context import StepContext
 from trainer.step.forward import seed_names
 from trainer.step.metrics import Computed, example_weights
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
 
@@ -98,12 +99,13 @@ def join_flags_and_sums(
     found: list[tuple[StepContext, str, tf.Tensor]] = []
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "batch_sums"):
-            found += [(context, f"{hook.name}/{name}", value) for name, value in hook.batch_sums(context).items()]
+            sums = checked(hook, "batch_sums", hook.batch_sums(context))
+            found += [(context, f"{hook.name}/{name}", value) for name, value in sums.items()]
     flags = [tf.cast(flag, tf.float32) for flag in vetoes.values()] if replica.count > 1 else []
-    sums = replica.sum([*(value for _, _, value in found), *flags])
-    for (context, name, _), value in zip(found, sums, strict=False):
+    joined = replica.sum([*(value for _, _, value in found), *flags])
+    for (context, name, _), value in zip(found, joined, strict=False):
         context.sums[name] = value
-    return dict(zip(vetoes, [flag > 0.0 for flag in sums[len(found) :]], strict=True)) if flags else vetoes
+    return dict(zip(vetoes, [flag > 0.0 for flag in joined[len(found) :]], strict=True)) if flags else vetoes
 
 
 def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:

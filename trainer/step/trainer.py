@@ -26,6 +26,7 @@ from trainer.step.loss_scale import LossScale, refuse_second_scale
 from trainer.step.metrics import Computed, average_output
 from trainer.step.name_scope import named_scope
 from trainer.step.ownership import check_ownership, find_objective
+from trainer.step.returned import check_declared, checked
 from trainer.step.stage import in_stage
 from trainer.step.step_result import StepResult
 from trainer.step.update_ops import pending_update_ops
@@ -105,6 +106,7 @@ class Trainer:
             if hook.network not in self.networks:
                 known = ", ".join(self.networks)
                 raise UserError(f"The hook '{hook.name}' works on the network '{hook.network}'. Expected: {known}.")
+            check_declared(hook)
 
     def train_step(self, step: tf.Tensor, batch: Batch) -> StepResult:
         """Trace one step: every objective in order.
@@ -142,7 +144,7 @@ class Trainer:
         for hook in first_instances(self.hooks):
             with in_stage(hook, "transform_batch"):
                 context = self._context(hook.network, step, batch, objective="", training=True)
-                batch = hook.transform_batch(batch, context)
+                batch = checked(hook, "transform_batch", hook.transform_batch(dict(batch), context), given=batch)
         return batch
 
     def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0) -> Forward:
