@@ -122,10 +122,10 @@ class _MicroStep:
         computed = self._compute(forward, self._micro.part(index))
         self.called = {name for name, each in forward.passes.items() if each.called}
         _refuse_writes(self._micro.count)
-        share = self._micro.shares[index]
+        share, metric_share = self._micro.shares[index], self._micro.metric_shares[index]
         sums: dict[str, Any] = {
             "losses": {name: value * share for name, value in computed.losses.items()},
-            "metrics": {name: value * share for name, value in computed.metrics.items()},
+            "metrics": {name: value * metric_share for name, value in computed.metrics.items()},
         }
         contexts = {name: each.context for name, each in forward.passes.items()}
         new_state = {name: context.new_state for name, context in contexts.items()}
