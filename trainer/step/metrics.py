@@ -42,9 +42,18 @@ def sample_weights(batch: Batch) -> tf.Tensor:
 
     Args:
         batch: with the source's "sample_weights", or without: each example counts once then.
+
+    Raises:
+        UserError: they are not one for each example.
     """
     weights = example_weights(batch)
-    return weights * tf.cast(batch[SAMPLE_WEIGHTS], tf.float32) if SAMPLE_WEIGHTS in batch else weights
+    if SAMPLE_WEIGHTS not in batch:
+        return weights
+    if (given := batch[SAMPLE_WEIGHTS].shape).rank != 1:
+        raise UserError(
+            f"The data has {SAMPLE_WEIGHTS} of shape {given}. Expected [batch]: one number for each example."
+        )
+    return weights * tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
 
 
 def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

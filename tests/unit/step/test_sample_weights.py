@@ -129,3 +129,12 @@ def test_an_objective_without_a_loss_for_each_example_is_refused() -> None:
     trainer = Trainer([plain_network()], [Mean()], [], seed=0)
     with pytest.raises(UserError, match="has sample weights, but no loss of 'objective' is one for each example"):
         ChunkLoop(trainer, weighted_batch, xla=False)
+
+
+def test_weights_that_are_not_one_for_each_example_are_refused() -> None:
+    def columns(step: tf.Tensor) -> Batch:
+        batch = weighted_batch(step)
+        return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
+
+    with pytest.raises(UserError, match=r"sample_weights of shape \(16, 1\)\. Expected \[batch\]"):
+        ChunkLoop(Trainer([plain_network()], [ToyObjective()], [], seed=0), columns, xla=False)
