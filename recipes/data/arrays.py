@@ -78,10 +78,7 @@ def arrays(
 
     Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
     In memory, all are checked to be finite; those that stay in their file are checked when they are read.
-
-    sample_weight_train says how much each training example counts, in loss and metrics (see `SAMPLE_WEIGHTS`);
-    sample_weight_validation and sample_weight_test those of x_validation and x_test; sample_weight goes with inputs.
-    What is held out of the training examples keeps its weights. Arrays that nothing reads are named in a warning.
+    sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
 
     Args:
         path: an npz file; a folder of npy files; or an npy file of inputs.
@@ -102,25 +99,31 @@ def arrays(
         Data with "inputs" float32 [n, ...], "targets" int64 [n], and perhaps "sample_weights" float32 [n].
 
     Raises:
-        UserError: no such array, one that cannot be read or held, bad inputs, labels or weights, or a setting out of
-            range.
+        UserError: no such array, one that cannot be read or held, bad contents, or a setting out of range.
     """
     check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
     warn_of_unread(files, [*(name for each in names.values() for name in astuple(each)), groups, keys])
     labels = {part: _labels(files, each.targets) for part, each in names.items()}
-    weights = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
     count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
-    sources, form = _sources(files, names, labels, weights, cache=cache, scale=scale, channels=channels)
-    amounts = {"validation": validation, "test": test}
-    lacking = {part: amount for part, amount in amounts.items() if part not in names}
+    lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
     rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
-    if names["train"].weights is not None:
-        check_shares(weights["train"], rows, files.label(names["train"].weights))
+    weights = _weights(files, names, labels, rows)
+    sources, form = _sources(files, names, labels, weights, cache=cache, scale=scale, channels=channels)
     made, called = form.preparation, tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
+
+
+def _weights(
+    files: ArrayFiles, names: Mapping[str, _Names], labels: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the sample weights of the parts that have some; `rows` are the splits of the training part."""
+    found = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
+    if "train" in found:
+        check_shares(found["train"], rows, files.label(names["train"].weights or ""))
+    return found
 
 
 def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:

@@ -18,7 +18,6 @@ from trainer.objective import TARGET_SHARES, Batch
 from trainer.step.stage import in_stage
 
 Returned = TypeVar("Returned")
-TENSORS = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic, bool, int, float)
 DECLARED = ("state", "writes", "frozen", "projected", "settled_at")
 """Stages that say what a hook is; they are asked for again and again, and checked once."""
 
@@ -82,12 +81,17 @@ def _described(value: Any) -> str:
         return "None"
     if isinstance(value, str):
         return f"the text {value[:40]!r}"
-    if isinstance(value, TENSORS) and not isinstance(value, (bool, int, float)):
+    if _is_tensor(value) and not isinstance(value, (bool, int, float)):
         return f"{tf.as_dtype(value.dtype).name} {_shape(value)}"
     if isinstance(value, (bool, int, float)):
         return repr(value)
     kind = type(value).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
+def _is_tensor(value: Any) -> bool:
+    tensors = (tf.Tensor, tf.Variable, tf.IndexedSlices, keras.Variable, np.ndarray, np.generic)
+    return isinstance(value, (*tensors, bool, int, float))
 
 
 def _shape(value: Any) -> tf.TensorShape:
@@ -98,8 +102,9 @@ def _dtype(value: Any) -> tf.DType:
     return tf.as_dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype)
 
 
-def _a(kind: type | tuple[type, ...]) -> Entry:
-    return lambda value, given, facts: None if isinstance(value, kind) else _described(value)
+def _a(kind: Callable[[], type]) -> Entry:
+    """Return the check of an object; its type is asked for late, as importing Keras takes seconds."""
+    return lambda value, given, facts: None if isinstance(value, kind()) else _described(value)
 
 
 def _whole(entry: Entry) -> Check:
@@ -133,7 +138,7 @@ def _listed(names: Sequence[Any]) -> str:
 
 
 def _like_given(value: Any, given: Any, facts: Facts) -> str | None:
-    if not isinstance(value, TENSORS):
+    if not _is_tensor(value):
         return _described(value)
     if _shape(value).is_compatible_with(given.shape) and _dtype(value) == tf.as_dtype(given.dtype):
         return None
@@ -145,7 +150,7 @@ def _gradient(value: Any, given: Any, facts: Facts) -> str | None:
 
 
 def _held(value: Any, given: Any, facts: Facts) -> str | None:
-    fits = isinstance(value, TENSORS) and _dtype(value) == tf.bool
+    fits = _is_tensor(value) and _dtype(value) == tf.bool
     return None if fits and _fits(_shape(value), [[], given.shape]) else _described(value)
 
 
@@ -163,7 +168,7 @@ def _tensor(kind: str, *, each: bool = False, scalar: bool = True) -> Entry:
     """
 
     def check(value: Any, given: Any, facts: Facts) -> str | None:
-        if not isinstance(value, TENSORS) or not _is_kind(_dtype(value), kind):
+        if not _is_tensor(value) or not _is_kind(_dtype(value), kind):
             return _described(value)
         allowed: list[list[int | None]] = ([[]] if scalar else []) + ([[facts.examples]] if each else [])
         return None if not allowed or _fits(_shape(value), allowed) else _described(value)
@@ -178,7 +183,7 @@ def _is_kind(dtype: tf.DType, kind: str) -> bool:
 
 
 def _of_examples(value: Any, given: Any, facts: Facts) -> str | None:
-    fits = isinstance(value, TENSORS) and _fits(_shape(value)[:1], [[facts.examples]])
+    fits = _is_tensor(value) and _fits(_shape(value)[:1], [[facts.examples]])
     return None if fits else _described(value)
 
 
@@ -198,12 +203,12 @@ def _batch(value: Any, facts: Facts) -> str | None:
 def _batch_entry(value: Any, given: Any, facts: Facts) -> str | None:
     parts = tf.nest.flatten(value)
     if given is None:
-        return next((_described(part) for part in parts if not isinstance(part, TENSORS)), None)
+        return next((_described(part) for part in parts if not _is_tensor(part)), None)
     before = tf.nest.flatten(given)
     if len(parts) != len(before):
         return f"{len(parts)} tensors in place of {len(before)}"
     for part, was in zip(parts, before, strict=True):
-        kept = isinstance(part, TENSORS) and _shape(part).is_compatible_with(was.shape)
+        kept = _is_tensor(part) and _shape(part).is_compatible_with(was.shape)
         if not kept or (was.dtype.is_floating and not _dtype(part).is_floating):
             return f"{_described(part)} in place of {_described(was)}"
     return None
@@ -264,12 +269,12 @@ _SCALARS = "a dict of numbers by name: tensors of shape []"
 _BITS = "a dict of numbers by the name of a variable, {} for none"
 _EXAMPLES = "a dict of tensors by name, with an entry for each example: [batch, ...]"
 _MODEL = "a keras.Model"
-_VARIABLES_CHECK = _dict(_a(tf.Variable))
+_VARIABLES_CHECK = _dict(_a(lambda: tf.Variable))
 
 EXPECTED: dict[str, tuple[str, Check]] = {
-    "rebuild_model": (_MODEL, _whole(_a(keras.Model))),
-    "strip_model": (_MODEL, _whole(_a(keras.Model))),
-    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_a(keras.KerasTensor))),
+    "rebuild_model": (_MODEL, _whole(_a(lambda: keras.Model))),
+    "strip_model": (_MODEL, _whole(_a(lambda: keras.Model))),
+    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_a(lambda: keras.KerasTensor))),
     "state": (_VARIABLES, _VARIABLES_CHECK),
     "writes": (_VARIABLES, _VARIABLES_CHECK),
     "frozen": (_NAMES, _names),
@@ -305,9 +310,9 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "state_dict": ("a dict of JSON values, {} for none", _json),
     "next_step": ("a step, or None for no wish", _optional(_step)),
     "pictures": ("a dict of float arrays by name: [height, width, 1 or 3]", _dict(_picture)),
-    "embeddings": ("a dict of Embedding by name, {} for none", _dict(_a(Embedding))),
+    "embeddings": ("a dict of Embedding by name, {} for none", _dict(_a(lambda: Embedding))),
     "distributions": ("a dict of arrays by name, {} for none", _dict(_tensor("number", scalar=False))),
     "advise": ("a list of lines, () for none", _names),
-    "warning": ("a line, or None", _optional(_whole(_a(str)))),
+    "warning": ("a line, or None", _optional(_whole(_a(lambda: str)))),
 }
 """By stage: what is expected, in words and as a check. Stages that are not here return nothing."""
