@@ -25,7 +25,7 @@ from trainer.ops.known_labels import known_labels
 from trainer.ops.safe_gather import safe_gather
 from trainer.ops.thumbnails import thumbnails
 from trainer.step.context import BuildContext, StepContext
-from trainer.step.metrics import example_weights, weighted_mean
+from trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
 if TYPE_CHECKING:
     from trainer.run.control import Run
@@ -222,7 +222,7 @@ class CenterLoss(GraphHook):
 
     def batch_sums(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
-        sums, counts = center_sums(self._built, features, labels, example_weights(context.batch))
+        sums, counts = center_sums(self._built, features, labels, sample_weights(context.batch))
         return {"sums": sums, "counts": counts}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:

@@ -250,6 +250,7 @@ class GraphHook(Hook):
     def add_losses(self, context: StepContext) -> Tensors:
         """Return losses to add to the objective's, by name; each of shape [batch] or [].
 
+        Those of shape [batch] are multiplied by the sample weights that the data may have.
         With `trainer.accumulation_steps` this is traced for a micro batch, and the stages after it for the whole batch.
         Tensors made here that they need, [batch, ...], go into `context.taps`, never into an attribute.
         """

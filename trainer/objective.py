@@ -20,6 +20,10 @@ Batch: TypeAlias = "dict[str, tf.Tensor]"
 TARGET_SHARES = "target_shares"
 """What stands in place of "targets" where augmentation mixed examples: float32 [batch, classes], each row adds up to
 1. Code that reads "targets" can so never take a mixed example for one of a single class."""
+SAMPLE_WEIGHTS = "sample_weights"
+"""How much each example counts, where a source gives it: float32 [batch], 0 or more, as Keras's `sample_weight`.
+Losses of shape [batch] are multiplied by it, and divided by the number of examples: heavy examples make larger steps.
+Metrics of shape [batch] are averages in these weights."""
 
 
 class ForwardFunction(Protocol):

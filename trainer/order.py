@@ -19,8 +19,10 @@ def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
         hooks: with unique names.
 
     Raises:
-        UserError: two hooks of one name, a declared conflict, or declarations that form a cycle.
+        UserError: two hooks of one name, a declared conflict, or declarations that form a cycle or declare nothing.
     """
+    for hook in hooks:
+        _refuse_attributes(hook)
     named = {hook.name: hook for hook in hooks}
     if len(named) < len(hooks):
         raise UserError(f"Two hooks share a name. Received: {sorted(hook.name for hook in hooks)}. Give each its own.")
@@ -72,6 +74,20 @@ def first_instances(hooks: Sequence[AnyHook]) -> list[AnyHook]:
     for hook in hooks:
         first.setdefault(hook.key, hook)
     return list(first.values())
+
+
+def _refuse_attributes(hook: Hook) -> None:
+    """Refuse declarations of another type, such as a name, whose letters would be taken for names."""
+    for attribute in ("before", "after", "conflicts", "reads"):
+        names = getattr(hook, attribute, ())
+        if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
+            raise UserError(
+                f"The hook '{hook.name}' declares {attribute} = {names!r}. Expected a tuple of names, such as ('ema',)."
+            )
+    for attribute in ("priority", "observed_examples"):
+        number = getattr(hook, attribute, 0)
+        if not isinstance(number, int):
+            raise UserError(f"The hook '{hook.name}' declares {attribute} = {number!r}. Expected a whole number.")
 
 
 def _refuse_conflicts(named: Mapping[str, Hook]) -> None:

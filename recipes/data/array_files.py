@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +14,12 @@ from recipes.data.machine_memory import check_fits
 from recipes.data.npy_rows import open_npy
 from recipes.data.npz import read_npz
 from trainer.damaged_arrays import ARRAY_FAULTS
-from trainer.errors import UserError
+from trainer.errors import UserError, did_you_mean
 from trainer.user_path import user_path
 
 INPUTS, TARGETS = "inputs", "targets"
+KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("train", "validation", "test")]
+"""Names that arrays may have, to suggest one."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,19 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
             "file of inputs only. Set data.targets=null."
         )
     return _folder(given) if given.is_dir() else _npz(given)
+
+
+def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
+    """Name the arrays that nothing reads, in one line.
+
+    Args:
+        files: what there is.
+        read: names of arrays that something reads, of `files` or not.
+    """
+    if unread := sorted(files.sizes.keys() - set(read)):
+        known = [name for name in KNOWN if name not in files.sizes]
+        near = next((found for name in unread if (found := did_you_mean(name, known))), "")
+        warnings.warn(f"'{files.path}' holds arrays that nothing reads: {', '.join(unread)}.{near}", stacklevel=3)
 
 
 def _pair(inputs: Path, targets: str | None) -> ArrayFiles:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.array_files import INPUTS, TARGETS, ArrayFiles, find_arrays
+from recipes.data.array_files import INPUTS, TARGETS, ArrayFiles, find_arrays, warn_of_unread
 from recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
 from recipes.data.host_rows import HostRows
 from recipes.data.input_form import InputForm, input_form
 from recipes.data.machine_memory import is_held
 from recipes.data.npy_rows import NpyRows, open_npy
+from recipes.data.sample_weights import WEIGHTS, check_shares, read_weights
 from trainer.errors import UserError
 from trainer.input.checks import check_lengths, check_shape
 from trainer.input.data import Data
 from trainer.input.source import ArraySource, Source
+from trainer.objective import SAMPLE_WEIGHTS
 from trainer.precheck import prechecked
 
 MEND = "set data.{name} to the array that holds them."
@@ -28,10 +30,11 @@ ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "t
 
 @dataclass(frozen=True)
 class _Names:
-    """What the two arrays of a part are called."""
+    """What the arrays of a part are called; None where it has no sample weights."""
 
     inputs: str
     targets: str
+    weights: str | None = None
 
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
@@ -75,6 +78,7 @@ def arrays(
 
     Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
     In memory, all are checked to be finite; those that stay in their file are checked when they are read.
+    sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
 
     Args:
         path: an npz file; a folder of npy files; or an npy file of inputs.
@@ -92,23 +96,34 @@ def arrays(
         seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
 
     Returns:
-        Data with "inputs" float32 [n, ...] and "targets" int64 [n].
+        Data with "inputs" float32 [n, ...], "targets" int64 [n], and perhaps "sample_weights" float32 [n].
 
     Raises:
-        UserError: no such array, one that cannot be read or held, bad inputs or labels, or a setting out of range.
+        UserError: no such array, one that cannot be read or held, bad contents, or a setting out of range.
     """
     check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
+    warn_of_unread(files, [*(name for each in names.values() for name in astuple(each)), groups, keys])
     labels = {part: _labels(files, each.targets) for part, each in names.items()}
     count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
-    sources, form = _sources(files, names, labels, cache=cache, scale=scale, channels=channels)
-    amounts = {"validation": validation, "test": test}
-    lacking = {part: amount for part, amount in amounts.items() if part not in names}
+    lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
     rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
+    weights = _weights(files, names, labels, rows)
+    sources, form = _sources(files, names, labels, weights, cache=cache, scale=scale, channels=channels)
     made, called = form.preparation, tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
+
+
+def _weights(
+    files: ArrayFiles, names: Mapping[str, _Names], labels: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Return the sample weights of the parts that have some; `rows` are the splits of the training part."""
+    found = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
+    if "train" in found:
+        check_shares(found["train"], rows, files.label(names["train"].weights or ""))
+    return found
 
 
 def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:
@@ -119,11 +134,11 @@ def _names(files: ArrayFiles) -> dict[str, _Names]:
     """Return the names of the arrays of every part that there is; "train" first."""
     if INPUTS in files.sizes or TARGETS in files.sizes:
         _require(files, INPUTS, TARGETS)
-        return {"train": _Names(INPUTS, TARGETS)}
+        return {"train": _Names(INPUTS, TARGETS, _if_there(files, WEIGHTS))}
     names: dict[str, _Names] = {}
     for part, aliases in ALIASES.items():
         for alias in aliases:
-            pair = _Names(f"x_{alias}", f"y_{alias}")
+            pair = _Names(f"x_{alias}", f"y_{alias}", _if_there(files, f"{WEIGHTS}_{alias}"))
             if part != "train" and pair.inputs not in files.sizes and pair.targets not in files.sizes:
                 continue
             _require(files, pair.inputs, pair.targets)
@@ -133,6 +148,10 @@ def _names(files: ArrayFiles) -> dict[str, _Names]:
                 )
             names[part] = pair
     return names
+
+
+def _if_there(files: ArrayFiles, name: str) -> str | None:
+    return name if name in files.sizes else None
 
 
 def _require(files: ArrayFiles, *names: str) -> None:
@@ -166,6 +185,7 @@ def _sources(
     files: ArrayFiles,
     names: Mapping[str, _Names],
     labels: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
     *,
     cache: str,
     scale: str,
@@ -187,19 +207,21 @@ def _sources(
                 f"{where}: inputs of dtype {form.dtype} beside {first.dtype} to train on, of which one would be scaled "
                 "and the other not; expected one dtype. Convert them, or set data.scale."
             )
+        own = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
         if held:
-            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name].astype(np.int64)}
+            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name].astype(np.int64), **own}
             sources[name] = ArraySource(columns, form.transform)
         else:
-            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, labels[name])
+            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, labels[name], own)
     assert first is not None  # there is always a training part
     return sources, first
 
 
-def _rows_of(stored: NpyRows, form: InputForm, labels: np.ndarray) -> HostRows:
+def _rows_of(stored: NpyRows, form: InputForm, labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> HostRows:
     def read(rows: np.ndarray) -> dict[str, np.ndarray]:
         inputs = stored.read(rows)
         form.check_rows(inputs, rows, f"'{stored.path}'")
-        return {"inputs": inputs}
+        return {"inputs": inputs, **{name: column[rows] for name, column in columns.items()}}
 
-    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype)}, labels, form.transform)
+    specs = {name: tf.TensorSpec([], column.dtype) for name, column in columns.items()}
+    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype), **specs}, labels, form.transform)

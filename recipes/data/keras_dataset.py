@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from recipes.data.array_files import find_arrays, warn_of_unread
 from recipes.data.keras_cache import load_pinned
 from recipes.data.npz import existing_npz, read_npz
 from recipes.data.pixels import centered_pixels, pixel_preparation
@@ -87,7 +88,7 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     """
     check_set(name, path)
     kind = SETS[name]
-    arrays = _download(kind) if path is None else read_npz(path, KEYS)
+    arrays = _download(kind) if path is None else _read(path)
     called = name if path is None else Path(path).name
     train = _source(arrays["x_train"], arrays["y_train"], kind, f"{called}, x_train and y_train")
     test = _source(arrays["x_test"], arrays["y_test"], kind, f"{called}, x_test and y_test")
@@ -121,6 +122,12 @@ def _check_validation_size(validation_size: int, size: int) -> None:
             f"Received validation_size {validation_size!r} for {size} training images; expected an integer in "
             f"1..{size - 1}."
         )
+
+
+def _read(path: str) -> dict[str, np.ndarray]:
+    arrays = read_npz(path, KEYS)
+    warn_of_unread(find_arrays(path, None), KEYS)
+    return arrays
 
 
 def _download(kind: _Set) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from trainer.errors import UserError
 from trainer.export.full_precision import with_values
 from trainer.run.finished import FinishedRun
 from trainer.run.shipped import shipped_weights
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -52,7 +53,7 @@ def strip_model(trainer: Trainer, network: str) -> keras.Model:
     for hook in reversed(trainer.hooks):
         if hook.network == network:
             with in_stage(hook, "strip_model"):
-                model = hook.strip_model(model)
+                model = checked(hook, "strip_model", hook.strip_model(model))
     return model
 
 

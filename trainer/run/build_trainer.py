@@ -28,6 +28,7 @@ from trainer.run.precision import loss_scale_for
 from trainer.run.state import assign_variables
 from trainer.step.context import BuildContext
 from trainer.step.gradient_norms import norms_every
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -125,11 +126,11 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
         for hook in hooks:
             if hook.network == network.name:
                 with in_stage(hook, "rebuild_model"):
-                    network.model = hook.rebuild_model(network.model)
+                    network.model = checked(hook, "rebuild_model", hook.rebuild_model(network.model))
         for hook in hooks:
             if hook.network == network.name:
                 with in_stage(hook, "request_taps"):
-                    network.taps |= hook.request_taps(network.model)
+                    network.taps |= checked(hook, "request_taps", hook.request_taps(network.model))
     if init_from is not None:
         _load_initial_weights(networks, init_from)
     for network in networks:
@@ -169,9 +170,12 @@ def _build_hooks(
 
 def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
     """Return the state of hooks by "hook/variable"; of several instances, that of the reader's network has the key."""
-    states = {f"{hook.name}/{name}": variable for hook in built for name, variable in hook.state().items()}
-    beside = [hook for hook in built if hook.network == reader.network]
-    return states | {f"{hook.key}/{name}": variable for hook in beside for name, variable in hook.state().items()}
+    given = [
+        (hook, name, variable) for hook in built for name, variable in checked(hook, "state", hook.state()).items()
+    ]
+    states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
+    beside = [each for each in given if each[0].network == reader.network]
+    return states | {f"{hook.key}/{name}": variable for hook, name, variable in beside}
 
 
 def _class_weights(data: Data, setting: Setting | None) -> tf.Tensor | None:

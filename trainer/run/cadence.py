@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainer.hook import HostHook
+from trainer.step.returned import checked
+from trainer.step.stage import in_stage
 
 CHUNK_SECONDS = 0.5
 """How long a chunk should last at most, so that progress shows and Ctrl-C is heard."""
@@ -46,7 +48,7 @@ class Cadence:
             hooks: whose `next_step` counts.
             seconds_per_step: as measured; None before the first chunk, which is a single step then.
         """
-        wishes = [wish for hook in hooks if (wish := hook.next_step(step)) is not None and wish > step]
+        wishes = [wish for hook in hooks if (wish := _wish(hook, step)) is not None and wish > step]
         longest = 1 if seconds_per_step is None else max(1, int(CHUNK_SECONDS / max(seconds_per_step, 1e-6)))
         return min([self.next_evaluation(step), self.next_report(step), step + longest, *wishes])
 
@@ -56,3 +58,8 @@ class Cadence:
         if end <= step:  # rounding put the end of this epoch at or before the step
             end = math.ceil((count + 1) * every * self.steps_per_epoch)
         return min(self.total_steps, end)
+
+
+def _wish(hook: HostHook, step: int) -> int | None:
+    with in_stage(hook, "next_step", step):
+        return checked(hook, "next_step", hook.next_step(step))

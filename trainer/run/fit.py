@@ -27,6 +27,7 @@ from trainer.run.state import VariableValues, assign_variables, evaluation_keys,
 from trainer.run.workers import Workers
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
@@ -229,7 +230,7 @@ class Fit:
         """Show what hooks see before training; a run that goes on has shown it."""
         for hook in self.hooks:
             with in_stage(hook, "advise", self.run.step):
-                lines = hook.advise(self.run)
+                lines = checked(hook, "advise", hook.advise(self.run))
             for line in lines:
                 self._tell(f"The hook '{hook.name}': {line}")
 
@@ -247,7 +248,9 @@ class Fit:
     def _warning(self, hook: Hook, values: dict[str, float]) -> str | None:
         """Return the first warning that a hook has, over the objectives that it takes part in."""
         views = own_values(hook, values, self.loop.trainer.objectives)
-        return next((message for view in views if (message := hook.warning(view)) is not None), None)
+        with in_stage(hook, "warning", self.run.step):
+            found = (checked(hook, "warning", hook.warning(view)) for view in views)
+            return next((message for message in found if message is not None), None)
 
     def _evaluate(self) -> None:
         run = self.run
@@ -314,8 +317,11 @@ class Fit:
         if tags:
             self.call("before_save", self.run)
             with self._times.save():
-                hooks = {hook.name: hook.state_dict() for hook in self.host_hooks}
-                state = {"run": run_state(self), "hooks": hooks}
+                state = {"run": run_state(self), "hooks": {hook.name: self._state_of(hook) for hook in self.host_hooks}}
                 self.store.keep_last = self.run.control.keep_last
                 self.store.save(tags, self.run.step, VariableValues(self.variables), state)
         self.tell_problems()
+
+    def _state_of(self, hook: HostHook) -> dict[str, Any]:
+        with in_stage(hook, "state_dict", self.run.step):
+            return checked(hook, "state_dict", hook.state_dict())

@@ -14,6 +14,7 @@ from trainer.files import read_json
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.results import COMPLETE
 from trainer.run.state import assign_variables, share_variables
+from trainer.step.stage import in_stage
 from trainer.user_path import user_path
 
 if TYPE_CHECKING:
@@ -179,7 +180,8 @@ def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
     run.step, fit.final = checkpoint.step, dict(state["final"])
     for hook in fit.host_hooks:
         if hook.name in checkpoint.state["hooks"]:
-            hook.load_state_dict(checkpoint.state["hooks"][hook.name])
+            with in_stage(hook, "load_state_dict", checkpoint.step):
+                hook.load_state_dict(checkpoint.state["hooks"][hook.name])
 
 
 def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

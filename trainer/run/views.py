@@ -21,6 +21,8 @@ from trainer.run.shipped import ShippedWeights
 from trainer.run.training_sheet import training_sheet
 from trainer.step.evaluate import Evaluator
 from trainer.step.observe import Observer
+from trainer.step.returned import checked
+from trainer.step.stage import in_stage
 
 TRAINING_EXAMPLES = "input/training_examples"
 
@@ -99,7 +101,9 @@ class Views:
         found = weight_distributions(self.networks if used else {}, used)
         for hook in self.hooks:
             scope = hook.scope if isinstance(hook, GraphHook) else ""
-            found |= {scope + name: values for name, values in hook.distributions().items()}
+            with in_stage(hook, "distributions", step):
+                given = checked(hook, "distributions", hook.distributions())
+            found |= {scope + name: values for name, values in given.items()}
         return found
 
     def _filters(self, step: int) -> Arrays:
@@ -128,7 +132,8 @@ class Views:
         found: dict[str, Any] = {}
         for hook in self.hooks:
             scope = hook.scope if isinstance(hook, GraphHook) else ""
-            shown = getattr(hook, kind)(observed.get(hook.name, {}))
+            with in_stage(hook, kind, step):
+                shown = checked(hook, kind, getattr(hook, kind)(observed.get(hook.name, {})))
             found |= {scope + name: value for name, value in shown.items()}
         evaluated = self.evaluated[split]
         for objective in self.objectives:

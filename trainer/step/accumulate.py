@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,13 @@ from trainer.errors import UserError
 from trainer.network import Network
 from trainer.objective import Batch
 from trainer.step.audit import ancestors, written_variables
-from trainer.step.forward import Forward, NetworkPass
+from trainer.step.forward import Forward, NetworkPass, seed_names
 from trainer.step.metrics import Computed
 from trainer.step.micro_batches import MicroBatches
 from trainer.step.update_ops import pending_update_ops
 
 Compute = Callable[[Forward, Batch], Computed]
+Key = tuple[str, str]  # network and name of a state variable
 
 
 def accumulate(
@@ -36,7 +37,9 @@ def accumulate(
     would give. A loss of shape [] counts as the mean of its micro batch, and the layers' own losses count once. State
     passes from each micro batch to the next and is written once, after the last. So batch norm normalizes by the
     statistics of a micro batch, and its moving ones take a step with each; and a loss over pairs of examples sees the
-    pairs within a micro batch.
+    pairs within a micro batch. State that does not depend on examples, such as a layer's counter of its calls or the
+    vectors of spectral normalization, moves once a step: every micro batch begins from what the step began with, and
+    what is written is what a pass over the whole batch would write. Seed state passes on, so that draws differ.
 
     Args:
         forward: of the step; weights are read and transformed already, once.
@@ -56,6 +59,8 @@ def accumulate(
     micro = MicroBatches(batch, count)
     step = _MicroStep(forward, micro, changes, compute, scale)
     sums, state, kept = step.run_all()
+    for name, values in step.steady_state(batch).items():
+        state[name] |= values
     for name, each in forward.passes.items():
         context = each.context
         context.losses, context.new_state = sums["losses"], state[name]
@@ -72,6 +77,7 @@ class _MicroStep:
     Attributes:
         reached: tensors from outside the function that depend on the latent variables, and on which the loss depends.
         called: names of the networks that were run.
+        steady: network and name of the state variables whose new values do not depend on the examples.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class _MicroStep:
         self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
         self.reached: list[tf.Tensor] = []
         self.called: set[str] = set()
+        self.steady: set[tuple[str, str]] = set()
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._before.values()]
         traced = tf.function(self._run, autograph=False)
         self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
@@ -95,7 +102,7 @@ class _MicroStep:
         """Return the sums, the last state by network and name, and what is kept, joined over the micro batches."""
         given = self._function.structured_outputs
         names = list(self._before)
-        changed = {(name, key) for name, new in given["state"].items() for key in new}
+        changed = {(name, key) for name, new in given["state"].items() for key in new} - self.steady
 
         def body(index: tf.Tensor, sums: Any, state: Any, kept: Any) -> tuple:
             values = [state[n][k] if (n, k) in changed else self._before[n, k] for n, k in names]
@@ -117,18 +124,38 @@ class _MicroStep:
         )
         return sums, state, tf.nest.map_structure(self._micro.joined, arrays)
 
+    def steady_state(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        """Return what a pass over the whole batch would write into steady state, by network and name.
+
+        It is traced as a function of which nothing else is asked: what depends on examples never runs.
+        """
+        if not self.steady:
+            return {}
+
+        def whole() -> dict[str, dict[str, tf.Tensor]]:
+            forward = self._forward_of(None, self._before)
+            self._compute(forward, batch)
+            new = {name: each.context.new_state for name, each in forward.passes.items()}
+            return {name: {key: new[name][key] for at, key in sorted(self.steady) if at == name} for name in new}
+
+        return tf.function(whole, autograph=False).get_concrete_function()()
+
     def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
-        forward = self._forward_of(index, dict(zip(self._before, state, strict=True)))
+        before = dict(zip(self._before, state, strict=True))
+        forward = self._forward_of(index, before)
         computed = self._compute(forward, self._micro.part(index))
         self.called = {name for name, each in forward.passes.items() if each.called}
         _refuse_writes(self._micro.count)
-        share = self._micro.shares[index]
+        share, metric_share = self._micro.shares[index], self._micro.metric_shares[index]
         sums: dict[str, Any] = {
             "losses": {name: value * share for name, value in computed.losses.items()},
-            "metrics": {name: value * share for name, value in computed.metrics.items()},
+            "metrics": {name: value * metric_share for name, value in computed.metrics.items()},
         }
         contexts = {name: each.context for name, each in forward.passes.items()}
         new_state = {name: context.new_state for name, context in contexts.items()}
+        after = {(name, key): value for name, new in new_state.items() for key, value in new.items()}
+        seeds = {(name, key) for name, context in contexts.items() for key in seed_names(context.network)}
+        self.steady = _independent_of(index, before, after) - seeds
         kept: dict[str, Any] = {"taps": {name: context.taps for name, context in contexts.items()}}
         outputs = next(iter(contexts.values())).outputs
         if outputs is not None:
@@ -137,7 +164,7 @@ class _MicroStep:
         sums["gradients"] = self._gradients(sums["losses"]["total"])
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
 
-    def _forward_of(self, index: tf.Tensor, state: dict[tuple[str, str], tf.Tensor]) -> Forward:
+    def _forward_of(self, index: tf.Tensor | None, state: dict[tuple[str, str], tf.Tensor]) -> Forward:
         passes = {}
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
@@ -161,6 +188,26 @@ class _MicroStep:
         """Return whether a tensor from outside depends on a latent variable."""
         operation = getattr(tensor, "op", None)  # an eager tensor has none
         return operation is not None and not self._latent.isdisjoint({operation, *ancestors(operation)})
+
+
+def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: Mapping[Key, tf.Tensor]) -> set[Key]:
+    """Return which new values depend neither on a tensor, nor on a value of which the new one does.
+
+    Args:
+        source: of the graph being traced.
+        before: values that may have changed, inputs of that graph.
+        after: new values of some of them.
+    """
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    reached = {source.op}
+    while True:
+        for operation in operations:  # in the order in which they were made: what an op needs comes before it
+            if any(each.op in reached for each in operation.inputs) or not reached.isdisjoint(operation.control_inputs):
+                reached.add(operation)
+        dependent = {key for key, value in after.items() if value.op in reached}
+        if all(before[key].op in reached for key in dependent):
+            return after.keys() - dependent
+        reached |= {before[key].op for key in dependent}
 
 
 def _with_examples(value: Any) -> tf.Tensor:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
+from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
 from trainer.step.audit import TRAINER, Commit, hook_writes, writes_of
 from trainer.step.context import StepContext
 from trainer.step.double_writes import refuse_double_writes
 from trainer.step.name_scope import UPDATE_OPS, named_scope
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
 from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
@@ -54,7 +56,7 @@ def commit_step(
         for hook in hooks:
             if hook.network in contexts:  # also where it takes no part: the promise is one about the network
                 with in_stage(hook, "project"):
-                    hook.project(contexts[hook.network])
+                    checked(hook, "project", hook.project(contexts[hook.network]))  # type: ignore[func-returns-value]
         return record, _measure(hooks, contexts)
 
 
@@ -165,9 +167,9 @@ def _measure(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) ->
     measures: dict[str, tf.Tensor] = {}
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "measure"):
-            for name, value in hook.measure(context).items():
+            for name, value in checked(hook, "measure", hook.measure(context)).items():
                 if hook.scope + name in measures:
-                    raise ValueError(f"Two hooks measure '{hook.scope}{name}'. Give each its own name.")
+                    raise UserError(f"Two hooks measure '{hook.scope}{name}'. Give each its own name.")
                 measures[hook.scope + name] = tf.identity(
                     tf.cast(value, tf.float32)
                 )  # an op: a stray tensor shows here

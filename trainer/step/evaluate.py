@@ -11,8 +11,9 @@ from trainer.errors import UserError
 from trainer.hook import Arrays
 from trainer.objective import Batch, Objective
 from trainer.step.forward import Forward
-from trainer.step.metrics import example_weights
+from trainer.step.metrics import example_weights, sample_weights
 from trainer.step.python_errors import python_errors
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
@@ -92,49 +93,52 @@ class Evaluator:
         forward = self.trainer.forward(step, self._batch(tf.constant(0, tf.int64)), objective="", training=False)
         untouched = _apart(forward)  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
+        heeding: list[int] = []  # for each: 0 for a mean over examples, 1 for one that heeds their sample weights
 
         def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
             batch = self._batch(index)
-            size = tf.reduce_sum(example_weights(batch))
+            sizes = tf.stack([tf.reduce_sum(example_weights(batch)), tf.reduce_sum(sample_weights(batch))])
             values, collected = self._values(forward, batch)
-            names[:] = list(values)
-            return tf.stack(list(values.values())) * size, size, collected
+            names[:], heeding[:] = [name for _, name in values], [kind for kind, _ in values]
+            return tf.stack(list(values.values())) * tf.gather(sizes, heeding), sizes, collected
 
-        def body(index: tf.Tensor, sums: tf.Tensor, size: tf.Tensor, kept: dict) -> tuple:
-            more, more_size, collected = run_batch(index)
+        def body(index: tf.Tensor, sums: tf.Tensor, sizes: tf.Tensor, kept: dict) -> tuple:
+            more, more_sizes, collected = run_batch(index)
             kept = tf.nest.map_structure(
                 lambda array, tensor: array.write(tf.cast(index, tf.int32), tensor), kept, collected
             )
-            return index + 1, sums + more, size + more_size, kept
+            return index + 1, sums + more, sizes + more_sizes, kept
 
-        sums, size, collected = run_batch(tf.constant(0, tf.int64))
+        sums, sizes, collected = run_batch(tf.constant(0, tf.int64))
         kept = tf.nest.map_structure(
             lambda tensor: tf.TensorArray(tensor.dtype, self._count).write(0, tensor), collected
         )
-        _, sums, size, kept = tf.while_loop(
-            lambda index, *_: index < self._count, body, [tf.constant(1, tf.int64), sums, size, kept]
+        _, sums, sizes, kept = tf.while_loop(
+            lambda index, *_: index < self._count, body, [tf.constant(1, tf.int64), sums, sizes, kept]
         )
-        whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(size, tf.int64)], kept)
+        whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(sizes[0], tf.int64)], kept)
         for objective in self.trainer.objectives:
             whole[objective.name] = _joined(objective, whole[objective.name], objective.sample(_apart(untouched)))
-        means = dict(zip(names, tf.unstack(sums / size), strict=True))
+        means = dict(zip(names, tf.unstack(sums / tf.gather(sizes, heeding)), strict=True))
         means |= self._split_metrics(whole, means)
         self.names = list(means)
         return tf.stack(list(means.values())), whole
 
-    def _values(self, forward: Forward, batch: Batch) -> tuple[dict[str, tf.Tensor], Collected]:
-        values: dict[str, tf.Tensor] = {}
+    def _values(self, forward: Forward, batch: Batch) -> tuple[dict[tuple[int, str], tf.Tensor], Collected]:
+        """Return means of a batch, by whether they heed sample weights and by name; and what is kept of it."""
+        values: dict[tuple[int, str], tf.Tensor] = {}
         collected: Collected = {}
         for objective in self.trainer.objectives:
             prefix = self._prefix(objective.name)
             computed = self.trainer.losses(objective, forward, batch)
-            values |= {f"{prefix}loss/{name}": value for name, value in computed.losses.items()}
-            values |= {f"{prefix}metric/{name}": value for name, value in computed.metrics.items()}
+            values |= {(0, f"{prefix}loss/{name}"): value for name, value in computed.losses.items()}
+            values |= {(1, f"{prefix}metric/{name}"): value for name, value in computed.metrics.items()}
             collected[objective.name] = computed.collected
             for hook in self.trainer.hooks:  # a hook sees the first objective that it takes part in
                 if takes_part(hook, objective.name, objective.changes) and HOOK + hook.name not in collected:
                     with in_stage(hook, "collect"):
-                        collected[HOOK + hook.name] = dict(hook.collect(forward.passes[hook.network].context))
+                        found = hook.collect(forward.passes[hook.network].context)
+                        collected[HOOK + hook.name] = dict(checked(hook, "collect", found, batch=batch))
         return values, collected
 
     def _split_metrics(self, collected: Collected, known: Collection[str]) -> dict[str, tf.Tensor]:
@@ -146,7 +150,8 @@ class Evaluator:
         for hook in self.trainer.hooks:
             if HOOK + hook.name in collected:
                 with in_stage(hook, "split_metrics"):
-                    for own, value in hook.split_metrics(collected[HOOK + hook.name]).items():
+                    found = hook.split_metrics(collected[HOOK + hook.name])
+                    for own, value in checked(hook, "split_metrics", found).items():
                         name = hook.scope + own
                         if f"metric/{name}" in {*known, *metrics}:
                             raise UserError(f"The hook '{hook.name}' adds the metric '{name}', which exists already.")

@@ -17,6 +17,7 @@ from trainer.replicas.seeds import own_seeds
 from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.name_scope import current_scope, named_scope
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 
 
@@ -66,10 +67,11 @@ def read_network(
         state = own_seeds(state, seed_names(network), context.replica)
     for hook in own:
         with in_stage(hook, "transform_weights"):
-            after = hook.transform_weights(context.weights, context)
-            context.weights = _same_tensors("transform_weights", context.weights, after)
+            after = hook.transform_weights(dict(context.weights), context)
+            context.weights = checked(hook, "transform_weights", after, given=context.weights)
         with in_stage(hook, "transform_statistics"):
-            state = _same_tensors("transform_statistics", state, hook.transform_statistics(state, context))
+            after = hook.transform_statistics(dict(state), context)
+            state = checked(hook, "transform_statistics", after, given=state)
     return NetworkPass(context, own, state)
 
 
@@ -105,25 +107,9 @@ def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str,
     variables = {**context.latent, **context.state}
     for hook in hooks:
         with in_stage(hook, "held"):
-            for name, entries in hook.held(context).items():
-                if name not in variables:
-                    raise unknown_name("variable", name, variables)
-                if entries.shape.rank != 0 and not entries.shape.is_compatible_with(variables[name].shape):
-                    raise ValueError(
-                        f"held gave {name} the shape {entries.shape}. Expected {variables[name].shape} or []."
-                    )
+            for name, entries in checked(hook, "held", hook.held(context), given=variables).items():
                 held[name] = tf.logical_or(held[name], entries) if name in held else entries
     return held
-
-
-def _same_tensors(stage: str, before: dict[str, tf.Tensor], after: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Return `after` once it is certain that it has the names and shapes of `before`."""
-    if before.keys() != after.keys():
-        raise ValueError(f"{stage} must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
-    for name, tensor in before.items():
-        if not tensor.shape.is_compatible_with(after[name].shape):
-            raise ValueError(f"{stage} changed the shape of {name} from {tensor.shape} to {after[name].shape}.")
-    return after
 
 
 @dataclass
@@ -167,7 +153,8 @@ class Forward:
             stack.enter_context(named_scope("forward", name, inside=self.scope))
             for hook in current.hooks:
                 with in_stage(hook, "around_forward"):
-                    stack.enter_context(hook.around_forward(current.context))
+                    around = hook.around_forward(current.context)
+                    stack.enter_context(checked(hook, "around_forward", around))
             outputs, new_state, losses = model.stateless_call(
                 trainable, state, inputs, training=self.training, return_losses=True
             )

@@ -12,6 +12,7 @@ from trainer.objective import Batch, ObjectiveOutput
 from trainer.step.context import StepContext
 from trainer.step.gradient_norms import GradientNorms
 from trainer.step.metrics import average_output
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
 
@@ -32,8 +33,9 @@ def add_losses(
     """
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "add_losses"):
-            added = {hook.scope + name: value for name, value in hook.add_losses(context).items()}
-            _refuse_repeated(hook, "losses", added, losses)
+            own = checked(hook, "add_losses", hook.add_losses(context), batch=batch)
+            added = {hook.scope + name: value for name, value in own.items()}
+            _refuse_repeated(hook, "losses", added, {*losses, "total"})
             losses.update(average_output(ObjectiveOutput(added), batch)[0])
 
 
@@ -53,7 +55,8 @@ def add_metrics(
     """
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "evaluate"):
-            added = {hook.scope + name: value for name, value in hook.evaluate(context).items()}
+            own = checked(hook, "evaluate", hook.evaluate(context), batch=batch)
+            added = {hook.scope + name: value for name, value in own.items()}
             _refuse_repeated(hook, "metrics", added, metrics)
             metrics.update(average_output(ObjectiveOutput({}, added), batch)[1])
 
@@ -72,18 +75,14 @@ def transform_gradients(
         hooks: in order.
         gradients: as computed, by network name, then by variable name.
         contexts: of the same networks, by name.
-
-    Raises:
-        ValueError: a hook returns other names than it was given.
     """
     norms = GradientNorms(gradients)
     for name, context in contexts.items():
         context.gradients = gradients[name]
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "transform_gradients"):
-            after = hook.transform_gradients(context.gradients, context)
-            if after.keys() != context.gradients.keys():
-                raise ValueError("transform_gradients must keep the names; None stands for no gradient.")
+            after = hook.transform_gradients(dict(context.gradients), context)
+            checked(hook, "transform_gradients", after, given=context.latent)
         norms.add(hook.network, hook, after)
         context.gradients = after
     return norms
@@ -95,16 +94,11 @@ def transform_state(hooks: Iterable[GraphHook], contexts: Mapping[str, StepConte
     Args:
         hooks: in order.
         contexts: of the networks that the objective changes, by name.
-
-    Raises:
-        ValueError: a hook returns a name that it was not given.
     """
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "transform_state"):
-            after = hook.transform_state(context.new_state, context)
-            if unknown := after.keys() - context.new_state.keys():
-                raise ValueError(f"transform_state may leave names out, not add any. Added: {sorted(unknown)}.")
-        context.new_state = after
+            after = hook.transform_state(dict(context.new_state), context)
+            context.new_state = checked(hook, "transform_state", after, given=context.new_state)
 
 
 def vetoes_of(
@@ -120,7 +114,7 @@ def vetoes_of(
     vetoes: dict[str, tf.Tensor] = {}
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "veto"):
-            for name, flag in hook.veto(context).items():
+            for name, flag in checked(hook, "veto", hook.veto(context)).items():
                 known = vetoes.get(hook.scope + name)  # another hook's, perhaps on another network
                 vetoes[hook.scope + name] = flag if known is None else tf.logical_or(known, flag)
     if overflow is None:

@@ -8,14 +8,18 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
-from trainer.objective import Batch
+from trainer.objective import SAMPLE_WEIGHTS, Batch
 from trainer.replicas.replica import Replica
 from trainer.replicas.seeds import shared_seeds
 from trainer.step.context import StepContext
 from trainer.step.forward import seed_names
-from trainer.step.metrics import Computed, example_weights
+from trainer.step.metrics import Computed, example_weights, sample_weights
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
+
+EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
+"""What a replica's part counts by in a mean: the number of its examples, their sample weights, or as any other part."""
 
 
 def join_replicas(
@@ -42,10 +46,15 @@ def join_replicas(
         context.new_state = _shared_state(context, replica)
     states = [each.new_state for each in contexts.values()]
     tables = [*gradients.values(), computed.losses, computed.metrics, *states]
-    given = [[value for value in table.values() if _is_joined(value)] for table in tables]
-    weighed = sum(len(values) for values in given[: -len(states)])
+    kinds = [*[EXAMPLES] * len(gradients), EXAMPLES, SAMPLES, *[EQUAL] * len(states)]
+    given = [
+        (value, kind)
+        for table, kind in zip(tables, kinds, strict=True)
+        for value in table.values()
+        if _is_joined(value)
+    ]
     batch = next(iter(contexts.values())).batch
-    means = iter(mean_over_batch(replica, batch, [value for values in given for value in values], weighed=weighed))
+    means = iter(mean_over_batch(replica, batch, [value for value, _ in given], [kind for _, kind in given]))
     joined = iter(
         [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
     )
@@ -57,28 +66,35 @@ def join_replicas(
 
 
 def mean_over_batch(
-    replica: Replica, batch: Batch, means: Sequence[tf.Tensor], *, weighed: int | None = None
+    replica: Replica, batch: Batch, means: Sequence[tf.Tensor], shares: Sequence[str] | None = None
 ) -> list[tf.Tensor]:
     """Return the means over the examples of a whole batch, from those over this replica's part of it.
 
-    Parts have equally many examples. Where the batch has "weights" of its own, a part counts by the sum of its weights:
+    Parts have equally many examples. Where the batch has weights of its own, a part counts by the sum of its weights:
     so does each micro batch, and so would it where one replica has all of the batch.
 
     Args:
         replica: this one.
         batch: its part.
         means: over the examples of the part, float.
-        weighed: how many of them, the first ones, heed the weights of examples; None for all.
+        shares: what each part counts by, for each of them: `EXAMPLES`, `SAMPLES` for means that heed sample weights,
+            `EQUAL`; None for `EXAMPLES`.
     """
-    if replica.count == 1 or "weights" not in batch:
+    if replica.count == 1 or not {"weights", SAMPLE_WEIGHTS} & batch.keys():
         return replica.mean(means)
-    own = tf.reduce_sum(example_weights(batch))
-    count = len(means) if weighed is None else weighed
-    shares = [own] * count + [tf.constant(1.0)] * (len(means) - count)
-    values = [value * tf.cast(share, value.dtype) for value, share in zip(means, shares, strict=True)]
-    *sums, total = replica.sum([*values, own])
-    totals = [total] * count + [tf.constant(float(replica.count))] * (len(means) - count)
-    return [tf.math.divide_no_nan(value, tf.cast(all_, value.dtype)) for value, all_ in zip(sums, totals, strict=True)]
+    shares = [EXAMPLES] * len(means) if shares is None else shares
+    own = {
+        EXAMPLES: tf.reduce_sum(example_weights(batch)),
+        SAMPLES: tf.reduce_sum(sample_weights(batch)),
+        EQUAL: tf.constant(1.0),
+    }
+    values = [value * tf.cast(own[share], value.dtype) for value, share in zip(means, shares, strict=True)]
+    joined = replica.sum([*values, *own.values()])
+    totals = dict(zip(own, joined[len(values) :], strict=True))
+    return [
+        tf.math.divide_no_nan(value, tf.cast(totals[share], value.dtype))
+        for value, share in zip(joined[: len(values)], shares, strict=True)
+    ]
 
 
 def join_flags_and_sums(
@@ -98,12 +114,13 @@ def join_flags_and_sums(
     found: list[tuple[StepContext, str, tf.Tensor]] = []
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "batch_sums"):
-            found += [(context, f"{hook.name}/{name}", value) for name, value in hook.batch_sums(context).items()]
+            sums = checked(hook, "batch_sums", hook.batch_sums(context))
+            found += [(context, f"{hook.name}/{name}", value) for name, value in sums.items()]
     flags = [tf.cast(flag, tf.float32) for flag in vetoes.values()] if replica.count > 1 else []
-    sums = replica.sum([*(value for _, _, value in found), *flags])
-    for (context, name, _), value in zip(found, sums, strict=False):
+    joined = replica.sum([*(value for _, _, value in found), *flags])
+    for (context, name, _), value in zip(found, joined, strict=False):
         context.sums[name] = value
-    return dict(zip(vetoes, [flag > 0.0 for flag in sums[len(found) :]], strict=True)) if flags else vetoes
+    return dict(zip(vetoes, [flag > 0.0 for flag in joined[len(found) :]], strict=True)) if flags else vetoes
 
 
 def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:

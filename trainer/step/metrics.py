@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.objective import Batch, ObjectiveOutput
+from trainer.errors import UserError
+from trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
 
 SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 
@@ -35,6 +37,25 @@ def example_weights(batch: Batch) -> tf.Tensor:
     return tf.ones([tf.shape(tf.nest.flatten(batch["inputs"])[0])[0]], tf.float32)
 
 
+def sample_weights(batch: Batch) -> tf.Tensor:
+    """Return float32 weights [batch]: how much each example counts, 0 for padding.
+
+    Args:
+        batch: with the source's "sample_weights", or without: each example counts once then.
+
+    Raises:
+        UserError: they are not one for each example.
+    """
+    weights = example_weights(batch)
+    if SAMPLE_WEIGHTS not in batch:
+        return weights
+    if (given := batch[SAMPLE_WEIGHTS].shape).rank != 1:
+        raise UserError(
+            f"The data has {SAMPLE_WEIGHTS} of shape {given}. Expected [batch]: one number for each example."
+        )
+    return weights * tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
+
+
 def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Return the float32 mean of a loss or metric over the real examples of a batch.
 
@@ -57,14 +78,42 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
     """Return the losses and the metrics of an objective, each averaged to a scalar.
 
+    Sample weights count as in Keras: sum(w * loss) / n, and sum(w * metric) / sum(w).
+
     Args:
         output: what the objective computed.
         batch: the batch it was computed on.
     """
-    weights = example_weights(batch)
-    losses = {name: weighted_mean(name, value, weights) for name, value in output.losses.items()}
-    metrics = {name: weighted_mean(name, value, weights) for name, value in output.metrics.items()}
-    return losses, metrics
+    weights, own = example_weights(batch), sample_weights(batch)
+    losses = output.losses
+    if SAMPLE_WEIGHTS in batch:
+        each = tf.cast(batch[SAMPLE_WEIGHTS], tf.float32)
+        losses = {name: _times(value, each) for name, value in losses.items()}
+    means = {name: weighted_mean(name, value, weights) for name, value in losses.items()}
+    metrics = {name: weighted_mean(name, value, own) for name, value in output.metrics.items()}
+    return means, metrics
+
+
+def _times(value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.cast(value, tf.float32) * weights if value.shape.rank == 1 else value
+
+
+def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:
+    """Refuse sample weights that an objective would not heed.
+
+    Args:
+        objective: that computed them.
+        losses: its own, by name.
+        batch: the batch.
+
+    Raises:
+        UserError: the batch has sample weights, and no loss is one for each example.
+    """
+    if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
+        raise UserError(
+            f"The data has sample weights, but no loss of '{objective.name}' is one for each example: "
+            f"{', '.join(losses)}. Expected data without, such as arrays without sample_weight_train."
+        )
 
 
 class Accumulators:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tensorflow as tf
 
 from trainer.errors import UserError
-from trainer.objective import Batch
-from trainer.step.metrics import example_weights
+from trainer.objective import SAMPLE_WEIGHTS, Batch
+from trainer.step.metrics import example_weights, sample_weights
 
 
 class MicroBatches:
@@ -18,6 +18,7 @@ class MicroBatches:
         count: number of parts.
         size: examples in a part.
         shares: float32 [count], the share that each part has in a mean over the batch's examples; they add up to 1.
+        metric_shares: likewise in a mean that heeds sample weights; the same where there are none.
     """
 
     def __init__(self, batch: Batch, count: int) -> None:
@@ -39,9 +40,14 @@ class MicroBatches:
         self.count, self.size = count, examples // count
         self._examples, self._batch = examples, batch
         self._parts = tf.nest.map_structure(lambda each: self._cut(each) if self._is_cut(each) else each, batch)
-        sums = tf.reduce_sum(self._cut(example_weights(batch)), axis=1)
+        self.shares = self.metric_shares = self._shares(example_weights(batch))
+        if SAMPLE_WEIGHTS in batch:
+            self.metric_shares = self._shares(sample_weights(batch))
+
+    def _shares(self, weights: tf.Tensor) -> tf.Tensor:
+        sums = tf.reduce_sum(self._cut(weights), axis=1)
         total = tf.reduce_sum(sums)
-        self.shares = tf.where(total > 0, tf.math.divide_no_nan(sums, total), 1.0 / count)
+        return tf.where(total > 0, tf.math.divide_no_nan(sums, total), 1.0 / self.count)
 
     def _is_cut(self, tensor: tf.Tensor) -> bool:
         return bool(tensor.shape.rank) and tensor.shape[0] == self._examples

@@ -10,6 +10,7 @@ from trainer.input.batches import EvaluationBatches
 from trainer.input.data import Split
 from trainer.objective import Batch
 from trainer.step.python_errors import python_errors
+from trainer.step.returned import checked
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import takes_part
 from trainer.step.trainer import Trainer
@@ -78,7 +79,8 @@ class Observer:
                 self._trainer.losses(objective, forward, batch)
             for hook in asked:
                 with in_stage(hook, "observe"):
-                    values[hook.name] = dict(hook.observe(forward.passes[hook.network].context))
+                    found = hook.observe(forward.passes[hook.network].context)
+                    values[hook.name] = dict(checked(hook, "observe", found, batch=batch))
         return values
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.errors import UserError
 from trainer.hook import Gradients, GraphHook
 from trainer.network import Network
-from trainer.objective import Batch, Objective
+from trainer.objective import SAMPLE_WEIGHTS, Batch, Objective
 from trainer.order import first_instances, order_hooks
 from trainer.replicas.replica import Replica
 from trainer.step.accumulate import accumulate, refuse_accumulation
@@ -23,9 +23,10 @@ from trainer.step.forward import Forward, NetworkPass, read_network
 from trainer.step.hook_stages import add_losses, add_metrics, transform_gradients, transform_state, vetoes_of
 from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
 from trainer.step.loss_scale import LossScale, refuse_second_scale
-from trainer.step.metrics import Computed, average_output
+from trainer.step.metrics import Computed, average_output, check_sample_weights, sample_weights
 from trainer.step.name_scope import named_scope
 from trainer.step.ownership import check_ownership, find_objective
+from trainer.step.returned import check_declared, checked
 from trainer.step.stage import in_stage
 from trainer.step.step_result import StepResult
 from trainer.step.update_ops import pending_update_ops
@@ -105,6 +106,7 @@ class Trainer:
             if hook.network not in self.networks:
                 known = ", ".join(self.networks)
                 raise UserError(f"The hook '{hook.name}' works on the network '{hook.network}'. Expected: {known}.")
+            check_declared(hook)
 
     def train_step(self, step: tf.Tensor, batch: Batch) -> StepResult:
         """Trace one step: every objective in order.
@@ -142,7 +144,7 @@ class Trainer:
         for hook in first_instances(self.hooks):
             with in_stage(hook, "transform_batch"):
                 context = self._context(hook.network, step, batch, objective="", training=True)
-                batch = hook.transform_batch(batch, context)
+                batch = checked(hook, "transform_batch", hook.transform_batch(dict(batch), context), given=batch)
         return batch
 
     def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0) -> Forward:
@@ -191,6 +193,7 @@ class Trainer:
         """
         with named_scope("losses"):
             output = objective.compute(forward, batch)
+            check_sample_weights(objective, output.losses, batch)
             if forward.training and self.class_weights is not None:
                 output.losses = weigh_losses(objective, output.losses, batch, self.class_weights)
             losses, metrics = average_output(output, batch)
@@ -291,6 +294,10 @@ class Trainer:
             values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
             count = tf.cast(committed, tf.float32)
             sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
+            if SAMPLE_WEIGHTS in batch:  # over steps, too, a metric is an average over weighed examples
+                (weight,) = self.replica.sum([tf.reduce_sum(sample_weights(batch))])
+                names = [f"metric/{name}" for name in computed.metrics]
+                sums |= {name: (sums[name][0] * weight, count * weight) for name in names}
             counted = tf.logical_and(committed, sampled)
             sums |= {name: (tf.where(counted, norm, 0.0), tf.cast(counted, tf.float32)) for name, norm in norms.items()}
             left_out = tf.logical_not(committed) if stops else None

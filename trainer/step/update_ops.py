@@ -12,6 +12,7 @@ from trainer.errors import UserError
 from trainer.hook import GraphHook
 from trainer.step.audit import ancestors
 from trainer.step.context import StepContext
+from trainer.step.returned import checked
 from trainer.step.scope import with_outer_graphs
 from trainer.step.stage import in_stage
 from trainer.step.taking_part import taking_part
@@ -80,7 +81,7 @@ def collect_hook_updates(
     for hook, context in taking_part(hooks, contexts):
         with in_stage(hook, "update_ops"):
             start = len(graph.get_operations())
-            returned = hook.update_ops(context)
+            returned = checked(hook, "update_ops", hook.update_ops(context))
             made[hook.name] = graph.get_operations()[start:]
             for item in returned:
                 operation = _checked(hook.name, item, made[hook.name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import numpy as np
@@ -143,18 +144,19 @@ def test_a_bad_row_of_a_file_is_named_when_it_is_read(tmp_path):
 
 def test_groups_stay_together_and_keys_decide_for_ever(tmp_path):
     people, names = np.arange(60) // 5, np.array([f"photo {row}" for row in range(60)])
-    path = npy(tmp_path, **columns(), person=people, name=names)
+    path = npy(tmp_path, **columns(), person=people)
     data = arrays(path=path, split="group", groups="person", validation=0.2)
     held = [set(people[split.indices]) for split in (data.train, data.validation, data.test)]
     assert not held[0] & held[1] | held[0] & held[2] | held[1] & held[2]
+    beside = (Path(path) / "person.npy").rename(tmp_path / "beside.npy")
+    np.save(Path(path) / "name.npy", names)
     before = arrays(path=path, split="hash", keys="name")
     order = np.random.default_rng(1).permutation(60)
     np.save(Path(path) / "name.npy", names[order])
     after = arrays(path=path, split="hash", keys="name")
     for split in ("train", "validation", "test"):
         assert set(names[getattr(before, split).indices]) == set(names[order][getattr(after, split).indices])
-    beside = tmp_path / "beside.npy"
-    np.save(beside, people)
+    (Path(path) / "name.npy").unlink()
     assert arrays(path=path, split="group", groups=str(beside), validation=0.2).train.size == data.train.size
 
 
@@ -244,3 +246,40 @@ def test_the_config_lists_every_argument_with_its_default():
     defaults = {name: each.default for name, each in inspect.signature(arrays).parameters.items() if name != "path"}
     assert config == defaults
     assert CONFIG.read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_sample_weights_stay_with_their_examples_in_every_split(tmp_path, cache):
+    own = {"sample_weight_train": np.arange(60) / 7.0, "sample_weight_test": np.ones((9, 1), np.int32)}
+    data = arrays(path=npy(tmp_path, **parts("train"), **parts("test", size=9), **own), cache=cache)
+    for split in (data.train, data.validation):
+        found = whole(split)
+        np.testing.assert_allclose(found["sample_weights"], found["index"] / 7.0, rtol=1e-6)
+    batch = TrainingBatches(data.train, batch_size=8, seed=0).batch(tf.constant(3, tf.int64))
+    np.testing.assert_allclose(batch["sample_weights"], batch["index"].numpy() / 7.0, rtol=1e-6)
+    np.testing.assert_array_equal(whole(data.test)["sample_weights"], np.ones(9))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.ones(59), r"float64 of shape \[59\]; expected a number for each of 60 examples"),
+        (np.full(60, "1"), "<U1 of shape"),
+        (np.where(np.arange(60) == 7, -1.0, 1.0), "1 weights are negative or not finite, the first is -1.0 in row 7"),
+        (np.full(60, np.nan), "60 weights are negative or not finite"),
+        (np.zeros(60), "all weights are 0"),
+        ((np.arange(60) == 0) * 1.0, "all weights of the split (validation|test) are 0"),
+    ],
+)
+def test_weights_that_are_none_are_refused(tmp_path, weights, message):
+    found = message_of(npz(tmp_path, **parts("train"), sample_weight_train=weights))
+    assert re.search(r"own.npz, sample_weight_train: .*" + message, found)
+
+
+def test_arrays_that_nothing_reads_are_named_in_one_line(tmp_path):
+    path = npz(tmp_path, **parts("train"), sample_weights_train=np.ones(60), who=np.arange(60), about=1)
+    with pytest.warns(UserWarning, match="nothing reads") as caught:
+        arrays(path=path, split="group", groups="who")
+    assert [str(each.message) for each in caught] == [
+        f"'{path}' holds arrays that nothing reads: about, sample_weights_train. Did you mean 'sample_weight_train'?"
+    ]

@@ -87,6 +87,25 @@ def test_the_gradient_is_weight_times_the_way_from_the_center_over_the_batch() -
     assert to_centers is None
 
 
+@pytest.mark.parametrize("name", ["weights", "sample_weights"])
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, accumulation_steps: int) -> None:
+    """A weight of 2 is the example twice, one of 0 is padding."""
+    counts = np.arange(BATCH) % 3
+
+    def weighted(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {**toy_batch(step), name: tf.constant(counts, tf.float32)}
+
+    network = feature_network()
+    hook = built(network, alpha=0.7)
+    loop = center_loop(network, [hook], batch=weighted, accumulation_steps=accumulation_steps)
+    centers, batch = start_at(hook), read_batch(0)
+    features = np.repeat(features_of(network, batch), counts, axis=0)
+    after = paper_update(centers, features, np.repeat(batch["targets"], counts), 0.7)
+    loop.run(0, 1)
+    np.testing.assert_allclose(centers_of(hook), after, rtol=1e-4, atol=1e-5)
+
+
 def test_every_step_moves_the_centers_once_in_chunks_of_any_length() -> None:
     expected = None
     for chunks in ((1, 1, 1, 1, 1, 1), (6,), (2, 4)):

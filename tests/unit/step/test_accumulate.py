@@ -292,6 +292,35 @@ def test_seed_state_is_counted_up_by_every_micro_batch_and_resumes() -> None:
     assert counted.tolist() == [3, 2 * 3]
 
 
+class Counting(keras.layers.Layer):
+    """Count calls, examples and what they hold, and let the outputs depend on the calls."""
+
+    def build(self, input_shape: tuple) -> None:
+        """Make the counters."""
+        make = {"shape": (), "initializer": "zeros", "trainable": False}
+        self.calls = self.add_weight(name="calls", dtype="int32", **make)
+        self.halved = self.add_weight(name="halved", **{**make, "initializer": "ones"})
+        self.examples = self.add_weight(name="examples", **make)
+        self.total = self.add_weight(name="total", **make)
+
+    def call(self, inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Return the inputs, scaled by how often that was done."""
+        if training:
+            self.calls.assign(self.calls + 1)
+            self.halved.assign(self.halved * 0.5 ** keras.ops.cast(self.calls, "float32"))
+            self.examples.assign(self.examples + keras.ops.shape(inputs)[0])
+            self.total.assign(self.total + keras.ops.sum(inputs))
+        return inputs * (1.0 + 0.1 * keras.ops.cast(self.calls, "float32"))
+
+
+@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
+def test_a_layers_own_counters_move_as_with_the_whole_batch(xla: bool) -> None:
+    assert_equal_to_the_whole_batch(4, xla=xla, network=lambda: plain_network(Counting(name="counting")))
+    network = run(4, network=lambda: plain_network(Counting(name="counting")), xla=xla)[0]
+    counted = {name.rpartition("/")[2]: value for name, value in network.items() if "/counting/" in name}
+    assert (counted["calls"], counted["examples"], counted["halved"]) == (3, 3 * BATCH, 0.5**6)
+
+
 def test_a_loss_and_a_metric_that_are_means_already_are_averaged_over_the_micro_batches() -> None:
     class Means(ToyObjective):
         def compute(self, forward, batch):

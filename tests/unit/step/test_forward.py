@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import keras
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from tests.support.toy import BATCH, SIZE, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
-from trainer.errors import UserError
 from trainer.step.context import StepContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
@@ -70,18 +68,6 @@ def test_in_training_what_is_written_follows_from_the_transformed_statistics() -
     np.testing.assert_allclose(moved, 0.99, rtol=1e-5)
 
 
-@pytest.mark.parametrize("fault", ["name", "shape"])
-def test_transformed_statistics_must_keep_names_and_shapes(fault: str) -> None:
-    class Renamed(StatelessHook):
-        def transform_statistics(self, state, context):
-            return {} if fault == "name" else {name: value[..., :1] for name, value in state.items()}
-
-    wrong = "must keep the names" if fault == "name" else "changed the shape of toy/norm/"
-    with pytest.raises(ValueError, match=f"transform_statistics {wrong}") as caught:
-        toy_loop([Renamed("wrong")])
-    assert "in hook wrong, stage transform_statistics, while the step was traced" in caught.value.__notes__
-
-
 class Hold(StatelessHook):
     """Hold some entries."""
 
@@ -106,19 +92,6 @@ def test_entries_that_any_hook_holds_are_held() -> None:
     np.testing.assert_array_equal(held["toy/hidden/kernel"], rows | columns)
     assert (bool(held[MEAN]), bool(held["toy/logits/bias"])) == (False, True)
     assert read(first, training=True)[1].context.held == {}
-
-
-@pytest.mark.parametrize(
-    ("held", "error", "message"),
-    [
-        ({"toy/hidden/kernl": True}, UserError, "Unknown variable 'toy/hidden/kernl'. Did you mean"),
-        ({"toy/hidden/kernel": np.ones(8, bool)}, ValueError, r"gave toy/hidden/kernel the shape \(8,\). Expected"),
-    ],
-)
-def test_held_entries_must_fit_a_variable(held: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        read(Hold("wrong", held))
-    assert "in hook wrong, stage held, while the step was traced" in caught.value.__notes__
 
 
 def test_a_hook_of_another_network_is_not_asked() -> None:

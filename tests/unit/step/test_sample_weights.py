@@ -1,0 +1,140 @@
+"""Weights of examples: steps, reports and evaluations are those of Keras with sample_weight and weighted_metrics."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.replicas import assert_same_run, trained
+from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, ToyObjective, toy_arrays
+from trainer.errors import UserError
+from trainer.input.batches import EvaluationBatches
+from trainer.input.data import Split
+from trainer.input.source import ArraySource
+from trainer.network import Network
+from trainer.objective import SAMPLE_WEIGHTS, Batch
+from trainer.step.evaluate import Evaluator
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+STEPS = 6
+RATE = 0.1
+
+
+def weights() -> np.ndarray:
+    """Return sample weights [64]: some 0, and all of the micro batch of rows 4 to 7."""
+    found = np.random.default_rng(5).gamma(0.5, size=SIZE).round(2)
+    found[4:8] = found[20] = 0.0
+    return found.astype(np.float32)
+
+
+def source() -> ArraySource:
+    inputs, targets = toy_arrays()
+    return ArraySource({"inputs": inputs, "targets": targets, SAMPLE_WEIGHTS: weights()}, transform=dict)
+
+
+def weighted_batch(step: tf.Tensor) -> Batch:
+    return source().gather((step * BATCH + tf.range(BATCH, dtype=tf.int64)) % SIZE)
+
+
+def plain_network() -> Network:
+    """Return a network without batch norm, whose micro batches and replicas are exact."""
+    keras.utils.set_random_seed(1)
+    layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="plain")
+    network = Network("model", model, keras.optimizers.SGD(RATE, name="sgd"))
+    network.optimizer.build(network.model.trainable_variables)
+    return network
+
+
+class Weighable(ToyObjective):
+    """A toy objective whose loss is of a class."""
+
+    class_losses = ("cross_entropy",)
+
+
+def loop_with(**settings) -> ChunkLoop:
+    return ChunkLoop(Trainer([plain_network()], [Weighable()], [], seed=0, **settings), weighted_batch, xla=False)
+
+
+def keras_twin() -> keras.Model:
+    model = plain_network().model
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(RATE), loss, weighted_metrics=["accuracy"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[keras.Model, dict[str, float]]:
+    """Return what Keras trains of the same batches, and what it reports of the epoch."""
+    model, (inputs, targets) = keras_twin(), toy_arrays()
+    rows = np.arange(STEPS * BATCH) % SIZE
+    history = model.fit(
+        inputs[rows], targets[rows], sample_weight=weights()[rows], batch_size=BATCH, shuffle=False, verbose=0
+    )
+    return model, {name: values[0] for name, values in history.history.items()}
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_steps: int) -> None:
+    loop = loop_with(accumulation_steps=accumulation_steps)
+    loop.run(0, STEPS)
+    model, history = fitted
+    for ours, theirs in zip(loop.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    reported = loop.accumulators.read()
+    assert reported["loss/total"] == pytest.approx(history["loss"], rel=1e-5)
+    assert reported["metric/accuracy"] == pytest.approx(history["accuracy"], rel=1e-5)
+
+
+def test_replicas_weigh_as_one_does() -> None:
+    options = {"network": plain_network, "batch": weighted_batch, "steps": STEPS}
+    assert_same_run(trained(2, **options), trained(1, **options))
+
+
+@pytest.mark.parametrize("batch_size", [64, 24])
+def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch(batch_size: int) -> None:
+    batches = EvaluationBatches(Split("validation", source(), np.arange(SIZE)), batch_size=batch_size)
+    trainer = Trainer([plain_network()], [ToyObjective()], [], seed=0)
+    found = Evaluator(trainer, batches.batch, batches.count).run(0)
+    inputs, targets = toy_arrays()
+    expected = keras_twin().evaluate(
+        inputs, targets, sample_weight=weights(), batch_size=batch_size, verbose=0, return_dict=True
+    )
+    assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert found["metric/accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
+
+
+def test_weights_of_classes_multiply_those_of_examples() -> None:
+    by_class = np.array([3.0, 0.5, 0.0], np.float32)
+    both = loop_with(class_weights=tf.constant(by_class))
+    both.run(0, STEPS)
+    model, (inputs, targets) = keras_twin(), toy_arrays()
+    rows = np.arange(STEPS * BATCH) % SIZE
+    own = (weights() * by_class[targets])[rows]
+    model.fit(inputs[rows], targets[rows], sample_weight=own, batch_size=BATCH, shuffle=False, verbose=0)
+    for ours, theirs in zip(both.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_an_objective_without_a_loss_for_each_example_is_refused() -> None:
+    class Mean(ToyObjective):
+        def compute(self, forward, batch):
+            output = super().compute(forward, batch)
+            output.losses = {name: tf.reduce_mean(value) for name, value in output.losses.items()}
+            return output
+
+    trainer = Trainer([plain_network()], [Mean()], [], seed=0)
+    with pytest.raises(UserError, match="has sample weights, but no loss of 'objective' is one for each example"):
+        ChunkLoop(trainer, weighted_batch, xla=False)
+
+
+def test_weights_that_are_not_one_for_each_example_are_refused() -> None:
+    def columns(step: tf.Tensor) -> Batch:
+        batch = weighted_batch(step)
+        return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
+
+    with pytest.raises(UserError, match=r"sample_weights of shape \(16, 1\)\. Expected \[batch\]"):
+        ChunkLoop(Trainer([plain_network()], [ToyObjective()], [], seed=0), columns, xla=False)
