@@ -44,7 +44,7 @@ def without_leftovers(
         foreign = {
             key: found[0] for key, found in steps.items() if found and _is_foreign(path, node, found[0], composer)
         }
-        if foreign and (left := _refused(node, foreign, config["plugins"])):
+        if foreign and (left := _refused(node, foreign, path.partition(".")[0], config["plugins"])):
             section, _, name = path.partition(".")
             kept = {key: value for key, value in node.items() if key not in left}
             result[section] = {**result[section], name: kept} if name else kept
@@ -69,7 +69,7 @@ def _is_foreign(path: str, node: Mapping[str, Any], step: Step, composer: Compos
     return key in meant and meant.get(TARGET, node[TARGET]) != node[TARGET]
 
 
-def _refused(node: Mapping[str, Any], names: Mapping[str, Any], plugins: Sequence[str]) -> list[str]:
+def _refused(node: Mapping[str, Any], names: Mapping[str, Any], group: str, plugins: Sequence[str]) -> list[str]:
     """Return those of the arguments that a node's target does not take; none where it is not known: `bind` says why."""
     from trainer.config.build import parameters_of
     from trainer.config.resolve import resolve
@@ -77,7 +77,7 @@ def _refused(node: Mapping[str, Any], names: Mapping[str, Any], plugins: Sequenc
 
     try:
         with quiet_start():  # a part of Keras needs it imported
-            taken, takes_any = parameters_of(resolve(node[TARGET], plugins=plugins))
+            taken, takes_any = parameters_of(resolve(node[TARGET], group=group, plugins=plugins))
     except UserError:
         return []
     return [] if takes_any else [name for name in names if name not in (*taken, *BINDING)]
