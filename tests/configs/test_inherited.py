@@ -21,7 +21,7 @@ from trainer.run.early import check_early
         ),
         ("recipe=baseline task._target_=recipes.retrieval.retrieval", "task.label_smoothing=0.0", "task",
          {"label_smoothing"}),
-        ("recipe=baseline schedule._target_=keras.optimizers.Adamax", "schedule.warmup_fraction=0.0", "schedule",
+        ("recipe=baseline schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay", "schedule.warmup_fraction=0.0", "schedule",
          {"final_fraction", "warmup_steps", "warmup_fraction"}),
         ("recipe=attention data=image_folder data.path=.", "data.train_examples=6000 (configs/recipe/attention.yaml",
          "data", {"train_examples"}),
