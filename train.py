@@ -12,7 +12,7 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
-from trainer.errors import NonFiniteError, UserError, WorkersError
+from trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError
 from trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tupl
         return DONE, work(job)
     except UserError as error:
         return report(error, WRONG, debug=job.config["debug"]), {}
-    except (NonFiniteError, WorkersError) as error:
+    except (NonFiniteError, UnsavedError, WorkersError) as error:
         return report(error, FAILED, debug=job.config["debug"]), {}
     except KeyboardInterrupt as error:
         return report(error, interrupted_code(error)), {}

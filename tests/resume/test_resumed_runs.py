@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,16 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from tests.support.command import run_small
-from tests.support.resumed import PLUGIN, check_same, go_on, metrics, run_cut
+from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
-from trainer.errors import UserError
+from trainer.errors import UnsavedError, UserError
+from trainer.run.checkpoint_content import write_checkpoint
+from trainer.run.checkpoint_writer import Snapshot
 from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted
 from trainer.run.lock import locked
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
-SMALL_FILES = ("hooks.tensorboard.graph=false", "hooks.tensorboard.histograms_every=0")
 """With a loss as what is best when it is large, the best step lies before all cuts but the first."""
 
 
@@ -147,20 +147,31 @@ def curve(directory: Path) -> list[tuple[int, float]]:
     return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
 
 
-def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # room for all but checkpoints
-    try:
-        with pytest.warns(
-            UserWarning, match=r"could not be written: .* Earlier ones stay|Cannot write .* Training goes"
-        ):
-            summary = run_small("bnn", *WHOLE, *SMALL_FILES, "model.units=[64,64]", run_dir=tmp_path / "run")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert summary["status"] == "completed"
-    assert summary["test"]["weights"] == "final"
-    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-    assert metrics(tmp_path / "run")[-1]["split"] == "test"
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(
+    whole, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
+        if len(written) == room:
+            raise OSError(28, "No space left on device")
+        write_checkpoint(path, snapshot, *arguments)
+        written.append(snapshot.step)
+
+    directory = tmp_path / "run"
+    monkeypatch.setattr("trainer.run.checkpoint.write_checkpoint", write)
+    with (
+        pytest.warns(UserWarning, match="could not be written: No space"),
+        pytest.raises(UnsavedError, match=rf"Not saved: .*No space left .* resume={directory}"),
+    ):
+        run_small("bnn", *WHOLE, "hooks.checkpoint.every_seconds=0", run_dir=directory)
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["status"], summary["test"], summary["best"]["step"]) == ("unsaved", {}, sum(written))
+    monkeypatch.undo()
+    finished = go_on(directory)
+    assert finished["resumed_at"] == [sum(written)]
+    check_same(directory, finished, *whole)
 
 
 def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from trainer.errors import NonFiniteError, WriteError
+from trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
 from trainer.hook import Hook, HostHook
 from trainer.network import Network
 from trainer.run.cadence import Cadence
@@ -150,8 +150,13 @@ class Fit:
 
         Returns:
             The test values by name, with "weights": "best" or "final".
+
+        Raises:
+            UnsavedError: the last or the best state is not on the disk; the run that is resumed makes the test.
         """
         self.wait_for_checkpoints()
+        if (unsaved := self._unsaved()) is not None:
+            raise UnsavedError(unsaved)
         weights, step = "final", self.run.step
         if "best" in self.store.tags():
             keys = evaluation_keys(self.variables)
@@ -292,17 +297,39 @@ class Fit:
         self.run.control.save("last")
         self._save()
         self.wait_for_checkpoints()
-        run = self.run
-        raise Interrupted(
-            f"Ended by {reason} after step {run.step} of {run.total_steps}. "
-            f"Go on with: python train.py resume={run.directory}",
-            signal_number,
-        )
+        run, unsaved = self.run, self._unsaved()
+        line = f"Ended by {reason} after step {run.step} of {run.total_steps}. "
+        if unsaved is not None and signal_number is None:
+            raise UnsavedError(line + unsaved)
+        raise Interrupted(line + (unsaved or f"Go on with: python train.py resume={run.directory}"), signal_number)
 
     def wait_for_checkpoints(self) -> None:
-        """Return when all checkpoints are on disk, and say which could not be written."""
-        self.store.wait()
+        """Return when all checkpoints are on disk, and say which could not be written, though it was tried again."""
+        self.store.finish()
         self.tell_problems()
+
+    def name_what_is_saved(self) -> None:
+        """Let the best evaluation be that of the best state on disk, where a better one could not be written."""
+        if "best" in self.store.unsaved():
+            try:
+                self.run.best.put_back(self.store.load("best").state["run"]["best"])
+            except UserError:  # there is none
+                self.run.best.put_back(None)
+
+    def _unsaved(self) -> str | None:
+        """Return which states are not on disk, why, and what to do; None where all are there."""
+        steps = self.store.unsaved()
+        if not steps:
+            return None
+        named = " and ".join(f"'{tag}' (step {step})" for tag, step in steps.items())
+        newest = self.store.newest_step()
+        there, start = "No checkpoint is on disk", "the start"
+        if newest is not None:
+            there, start = f"Step {newest} is on disk", f"step {newest}"
+        return (
+            f"Not saved: {named}: {self.store.reason()}. {there}. Make room, then resume from {start}: "
+            f"python train.py resume={self.run.directory}"
+        )
 
     def tell_problems(self) -> None:
         """Warn of each checkpoint that could not be written, or that was found damaged, once."""

@@ -90,9 +90,9 @@ def run_state(fit: Fit) -> dict[str, Any]:
     Args:
         fit: at the edge of a chunk.
     """
-    run, best = fit.run, fit.run.best
+    run = fit.run
     return {
-        "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
+        "best": run.best.as_json(),
         "final": dict(fit.final),
         "train_seconds": run.train_seconds,
         "timed_steps": run.timed_steps,
@@ -174,8 +174,7 @@ def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
     assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     share_variables(fit.loop.trainers)
     fit.loop.accumulators.reset_others()
-    best = state["best"]
-    run.best.value, run.best.step, run.best.values = best["value"], best["step"], dict(best["values"])
+    run.best.put_back(state["best"])
     run.step, fit.final = checkpoint.step, dict(state["final"])
     for hook in fit.host_hooks:
         if hook.name in checkpoint.state["hooks"]:

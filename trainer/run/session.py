@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError, did_you_mean
+from trainer.errors import UnsavedError, UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
@@ -273,6 +273,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         failure = error
         fit.call_all("on_exception", fit.run, error)
         fit.wait_for_checkpoints()
+    fit.name_what_is_saved()
     status, reason = _ending(failure, fit.run.control.stop_reason)
     networks, forms = parts.trainer.networks, shipped_forms(parts.trainer, fit.run.step, parts.shipped)
     settings = fit.run.config["trainer"]
@@ -322,6 +323,8 @@ def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str
     if isinstance(failure, Interrupted) and failure.signal_number is None:
         return "paused", str(failure)
     status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
+    if isinstance(failure, UnsavedError):
+        status = "unsaved"
     return status, str(failure) or type(failure).__name__
 
 
