@@ -95,7 +95,6 @@ class Fit:
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _times: ReportTimes = field(default_factory=ReportTimes)
-    _training: bool = False
     warned: set[str] = field(default_factory=set)
     _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -123,7 +122,6 @@ class Fit:
         self._advise()
         self.call("on_fit_begin", run)
         self._times.begin(run, self.seconds)
-        self._training = True
         self.started.end("begin")
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
@@ -170,7 +168,7 @@ class Fit:
     def call(self, stage: str, *arguments: Any) -> None:
         """Call a stage of every host hook in order; time each by name.
 
-        What a hook cannot write ends a run that begins. Later it is reported, once for each hook, and training goes on.
+        What a hook cannot write is reported, once for each hook, and training goes on.
         """
         for hook in self.host_hooks:
             start = time.perf_counter()
@@ -178,24 +176,28 @@ class Fit:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
             except (OSError, WriteError) as error:
-                if not self._training:
-                    raise
                 self._report_unwritten(hook, error)
             finally:
                 self.seconds[hook.name] += time.perf_counter() - start
 
     def _report_unwritten(self, hook: HostHook, error: OSError | WriteError) -> None:
         if hook.name not in self._unwritten:
-            warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {error} Training goes on.", stacklevel=3)
+            line = str(error).rstrip(".")
+            warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {line}. The run goes on.", stacklevel=3)
         self._unwritten[hook.name] += 1
 
     def call_all(self, stage: str, *arguments: Any) -> list[Exception]:
-        """Call a closing stage of every host hook, also after one of them failed; return the failures."""
+        """Call a closing stage of every host hook, also after one of them failed; return the failures.
+
+        What a hook cannot write is reported and no failure: the run is as it was.
+        """
         failures: list[Exception] = []
         for hook in self.host_hooks:
             try:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
+            except (OSError, WriteError) as error:
+                self._report_unwritten(hook, error)
             except Exception as error:  # noqa: BLE001 - the others must still close; the caller raises it
                 failures.append(error)
         return failures
