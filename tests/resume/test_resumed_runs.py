@@ -73,6 +73,20 @@ def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Path) -> None:
+    directory = left_at(5, tmp_path / "run")
+    path = directory / "config.yaml"
+    text = path.read_text()
+    rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
+    path.write_text(text.replace(rate, rate.partition(":")[0] + ": 0.3"))
+    line = rf"config.yaml has changed since the checkpoint of step 5 .* use init_from={directory}"
+    with pytest.raises(UserError, match=line):
+        go_on(directory)
+    assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
+    path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
+    assert go_on(directory, "trainer.threads=null")["status"] == "completed"
+
+
 def test_out_of_time_is_no_error_and_goes_on(whole, tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")

@@ -86,7 +86,7 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
-        (partial / "config.yaml").write_text(OmegaConf.to_yaml(dict(config)))
+        (partial / "config.yaml").write_text(config_text(config))
         (partial / "overrides.txt").write_text("".join(f"{override}\n" for override in overrides))
         (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
         os.rename(partial, path)  # an empty directory gives way
@@ -95,6 +95,15 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
         raise UserError(
             f"The run directory {path} cannot be made: {error.strerror}. Give another with run_dir=."
         ) from error
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Return what `config.yaml` holds.
+
+    Args:
+        config: the resolved config.
+    """
+    return OmegaConf.to_yaml(dict(config))
 
 
 def environment() -> dict[str, Any]:

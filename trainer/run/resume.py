@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.plugins import used_plugins
-from trainer.config.stored import read_stored
+from trainer.config.stored import FILE_NAME, read_stored
 from trainer.errors import UserError
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.results import COMPLETE
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from trainer.run.checkpoint import Checkpoint
     from trainer.run.fit import Fit
 
+CONFIG_DIGEST = "config_sha256"
+"""Of what a checkpoint's manifest holds under "environment": what `config_digest` returned."""
 MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
 """Of environment.json: what may change the bits of a step."""
 
@@ -50,6 +52,25 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
+
+
+def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
+    """Refuse a config that is not the one with which a checkpoint was written.
+
+    Args:
+        directory: of the run.
+        checkpoint: to go on from; None where there is none yet.
+        digest: of the run's config of now.
+
+    Raises:
+        UserError: somebody has changed it.
+    """
+    if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
+        raise UserError(
+            f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
+            "Expected it as it was: a resumed run keeps its config. For another run from its weights, use "
+            f"init_from={directory}."
+        )
 
 
 def check_place(directory: Path, config: Mapping[str, Any]) -> None:

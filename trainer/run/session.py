@@ -11,7 +11,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+import yaml
 
+from trainer.config.resume import config_digest
+from trainer.config.stored import read_stored
 from trainer.errors import UnsavedError, UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
@@ -21,7 +24,7 @@ from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
-from trainer.run.directory import choose_directory, environment, make_directory
+from trainer.run.directory import choose_directory, config_text, environment, make_directory
 from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
 from trainer.run.follow import follow
@@ -33,7 +36,15 @@ from trainer.run.out_of_memory import memory_errors
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
-from trainer.run.resume import changed_environment, check_place, completed_summary, existing_directory, restore_fit
+from trainer.run.resume import (
+    CONFIG_DIGEST,
+    changed_environment,
+    check_config,
+    check_place,
+    completed_summary,
+    existing_directory,
+    restore_fit,
+)
 from trainer.run.shipped import shipped_forms
 from trainer.run.size import measure_size
 from trainer.run.start_time import StartTime
@@ -93,7 +104,8 @@ def _begin(
     parts = prepare(config, workers)
     workers.compare(config, parts, directory)
     _note_build(started, parts)
-    fit = build_fit(config, recipe, parts, directory, open_store(directory), started)
+    digest = config_digest(yaml.safe_load(config_text(config)))  # of what is read again
+    fit = build_fit(config, recipe, parts, directory, open_store(directory, digest), started)
     fit.workers = workers
     make_directory(directory, config, overrides)
     with locked(directory):
@@ -122,10 +134,12 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers:
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
             workers.leave(None, complete=True)
             return summary
-        store = open_store(directory)
+        digest = config_digest(read_stored(str(directory), "resume"))
+        store = open_store(directory, digest)
         checkpoint = store.newest()
         for problem in store.problems():
             warnings.warn(problem, stacklevel=2)
+        check_config(directory, checkpoint, digest)
         if checkpoint is None:
             check_place(directory, config)
         begun = {} if checkpoint is None else {"init_from": None}
@@ -143,9 +157,14 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers:
         return _train(fit, parts)
 
 
-def open_store(directory: Path) -> CheckpointStore:
-    """Return the store for the checkpoints of a run directory, which knows this process's environment."""
-    return CheckpointStore(directory / "checkpoints", environment=environment())
+def open_store(directory: Path, digest: str) -> CheckpointStore:
+    """Return the store for the checkpoints of a run directory, which knows this process's environment.
+
+    Args:
+        directory: of the run.
+        digest: of the run's config.
+    """
+    return CheckpointStore(directory / "checkpoints", environment={**environment(), CONFIG_DIGEST: digest})
 
 
 def prepare(config: Mapping[str, Any], workers: Workers | None = None) -> Assembly:
