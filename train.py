@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
 from trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError
+from trainer.quiet import open_streams
 from trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None for the process's own.
     """
+    open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if (text := asked_help(arguments)) is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
+from hooks.monitors.dashboard.texts import environment_as_markdown
 from tests.support.command import run_small
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
@@ -20,6 +21,7 @@ from trainer.run.checkpoint_writer import Snapshot
 from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted
 from trainer.run.lock import locked
+from trainer.run.resume import changed_environment
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
 """With a loss as what is best when it is large, the best step lies before all cuts but the first."""
@@ -113,6 +115,18 @@ def write_arrays(path: Path, seed: int) -> Path:
     path.parent.mkdir()
     np.savez(path, x_train=generator.normal(size=(200, 4, 4)).astype(np.float32), y_train=np.arange(200) % 4)
     return path
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
+)
+def test_an_environment_that_is_none_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(text)
+    (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
+    found = changed_environment(tmp_path)
+    assert all("\n" not in line for line in found)
+    assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
+    assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read, so noth")
 
 
 def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:

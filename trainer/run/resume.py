@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.plugins import used_plugins
 from trainer.config.stored import FILE_NAME, read_stored
 from trainer.errors import UserError
+from trainer.run.checkpoint_disk import DamagedError, read_json
 from trainer.run.directory import ENVIRONMENT, environment
 from trainer.run.results import COMPLETE
 from trainer.run.state import assign_variables, share_variables
@@ -48,8 +48,8 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
         directory: of the run.
     """
     try:
-        summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = read_json(directory / "summary.json")
+    except DamagedError:
         return None
     return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
 
@@ -97,8 +97,10 @@ def changed_environment(directory: Path) -> list[str]:
         directory: of the run.
     """
     try:
-        before = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = read_json(directory / ENVIRONMENT)
+    except DamagedError:
+        before = None
+    if not isinstance(before, dict):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
     now = environment()
     pairs = [*_pairs({name: before.get(name) for name in MATTERS}, now), *_plugin_pairs(directory, before, now)]
@@ -206,7 +208,7 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
     """Return what to compare; packages one by one."""
     pairs = []
     for name, was in before.items():
-        if isinstance(was, dict):
+        if isinstance(was, dict) and isinstance(now[name], dict):
             pairs += [(each, was.get(each), now[name].get(each)) for each in sorted({*was, *now[name]})]
         else:
             pairs.append((name, was, now[name]))
@@ -215,7 +217,8 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
 
 def _plugin_pairs(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return what to compare of the plugins that the run uses; of one that was no plugin then, no version is known."""
-    was, is_ = before.get("plugins") or {}, now["plugins"]
+    was, is_ = before.get("plugins"), now["plugins"]
+    was = was if isinstance(was, dict) else {}
     used = used_plugins(read_stored(str(directory), "resume"))
     return [(f"the plugin {name}", was.get(name), is_.get(name)) for name in used if was.get(name) is not None]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from trainer.run.checkpoint_disk import DamagedError, read_json
 from trainer.run.directory import ENVIRONMENT
 from trainer.run.results import format_value, metric_rows
 
@@ -29,8 +30,10 @@ def environment_as_markdown(directory: Path) -> str:
         directory: of the run.
     """
     try:
-        environment = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        environment = read_json(directory / ENVIRONMENT)
+    except DamagedError:
+        return ""
+    if not isinstance(environment, dict):
         return ""
     versions = [environment.pop(name, None) for name in ("packages", "plugins")]
     rows = {**environment, **{name: each[name] for each in versions if isinstance(each, Mapping) for name in each}}
