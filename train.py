@@ -12,7 +12,8 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.listing import help_text
-from trainer.errors import NonFiniteError, UserError, WorkersError, one_line, printable
+from trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, one_line, printable
+from trainer.quiet import open_streams
 from trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; None for the process's own.
     """
+    open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if (text := asked_help(arguments)) is not None:
@@ -165,7 +167,7 @@ def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tupl
         return DONE, work(job)
     except UserError as error:
         return report(error, WRONG, debug=job.config["debug"]), {}
-    except (NonFiniteError, WorkersError) as error:
+    except (NonFiniteError, UnsavedError, WorkersError) as error:
         return report(error, FAILED, debug=job.config["debug"]), {}
     except KeyboardInterrupt as error:
         return report(error, interrupted_code(error)), {}

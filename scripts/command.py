@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from train import DONE, INTERRUPTED, WRONG, report
 from trainer.errors import UserError, unknown_name
+from trainer.quiet import open_streams
 
 Options = TypeVar("Options")
 
@@ -49,6 +50,7 @@ def run_command(
         command: takes the arguments; returns an exit code, or None when it is done.
         debug: whether arguments ask for the traceback of a mistake.
     """
+    open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
         print(usage)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainer.config.resume import config_digest
 from trainer.config.stored import OVERRIDES
 from trainer.config.stored_yaml import read_yaml
 from trainer.errors import UserError
@@ -18,6 +19,7 @@ from trainer.run.checkpoint_index import Index, read_index
 from trainer.run.checkpoint_manifest import read_manifest
 from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.results import COMPLETE
+from trainer.run.resume import CONFIG_DIGEST
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
     "config.yaml",
@@ -95,6 +97,7 @@ def examine(directory: Path) -> Findings:
     wanted = "hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
     lines = _metrics(directory / METRICS, found, wanted=wanted, complete=complete)
     index, checkpoints = _checkpoints(directory / CHECKPOINTS, found)
+    found.damages += _changed_config(directory / CONFIG, config or {}, checkpoints)
     if complete and not checkpoints and "hooks.monitors.checkpoint.Checkpoint" in targets:
         found.damages.append(f"{directory / CHECKPOINTS} holds no sound checkpoint, although the run is complete.")
     if lines is not None:
@@ -105,6 +108,17 @@ def examine(directory: Path) -> Findings:
     if summary is not None and complete:
         found.damages += _summary_disagreements(summary, index, checkpoints)
     return found
+
+
+def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
+    """Yield where a config is not the one with which the checkpoints were written."""
+    digest = config_digest(config)
+    before = {name: each.environment.get(CONFIG_DIGEST, digest) for name, each in checkpoints.items()}
+    if changed := [name for name, each in before.items() if config and each != digest]:
+        yield (
+            f"{path} has changed since {', '.join(changed)} {'was' if len(changed) == 1 else 'were'} written. It must "
+            "be as it was to resume; for another run from these weights, use init_from=."
+        )
 
 
 def _yaml(path: Path) -> Any:

@@ -22,6 +22,10 @@ class WriteError(UserError):
     """Report that something beside the checkpoints could not be written. Training goes on without it."""
 
 
+class UnsavedError(RuntimeError):
+    """Report that a run has ended and its last or best state is not on the disk."""
+
+
 class WorkersError(RuntimeError):
     """Report that the workers of a run cannot go on together: one is gone, hangs, or failed."""
 

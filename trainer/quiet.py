@@ -12,6 +12,19 @@ from trainer.deferred import defer_frameworks
 from trainer.errors import one_line
 
 
+def open_streams() -> None:
+    """Send what a standard stream that was closed at the start would get to nowhere.
+
+    Its number would go to the next file that is opened otherwise, and what libraries print into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 @contextmanager
 def quiet_start(*, errors: bool = True) -> Iterator[None]:
     """Import TensorFlow and look for devices, with what the C++ libraries print meanwhile sent to nowhere.

@@ -99,6 +99,7 @@ class TensorBoard(HostHook):
             self._opened.begin(run.step)
             return
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
+        self._profile.plan(run.step, run.total_steps, run.steps_per_epoch)
         begun = self._files.exist(TRAIN)
         texts = {
             "run/config": config_as_markdown(run.config),
@@ -113,7 +114,6 @@ class TensorBoard(HostHook):
             self._opened.write(TRAIN, run.step, picture_summary(pictures))
         if self._histograms_every and not begun:
             self._opened.write(TRAIN, run.step, histogram_summary(run.distributions(run.step)))
-        self._profile.plan(run.step, run.total_steps, run.steps_per_epoch)
         self._opened.flush()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:

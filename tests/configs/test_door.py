@@ -16,7 +16,7 @@ import pytest
 
 import train
 from trainer.config.command import Command
-from trainer.errors import NonFiniteError, UserError
+from trainer.errors import NonFiniteError, UnsavedError, UserError
 from trainer.run.start_time import process_began
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +50,7 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
         14: NonFiniteError("The loss is NaN at step 3."),
         15: RuntimeError("a fault of the program"),
         16: KeyboardInterrupt(),
+        17: UnsavedError("Not saved."),
     }
 
     def execute(config: dict[str, Any], recipe: str, overrides: list[str], *, began: float) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def test_a_run_is_executed_with_its_config(session: list[Any]) -> None:
         (13, 2, "Error: The data is not there.\n"),
         (14, 1, "Error: The loss is NaN at step 3.\n"),
         (16, 130, "Interrupted.\n"),
+        (17, 1, "Error: Not saved.\n"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(

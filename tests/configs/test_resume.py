@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from trainer.config.command import parse_command
 from trainer.config.preflight import Job, preflight
+from trainer.config.resume import config_digest
 from trainer.errors import UserError
 
 
@@ -50,6 +51,18 @@ def test_several_recipes_keep_their_name_and_several_runs_go_on_in_a_sweep(run: 
     found = jobs(f"resume={run},{other}", sweep=True)
     assert [job.recipe for job in found] == ["bnn", "bnn+frozen_mask"]
     assert [job.config["trainer"]["epochs"] for job in found] == [7, 5]
+
+
+def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path: Path) -> None:
+    overrides = ["recipe=bnn", "data=arrays", "data.path=here.npz", "data.classes=4"]
+    stored = yaml.safe_load((make_run(tmp_path / "run", *overrides) / "config.yaml").read_text())
+    digest = config_digest(stored)
+    for free in ({"debug": True}, {"data": {**stored["data"], "path": "there.npz"}}):
+        assert config_digest({**stored, **free}) == digest
+    for kept in ({"seed": 1}, {"data": {**stored["data"], "classes": 5}}, {"hooks": {}}):
+        assert config_digest({**stored, **kept}) != digest
+    first, *others = stored["hooks"].items()
+    assert config_digest({**stored, "hooks": dict([*others, first])}) != digest  # hooks run in their order
 
 
 def test_what_leaves_the_bits_alone_may_be_set(run: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,19 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
+from hooks.monitors.dashboard.texts import environment_as_markdown
 from tests.support.command import run_small
-from tests.support.resumed import PLUGIN, check_same, go_on, metrics, run_cut
+from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
-from trainer.errors import UserError
+from trainer.errors import UnsavedError, UserError
+from trainer.run.checkpoint_content import write_checkpoint
+from trainer.run.checkpoint_writer import Snapshot
 from trainer.run.control import Report, Run
 from trainer.run.interruption import Interrupted
 from trainer.run.lock import locked
+from trainer.run.resume import changed_environment
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
-SMALL_FILES = ("hooks.tensorboard.graph=false", "hooks.tensorboard.histograms_every=0")
 """With a loss as what is best when it is large, the best step lies before all cuts but the first."""
 
 
@@ -73,6 +75,20 @@ def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Path) -> None:
+    directory = left_at(5, tmp_path / "run")
+    path = directory / "config.yaml"
+    text = path.read_text()
+    rate = next(line for line in text.splitlines() if line.strip().startswith("learning_rate:"))
+    path.write_text(text.replace(rate, rate.partition(":")[0] + ": 0.3"))
+    line = rf"config.yaml has changed since the checkpoint of step 5 .* use init_from={directory}"
+    with pytest.raises(UserError, match=line):
+        go_on(directory)
+    assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
+    path.write_text(text.replace("max_seconds: null", "max_seconds: 1000"))
+    assert go_on(directory, "trainer.threads=null")["status"] == "completed"
+
+
 def test_out_of_time_is_no_error_and_goes_on(whole, tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
@@ -99,6 +115,18 @@ def write_arrays(path: Path, seed: int) -> Path:
     path.parent.mkdir()
     np.savez(path, x_train=generator.normal(size=(200, 4, 4)).astype(np.float32), y_train=np.arange(200) % 4)
     return path
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
+)
+def test_an_environment_that_is_none_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(text)
+    (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
+    found = changed_environment(tmp_path)
+    assert all("\n" not in line for line in found)
+    assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
+    assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read, so noth")
 
 
 def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:
@@ -147,20 +175,31 @@ def curve(directory: Path) -> list[tuple[int, float]]:
     return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
 
 
-def test_a_full_disk_costs_no_run(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))  # room for all but checkpoints
-    try:
-        with pytest.warns(
-            UserWarning, match=r"could not be written: .* Earlier ones stay|Cannot write .* Training goes"
-        ):
-            summary = run_small("bnn", *WHOLE, *SMALL_FILES, "model.units=[64,64]", run_dir=tmp_path / "run")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert summary["status"] == "completed"
-    assert summary["test"]["weights"] == "final"
-    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
-    assert metrics(tmp_path / "run")[-1]["split"] == "test"
+@pytest.mark.parametrize("room", [0, 1])
+def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(
+    whole, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
+        if len(written) == room:
+            raise OSError(28, "No space left on device")
+        write_checkpoint(path, snapshot, *arguments)
+        written.append(snapshot.step)
+
+    directory = tmp_path / "run"
+    monkeypatch.setattr("trainer.run.checkpoint.write_checkpoint", write)
+    with (
+        pytest.warns(UserWarning, match="could not be written: No space"),
+        pytest.raises(UnsavedError, match=rf"Not saved: .*No space left .* resume={directory}"),
+    ):
+        run_small("bnn", *WHOLE, "hooks.checkpoint.every_seconds=0", run_dir=directory)
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["status"], summary["test"], summary["best"]["step"]) == ("unsaved", {}, sum(written))
+    monkeypatch.undo()
+    finished = go_on(directory)
+    assert finished["resumed_at"] == [sum(written)]
+    check_same(directory, finished, *whole)
 
 
 def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

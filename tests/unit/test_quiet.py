@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 from trainer.quiet import plain_warnings
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
     with plain_warnings():
         shown = warnings.formatwarning(UserWarning("Attention\ncollapsed."), UserWarning, "hooks/file.py", 7)
     assert shown == "Warning: Attention collapsed.\n"
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed: str) -> None:
+    code = (
+        "import sys, train, warnings; code = train.main(['recipe=bn']); warnings.warn('w'); print('p'); "
+        "file = open('README.md'); sys.exit(code if file.fileno() > 2 else 7)"
+    )
+    command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert found.stderr.startswith("Error: " if "2>&-" not in closed else "")
 
 
 def test_afterwards_python_shows_warnings_as_before() -> None:

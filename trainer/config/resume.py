@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -108,7 +110,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
         if not (removes and key not in _parts(stored)):
             check_value(override, stored, set(), composer)
         found, value = OmegaConf.select(node, key), override.value()
-        if any(key == free or key.startswith(f"{free}.") for free in FREE) or _is_place(key, found, value):
+        if _is_free(key) or _is_place(key, found, value):
             OmegaConf.update(node, key, value)
         elif _plain(found) != value:
             differing.append(f"{key} is {show(_plain(found))}, {show(value)} received")
@@ -118,6 +120,29 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
             "and of where the data lies, such as data.path. For another run from its weights, use init_from=."
         )
     return OmegaConf.to_container(node)  # type: ignore[return-value]
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Return a sha256 of what a resumed run keeps of a config: all but what may differ.
+
+    Args:
+        config: as `config.yaml` holds it.
+    """
+    kept = [[key, value] for key, value in _leaves(config, "") if not _is_free(key) and not _is_place(key, value)]
+    return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
+
+
+def _leaves(node: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        key = f"{where}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE)
 
 
 def _is_place(key: str, *values: Any) -> bool:

@@ -26,7 +26,8 @@ class CheckpointStore:
     A checkpoint is a directory `step_<n>`; `index.json` says which one each tag means. Everything is written under a
     temporary name and synced: the files, the manifest with their sha256, the directory. Then it gets its name, the
     index follows, and what is not kept any more goes. So at any moment the directory holds the old or the new, whole.
-    A write that fails is told by `problems` and never stops training; what was there before stays.
+    A write that fails is told by `problems` and never stops training; what was there before stays. It is tried again
+    with the next save, and by `finish`; `unsaved` says what is on no disk yet.
 
     Attributes:
         directory: <run>/checkpoints.
@@ -46,6 +47,7 @@ class CheckpointStore:
         self._writer = BackgroundWriter(self._write)
         self._problems: list[str] = []
         self._told: set[str] = set()
+        self._reason = ""
         self._aside: set[str] = set()
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
@@ -57,16 +59,35 @@ class CheckpointStore:
             tensors: arrays by key, all asked for before this returns; they must not be changed afterwards.
             state: JSON values, which may.
         """
+        text = None
         try:
             text = to_json(dict(state), "The state of the run and its hooks")
         except UserError as error:
-            self._tell(f"The checkpoint of step {step} could not be written: {error}")
-            return
+            self._fail(step, error)
         self._writer.submit(Snapshot(frozenset(tags), step, tensors, text))
 
     def wait(self) -> None:
         """Return when everything is on the disk, or is among the problems."""
         self._writer.wait()
+
+    def finish(self) -> None:
+        """Return when everything is on the disk; try once more where something could not be written."""
+        self._writer.retry()
+
+    def unsaved(self) -> dict[str, int]:
+        """Return the step of each tag that means a state which is not on the disk."""
+        self.wait()
+        return {tag: each.step for each in self._writer.unwritten for tag in sorted(each.tags)}
+
+    def reason(self) -> str:
+        """Return why a checkpoint could not be written the last time."""
+        return self._reason
+
+    def newest_step(self) -> int | None:
+        """Return the step of the checkpoint that was written last; None where there is none."""
+        self.wait()
+        manifests = read_manifests(self.directory)
+        return manifests[-1].step if manifests else None
 
     def problems(self) -> list[str]:
         """Return what went wrong since the last call, one line each."""
@@ -96,10 +117,12 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Return the checkpoint that was written last and is sound; None where none ever was. Set damaged ones aside.
 
+        What could not be written is forgotten: training goes on from what could.
+
         Raises:
             UserError: there were checkpoints, and all are damaged; or they are of another version of the format.
         """
-        self.wait()
+        self._writer.forget()
         self._index()  # tells what is named and gone
         checkpoint = self._first_sound()
         if checkpoint is not None:
@@ -119,15 +142,20 @@ class CheckpointStore:
         except OSError as error:
             self._tell(f"Leftovers in {self.directory} could not be removed: {_reason(error)}.")
 
-    def _write(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint and the index, and remove what is not kept; called in the background."""
-        name = f"The checkpoint of step {snapshot.step}"
+    def _write(self, snapshot: Snapshot) -> bool:
+        """Write a checkpoint and the index, and remove what is not kept; called in the background.
+
+        Returns:
+            Whether the checkpoint is on the disk.
+        """
+        if snapshot.state is None:  # told when it was asked for
+            return False
         try:
             path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
             write_checkpoint(path, snapshot, index.number + 1, self._environment)
         except Exception as error:  # noqa: BLE001 - training goes on, whatever the disk does
-            self._tell(f"{name} could not be written: {_reason(error)}. Earlier ones stay.")
-            return
+            self._fail(snapshot.step, error)
+            return False
         try:
             index = index.with_checkpoint(read_manifest(path))
             index = replace(index, kept=index.kept[-self.keep_last :])
@@ -135,7 +163,9 @@ class CheckpointStore:
             hide_directories(self.directory / each for each in checkpoint_names(self.directory) - index.names)
             remove_leftovers(self.directory)
         except Exception as error:  # noqa: BLE001 - as above
-            self._tell(f"{name} is written, but what it replaces could not go: {_reason(error)}.")
+            told = f"is written, but what it replaces could not go: {_reason(error)}."
+            self._tell(f"The checkpoint of step {snapshot.step} {told}")
+        return True
 
     def _first_sound(self) -> Checkpoint | None:
         """Return the newest checkpoint that is sound, and set aside those that are not on the way to it."""
@@ -186,6 +216,10 @@ class CheckpointStore:
         """Return whether a checkpoint was ever written here whole."""
         index = self.directory / INDEX
         return index.exists() or bool(checkpoint_names(self.directory)) or bool(set_aside(self.directory))
+
+    def _fail(self, step: int, error: Exception) -> None:
+        self._reason = _reason(error)
+        self._tell(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
 
     def _tell(self, problem: str) -> None:
         if problem not in self._told:

@@ -65,7 +65,7 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
             write_tensors(file, snapshot.tensors)
             file.flush()
             os.fsync(file.fileno())
-        write_synced(temporary / STATE, snapshot.state)
+        write_synced(temporary / STATE, snapshot.state or b"")
         write_manifest(temporary, content)
         sync_folder(temporary)
         replace_synced(temporary, path)

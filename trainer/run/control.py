@@ -110,6 +110,19 @@ class Best:
         if self.improved:
             self.value, self.step, self.values = value, report.step, dict(report.values)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return what a checkpoint and `summary.json` hold of it."""
+        return {"monitor": self.monitor, "value": self.value, "step": self.step, "values": dict(self.values)}
+
+    def put_back(self, stored: Mapping[str, Any] | None) -> None:
+        """Take back what `as_json` returned.
+
+        Args:
+            stored: of a checkpoint; None for no best evaluation.
+        """
+        stored = stored or {"value": None, "step": 0, "values": {}}
+        self.value, self.step, self.values = stored["value"], stored["step"], dict(stored["values"])
+
 
 def _no_pictures(step: int, split: str) -> dict[str, np.ndarray]:
     del step, split

@@ -93,7 +93,7 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
         UserError: the directory cannot be made, or somebody made it in the meantime, or the config is too large to be
             read again.
     """
-    text = OmegaConf.to_yaml(dict(config))
+    text = config_text(config)
     try:
         parse_yaml(text)
     except ValueError as error:
@@ -110,6 +110,15 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
         raise UserError(
             f"The run directory {path} cannot be made: {error.strerror}. Give another with run_dir=."
         ) from error
+
+
+def config_text(config: Mapping[str, Any]) -> str:
+    """Return what `config.yaml` holds.
+
+    Args:
+        config: the resolved config.
+    """
+    return OmegaConf.to_yaml(dict(config))
 
 
 def environment() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from trainer.errors import NonFiniteError, WriteError
+from trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
 from trainer.hook import Hook, HostHook
 from trainer.network import Network
 from trainer.run.cadence import Cadence
@@ -96,7 +96,6 @@ class Fit:
     _began: float = field(default_factory=time.monotonic)
     _step_seconds: float | None = None
     _times: ReportTimes = field(default_factory=ReportTimes)
-    _training: bool = False
     warned: set[str] = field(default_factory=set)
     _unwritten: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -124,7 +123,6 @@ class Fit:
         self._advise()
         self.call("on_fit_begin", run)
         self._times.begin(run, self.seconds)
-        self._training = True
         self.started.end("begin")
         while run.step < run.total_steps and run.control.stop_reason is None:
             end = self.cadence.next_edge(run.step, self.host_hooks, self._step_seconds)
@@ -151,8 +149,13 @@ class Fit:
 
         Returns:
             The test values by name, with "weights": "best" or "final".
+
+        Raises:
+            UnsavedError: the last or the best state is not on the disk; the run that is resumed makes the test.
         """
         self.wait_for_checkpoints()
+        if (unsaved := self._unsaved()) is not None:
+            raise UnsavedError(unsaved)
         weights, step = "final", self.run.step
         if "best" in self.store.tags():
             keys = evaluation_keys(self.variables)
@@ -166,7 +169,7 @@ class Fit:
     def call(self, stage: str, *arguments: Any) -> None:
         """Call a stage of every host hook in order; time each by name.
 
-        What a hook cannot write ends a run that begins. Later it is reported, once for each hook, and training goes on.
+        What a hook cannot write is reported, once for each hook, and training goes on.
         """
         for hook in self.host_hooks:
             start = time.perf_counter()
@@ -174,24 +177,28 @@ class Fit:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
             except (OSError, WriteError) as error:
-                if not self._training:
-                    raise
                 self._report_unwritten(hook, error)
             finally:
                 self.seconds[hook.name] += time.perf_counter() - start
 
     def _report_unwritten(self, hook: HostHook, error: OSError | WriteError) -> None:
         if hook.name not in self._unwritten:
-            warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {error} Training goes on.", stacklevel=3)
+            line = str(error).rstrip(".")
+            warnings.warn(f"At step {self.run.step}, the hook '{hook.name}': {line}. The run goes on.", stacklevel=3)
         self._unwritten[hook.name] += 1
 
     def call_all(self, stage: str, *arguments: Any) -> list[Exception]:
-        """Call a closing stage of every host hook, also after one of them failed; return the failures."""
+        """Call a closing stage of every host hook, also after one of them failed; return the failures.
+
+        What a hook cannot write is reported and no failure: the run is as it was.
+        """
         failures: list[Exception] = []
         for hook in self.host_hooks:
             try:
                 with in_stage(hook, stage, self.run.step):
                     getattr(hook, stage)(*arguments)
+            except (OSError, WriteError) as error:
+                self._report_unwritten(hook, error)
             except Exception as error:  # noqa: BLE001 - the others must still close; the caller raises it
                 failures.append(error)
         return failures
@@ -295,17 +302,39 @@ class Fit:
         self.run.control.save("last")
         self._save()
         self.wait_for_checkpoints()
-        run = self.run
-        raise Interrupted(
-            f"Ended by {reason} after step {run.step} of {run.total_steps}. "
-            f"Go on with: python train.py resume={run.directory}",
-            signal_number,
-        )
+        run, unsaved = self.run, self._unsaved()
+        line = f"Ended by {reason} after step {run.step} of {run.total_steps}. "
+        if unsaved is not None and signal_number is None:
+            raise UnsavedError(line + unsaved)
+        raise Interrupted(line + (unsaved or f"Go on with: python train.py resume={run.directory}"), signal_number)
 
     def wait_for_checkpoints(self) -> None:
-        """Return when all checkpoints are on disk, and say which could not be written."""
-        self.store.wait()
+        """Return when all checkpoints are on disk, and say which could not be written, though it was tried again."""
+        self.store.finish()
         self.tell_problems()
+
+    def name_what_is_saved(self) -> None:
+        """Let the best evaluation be that of the best state on disk, where a better one could not be written."""
+        if "best" in self.store.unsaved():
+            try:
+                self.run.best.put_back(self.store.load("best").state["run"]["best"])
+            except UserError:  # there is none
+                self.run.best.put_back(None)
+
+    def _unsaved(self) -> str | None:
+        """Return which states are not on disk, why, and what to do; None where all are there."""
+        steps = self.store.unsaved()
+        if not steps:
+            return None
+        named = " and ".join(f"'{tag}' (step {step})" for tag, step in steps.items())
+        newest = self.store.newest_step()
+        there, start = "No checkpoint is on disk", "the start"
+        if newest is not None:
+            there, start = f"Step {newest} is on disk", f"step {newest}"
+        return (
+            f"Not saved: {named}: {self.store.reason()}. {there}. Make room, then resume from {start}: "
+            f"python train.py resume={self.run.directory}"
+        )
 
     def tell_problems(self) -> None:
         """Warn of each checkpoint that could not be written, or that was found damaged, once."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.config.plugins import used_plugins
-from trainer.config.stored import read_stored
+from trainer.config.stored import FILE_NAME, read_stored
 from trainer.errors import UserError
 from trainer.files import read_json
 from trainer.run.directory import ENVIRONMENT, environment
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from trainer.run.checkpoint import Checkpoint
     from trainer.run.fit import Fit
 
+CONFIG_DIGEST = "config_sha256"
+"""Of what a checkpoint's manifest holds under "environment": what `config_digest` returned."""
 MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
 """Of environment.json: what may change the bits of a step."""
 
@@ -51,6 +53,25 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and summary.get("status") in COMPLETE else None
+
+
+def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
+    """Refuse a config that is not the one with which a checkpoint was written.
+
+    Args:
+        directory: of the run.
+        checkpoint: to go on from; None where there is none yet.
+        digest: of the run's config of now.
+
+    Raises:
+        UserError: somebody has changed it.
+    """
+    if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
+        raise UserError(
+            f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
+            "Expected it as it was: a resumed run keeps its config. For another run from its weights, use "
+            f"init_from={directory}."
+        )
 
 
 def check_place(directory: Path, config: Mapping[str, Any]) -> None:
@@ -91,9 +112,9 @@ def run_state(fit: Fit) -> dict[str, Any]:
     Args:
         fit: at the edge of a chunk.
     """
-    run, best = fit.run, fit.run.best
+    run = fit.run
     return {
-        "best": {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)},
+        "best": run.best.as_json(),
         "final": dict(fit.final),
         "train_seconds": run.train_seconds,
         "timed_steps": run.timed_steps,
@@ -175,8 +196,7 @@ def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
     assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     share_variables(fit.loop.trainers)
     fit.loop.accumulators.reset_others()
-    best = state["best"]
-    run.best.value, run.best.step, run.best.values = best["value"], best["step"], dict(best["values"])
+    run.best.put_back(state["best"])
     run.step, fit.final = checkpoint.step, dict(state["final"])
     for hook in fit.host_hooks:
         if hook.name in checkpoint.state["hooks"]:
@@ -188,7 +208,7 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
     """Return what to compare; packages one by one."""
     pairs = []
     for name, was in before.items():
-        if isinstance(was, dict):
+        if isinstance(was, dict) and isinstance(now[name], dict):
             pairs += [(each, was.get(each), now[name].get(each)) for each in sorted({*was, *now[name]})]
         else:
             pairs.append((name, was, now[name]))
@@ -197,7 +217,8 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
 
 def _plugin_pairs(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return what to compare of the plugins that the run uses; of one that was no plugin then, no version is known."""
-    was, is_ = before.get("plugins") or {}, now["plugins"]
+    was, is_ = before.get("plugins"), now["plugins"]
+    was = was if isinstance(was, dict) else {}
     used = used_plugins(read_stored(str(directory), "resume"))
     return [(f"the plugin {name}", was.get(name), is_.get(name)) for name in used if was.get(name) is not None]
 

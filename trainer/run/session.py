@@ -11,8 +11,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+import yaml
 
-from trainer.errors import UserError, did_you_mean
+from trainer.config.resume import config_digest
+from trainer.config.stored import read_stored
+from trainer.errors import UnsavedError, UserError, did_you_mean
 from trainer.hook import HostHook
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
@@ -21,10 +24,11 @@ from trainer.run.assembly import Assembly, assemble
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
-from trainer.run.directory import choose_directory, environment, make_directory
+from trainer.run.directory import choose_directory, config_text, environment, make_directory
 from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
 from trainer.run.follow import follow
+from trainer.run.hook_answers import answer, as_summary
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
@@ -33,7 +37,15 @@ from trainer.run.out_of_memory import memory_errors
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
 from trainer.run.release import released_graphs
-from trainer.run.resume import changed_environment, check_place, completed_summary, existing_directory, restore_fit
+from trainer.run.resume import (
+    CONFIG_DIGEST,
+    changed_environment,
+    check_config,
+    check_place,
+    completed_summary,
+    existing_directory,
+    restore_fit,
+)
 from trainer.run.shipped import shipped_forms
 from trainer.run.size import measure_size
 from trainer.run.start_time import StartTime
@@ -93,7 +105,8 @@ def _begin(
     parts = prepare(config, workers)
     workers.compare(config, parts, directory)
     _note_build(started, parts)
-    fit = build_fit(config, recipe, parts, directory, open_store(directory), started)
+    digest = config_digest(yaml.safe_load(config_text(config)))  # of what is read again
+    fit = build_fit(config, recipe, parts, directory, open_store(directory, digest), started)
     fit.workers = workers
     make_directory(directory, config, overrides)
     with locked(directory):
@@ -122,10 +135,12 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers:
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
             workers.leave(None, complete=True)
             return summary
-        store = open_store(directory)
+        digest = config_digest(read_stored(str(directory), "resume"))
+        store = open_store(directory, digest)
         checkpoint = store.newest()
         for problem in store.problems():
             warnings.warn(problem, stacklevel=2)
+        check_config(directory, checkpoint, digest)
         if checkpoint is None:
             check_place(directory, config)
         begun = {} if checkpoint is None else {"init_from": None}
@@ -143,9 +158,14 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers:
         return _train(fit, parts)
 
 
-def open_store(directory: Path) -> CheckpointStore:
-    """Return the store for the checkpoints of a run directory, which knows this process's environment."""
-    return CheckpointStore(directory / "checkpoints", environment=environment())
+def open_store(directory: Path, digest: str) -> CheckpointStore:
+    """Return the store for the checkpoints of a run directory, which knows this process's environment.
+
+    Args:
+        directory: of the run.
+        digest: of the run's config.
+    """
+    return CheckpointStore(directory / "checkpoints", environment={**environment(), CONFIG_DIGEST: digest})
 
 
 def prepare(config: Mapping[str, Any], workers: Workers | None = None) -> Assembly:
@@ -273,6 +293,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         failure = error
         fit.call_all("on_exception", fit.run, error)
         fit.wait_for_checkpoints()
+    fit.name_what_is_saved()
     status, reason = _ending(failure, fit.run.control.stop_reason)
     networks, forms = parts.trainer.networks, shipped_forms(parts.trainer, fit.run.step, parts.shipped)
     settings = fit.run.config["trainer"]
@@ -322,6 +343,8 @@ def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str
     if isinstance(failure, Interrupted) and failure.signal_number is None:
         return "paused", str(failure)
     status = "interrupted" if isinstance(failure, KeyboardInterrupt) else "failed"
+    if isinstance(failure, UnsavedError):
+        status = "unsaved"
     return status, str(failure) or type(failure).__name__
 
 
@@ -329,5 +352,5 @@ def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:
     summaries: dict[str, dict[str, Any]] = {}
     for hook in parts.hooks:
         timed = {"host_seconds": round(fit.seconds[hook.name], 3)} if isinstance(hook, HostHook) else {}
-        summaries[hook.name] = {**hook.summary(), **timed}
+        summaries[hook.name] = {**answer(hook, "summary", as_summary), **timed}
     return summaries

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.files import write_whole
-from trainer.run.control import Best, Run
+from trainer.run.control import Run
 from trainer.run.network_summary import NetworkSummary
 from trainer.run.size import Size
 
@@ -36,7 +36,7 @@ def build_summary(
 
     Args:
         run: at its end.
-        status: "completed", "stopped" (by a hook), "paused" (out of time), "interrupted" or "failed".
+        status: "completed", "stopped" (by a hook), "paused" (out of time), "interrupted", "unsaved" or "failed".
         reason: why it stopped or failed; None when it completed.
         seconds: wall time of training, evaluation and saving.
         size: of all networks together.
@@ -65,7 +65,7 @@ def build_summary(
         "replicas": dict(replicas),
         "input": dict(verdict),
         "final": dict(final),
-        "best": _best(run.best),
+        "best": run.best.as_json(),
         "test": dict(test),
         "hooks": {name: dict(values) for name, values in hooks.items()},
         **_size(size),
@@ -74,10 +74,6 @@ def build_summary(
         "networks": {name: {**_size(each.size), **each.as_json()} for name, each in networks.items()},
         "run_dir": str(run.directory),
     }
-
-
-def _best(best: Best) -> dict[str, Any]:
-    return {"monitor": best.monitor, "value": best.value, "step": best.step, "values": dict(best.values)}
 
 
 def _way(run: Run) -> dict[str, list[Any]]:

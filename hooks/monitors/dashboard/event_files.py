@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from trainer.errors import WriteError
 from trainer.files import make_folder
 
+SHOW = threading.excepthook
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
 QUEUE_LENGTH = 100
 PATTERN = "events.out.tfevents.*"
@@ -101,6 +103,7 @@ class EventFiles:
         for split in splits or list(self._writers):
             try:
                 with self._writing(split):
+                    self._writers[split].flush()  # close does not tell what could not be written
                     self._writers.pop(split).close()
             except WriteError as error:
                 failures.append(error)
@@ -134,9 +137,16 @@ class EventFiles:
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             while int(time.time()) == self._second_of_failure:  # files are read by name, which begins with the second
                 time.sleep(0.05)
+            threading.excepthook = _show_others
             self._writers[split] = EventFileWriter(str(path), QUEUE_LENGTH, FLUSH_SECONDS)
         if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
             start = Event(step=self._first_step + 1, session_log=SessionLog(status=SessionLog.START))
             self._writers[split].add_event(start)
             self._started.add(split)
         return self._writers[split]
+
+
+def _show_others(failure: threading.ExceptHookArgs) -> None:
+    """Show why a thread ended, but for the writers' own: the next event raises what they met."""
+    if type(failure.thread).__module__ != EventFileWriter.__module__:
+        SHOW(failure)

@@ -113,7 +113,7 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Fit:
         directory = folder / "run"
         make_directory(directory, job.config, job.overrides)
         parts = prepare(job.config)
-        fit = build_fit(job.config, job.recipe, parts, directory, open_store(directory), StartTime())
+        fit = build_fit(job.config, job.recipe, parts, directory, open_store(directory, ""), StartTime())
         weakref.finalize(fit, stack.pop_all().close)
     return fit
 

@@ -79,17 +79,48 @@ def test_resume_drops_the_lines_of_steps_that_are_made_again(make_run):
     assert [path.name for path in run.directory.iterdir()] == ["metrics.jsonl"]
 
 
-def test_resume_without_a_file_starts_one(make_run):
+def test_lines_that_are_lost_before_a_resume_are_told(make_run):
     hook, run = MetricsJsonl(), make_run(step=20)
-    hook.on_resume(run)
+    hook.load_state_dict({"reports": 3})
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl has 0 of the 3 reports until step 20: the others are lost"):
+        hook.on_resume(run)
     hook.on_fit_begin(run)
     assert read(run) == []
+    assert hook.state_dict() == {"reports": 3}
 
 
-def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):
+def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_run, monkeypatch):
+    run = make_run(step=20)
+    path = run.directory / "metrics.jsonl"
+    lines = ['{"step": 20, "split": "train"}\n', '{"step": 30, "split": "train"}\n']
+    path.write_text("".join(lines))
+    hook = MetricsJsonl()
+    hook.load_state_dict({"reports": 1})
+    hook.on_resume(run)
+
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hooks.monitors.metrics_jsonl.keep_lines_until", refuse)
+        with pytest.raises(WriteError, match=r"metrics\.jsonl: No space left on device"):
+            hook.on_fit_begin(run)
+        with pytest.raises(WriteError, match="its lines wait for that"):
+            hook.on_chunk_end(run, Report(30, "train", {"loss/total": 3.0}))
+        assert path.read_text() == "".join(lines)
+    hook.on_chunk_end(run, Report(40, "train", {"loss/total": 4.0}))
+    assert [line["step"] for line in read(run)] == [20, 30, 40]
+    run.step = 30  # back to a checkpoint
+    hook.load_state_dict({"reports": 2})
+    hook.on_resume(run)
+    hook.on_fit_begin(run)
+    assert [line["step"] for line in read(run)] == [20, 30]
+
+
+def test_an_unwritable_place_is_one_clear_line(make_run):
     run = make_run()
     (run.directory / "metrics.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl: Is a directory\. Expected .* run_dir"):
+    with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl: Is a directory\. Expected a directory"):
         MetricsJsonl().on_fit_begin(run)
 
 
@@ -103,10 +134,6 @@ def test_a_change_of_the_working_directory_does_not_move_the_file(make_run, tmp_
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1
 
 
-def test_the_state_is_the_file():
-    assert MetricsJsonl().state_dict() == {}
-
-
 def test_lines_that_a_full_disk_did_not_take_come_whole_and_in_order_once_it_does(make_run):
     run, hook = make_run(), MetricsJsonl()
     hook.on_fit_begin(run)
@@ -116,7 +143,7 @@ def test_lines_that_a_full_disk_did_not_take_come_whole_and_in_order_once_it_doe
     resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))  # room for the beginning of a line
     try:
         for step in (2, 3):
-            with pytest.raises(WriteError, match=f"metrics.jsonl: .* {step - 1} lines wait for it"):
+            with pytest.raises(WriteError, match="metrics.jsonl: .* its lines wait for that"):
                 hook.on_chunk_end(run, Report(step, "train", {"loss/total": float(step)}))
             assert (run.directory / "metrics.jsonl").stat().st_size == size
     finally:

@@ -271,6 +271,20 @@ def test_events_go_on_in_a_further_file_once_there_is_room_again(make_run, summa
     assert not [each for each in threading.enumerate() if isinstance(each, event_file_writer._AsyncWriterThread)]
 
 
+def test_a_writer_that_fails_between_events_is_told_by_the_next_one_alone(make_run, monkeypatch, capsys):
+    run, hook = make_run(), TensorBoard()
+    hook.on_fit_begin(run)
+    hook.before_save(run)
+
+    def refuse(writer, data):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", refuse)
+    with pytest.raises(WriteError, match="No space left"):
+        hook.on_chunk_end(run, Report(1, "train", {"loss/total": 1.0})) or hook.on_exception(run, KeyError())
+    assert capsys.readouterr().err == ""
+
+
 def failing_writers(monkeypatch, split):
     """Let the writers of a split fail at their close, once closed."""
     close = event_file_writer.EventFileWriter.close

@@ -23,12 +23,16 @@ class Disk:
 
     def __init__(self) -> None:
         self.written: list[tuple[int, set[str]]] = []
+        self.full = False
         self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
 
-    def write(self, snapshot: Snapshot) -> None:
+    def write(self, snapshot: Snapshot) -> bool:
         self.begun.release()
         assert self.gate.acquire(timeout=SECONDS)
+        if self.full:
+            return False
         self.written.append((snapshot.step, set(snapshot.tags)))
+        return True
 
     def open(self) -> None:
         self.gate.release(100)
@@ -116,6 +120,23 @@ def test_a_best_that_has_not_begun_is_waited_for(disk) -> None:
     later.join(SECONDS)
     writer.wait()
     assert disk.written == [(1, {"last"}), (2, {"best", "last"}), (3, {"last"})]
+
+
+def test_what_could_not_be_written_is_kept_and_nothing_is_written_past_it(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    disk.open()
+    disk.full = True
+    for step, tags in ((1, {"best", "last"}), (2, {"last"}), (3, {"best"}), (4, {"last"})):
+        writer.submit(snapshot(step, *tags))
+        writer.wait()
+    assert [(each.step, set(each.tags)) for each in writer.unwritten] == [(3, {"best"}), (4, {"last"})]
+    writer.retry()
+    assert (disk.written, len(writer.unwritten)) == ([], 2)
+    disk.full = False
+    writer.submit(snapshot(5, "last"))
+    writer.wait()
+    assert disk.written == [(3, {"best"}), (5, {"last"})]
+    assert writer.unwritten == []
 
 
 def test_no_thread_stays_when_nothing_is_left_to_write(disk) -> None:

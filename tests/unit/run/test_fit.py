@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.toy import BATCH, SIZE, StatelessHook, toy_batch, toy_loop, toy_network
-from trainer.errors import NonFiniteError, WriteError
+from trainer.errors import NonFiniteError, UnsavedError, WriteError
 from trainer.hook import HostHook
 from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
+from trainer.run.checkpoint_content import write_checkpoint
+from trainer.run.checkpoint_writer import Snapshot
 from trainer.run.control import Best, Run
 from trainer.run.fit import Fit
+from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.resume import run_state
 from trainer.run.state import run_variables
 from trainer.step.evaluate import Evaluator
@@ -193,14 +200,60 @@ def test_chunk_ends_where_a_hook_wants_to_be_called(tmp_path) -> None:
     assert ("edge", 3) in wish.calls
 
 
-def test_a_save_that_fails_is_told_and_training_goes_on(tmp_path) -> None:
-    (tmp_path / "checkpoints").write_text("a file is in the way")
-    fit = toy_fit(tmp_path, [SaveAtStep()])
-    with pytest.warns(UserWarning, match="could not be written") as caught:
-        test = (fit.train(), fit.finish())[1]
-    assert fit.run.step == fit.run.total_steps
-    assert test["weights"] == "final"
+def full_disk(monkeypatch: pytest.MonkeyPatch, room: Callable[[int], bool]) -> None:
+    """Let checkpoints be written only at the steps for which there is room."""
+
+    def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
+        if not room(snapshot.step):
+            raise OSError(28, "No space left on device")
+        write_checkpoint(path, snapshot, *arguments)
+
+    monkeypatch.setattr("trainer.run.checkpoint.write_checkpoint", write)
+
+
+def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:
+    full_disk(monkeypatch, lambda step: step == 4)
+    fit = toy_fit(tmp_path, [SaveAtStep()], epochs=6)
+    with (
+        pytest.warns(UserWarning, match="could not be written: No space left on device") as caught,
+        pytest.raises(UnsavedError) as error,
+    ):
+        (fit.train(), fit.finish())
     assert len({str(each.message) for each in caught}) == len(caught)
+    assert str(error.value) == (
+        f"Not saved: 'best' (step {fit.run.best.step}): No space left on device. Step 4 is on disk. "
+        f"Make room, then resume from step 4: python train.py resume={tmp_path}"
+    )
+    fit.name_what_is_saved()
+    assert (fit.run.best.step, fit.run.best.values) == (4, fit.store.load("best").state["run"]["best"]["values"])
+    full_disk(monkeypatch, lambda step: False)
+    unsaved = toy_fit(tmp_path / "full", [SaveAtStep()])
+    with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match="No checkpoint .* the start"):
+        (unsaved.train(), unsaved.finish())
+    unsaved.name_what_is_saved()
+    assert (unsaved.run.best.step, unsaved.run.best.value) == (0, None)
+
+
+def test_a_save_that_fails_is_made_good_at_the_end(tmp_path, monkeypatch) -> None:
+    full_disk(monkeypatch, lambda step: False)
+    fit = toy_fit(tmp_path, [SaveAtStep()], epochs=6)
+    with pytest.warns(UserWarning, match="could not be written"):
+        (fit.train(), fit.wait_for_checkpoints())
+    full_disk(monkeypatch, lambda step: True)
+    assert fit.finish()["weights"] == "best"
+    assert fit.store.load("best").step == fit.run.best.step
+
+
+def test_a_run_that_is_left_says_when_its_state_is_on_no_disk(tmp_path, monkeypatch) -> None:
+    full_disk(monkeypatch, lambda step: False)
+    for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
+        fit = toy_fit(tmp_path / error.__name__)
+        fit.interruption = interruption
+        with (
+            pytest.warns(UserWarning, match="could not be written"),
+            pytest.raises(error, match=r"after step 1 of 8\. Not saved: 'last' \(step 1\)"),
+        ):
+            fit.train()
 
 
 def test_as_many_checkpoints_stay_as_a_hook_asks_for(tmp_path) -> None:
@@ -257,12 +310,12 @@ def test_closing_stages_reach_every_hook(tmp_path) -> None:
         def on_fit_end(self, run, summary):
             closed.append(self.name)
             if self.name == "first":
-                raise OSError("disk")
+                raise ValueError("wrong")
 
     fit = toy_fit(tmp_path, [Closing("first"), Closing("second")])
     failures = fit.call_all("on_fit_end", fit.run, {})
     assert closed == ["first", "second"]
-    assert [str(failure) for failure in failures] == ["disk"]
+    assert [str(failure) for failure in failures] == ["wrong"]
 
 
 def test_time_in_hooks_is_kept_by_name(tmp_path) -> None:
@@ -339,33 +392,23 @@ class Unwritten(Diary):
         if self.stage == "on_chunk_end":
             raise self.error
 
+    def on_fit_end(self, run, summary):
+        if self.stage == "on_fit_end":
+            raise self.error
 
+
+@pytest.mark.parametrize("stage", ["on_fit_begin", "on_chunk_end", "on_fit_end"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), WriteError("No room. Make some.")])
-def test_what_a_hook_cannot_write_is_told_once_and_training_goes_on(error: Exception, tmp_path) -> None:
+def test_what_a_hook_cannot_write_is_told_once_and_the_run_goes_on(stage: str, error: Exception, tmp_path) -> None:
     diary = Diary()
-    fit = toy_fit(tmp_path, [Unwritten("on_chunk_end", error), diary])
-    with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room).* Training goes on") as warned:
-        fit.train()
+    fit = toy_fit(tmp_path, [Unwritten(stage, error), diary])
+    with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room).* The run goes on") as warned:
+        (fit.train(), fit.call_all("on_fit_end", fit.run, {}))
     assert len(warned) == 1
     assert fit.run.step == 8
     assert ("validation", 8) in diary.calls  # the hooks after it were called
 
 
-def test_what_cannot_be_written_at_the_start_ends_the_run(tmp_path) -> None:
-    with pytest.raises(WriteError):
-        toy_fit(tmp_path, [Unwritten("on_fit_begin", WriteError("No room."))]).train()
-
-
 def test_other_faults_of_a_hook_still_end_the_run(tmp_path) -> None:
     with pytest.raises(ZeroDivisionError):
         toy_fit(tmp_path, [Unwritten("on_chunk_end", ZeroDivisionError())]).train()
-
-
-def test_what_cannot_be_written_when_a_run_goes_back_does_not_end_it(tmp_path) -> None:
-    hook = Unwritten("on_fit_begin", WriteError("No room."))
-    hook.stage = ""
-    fit = toy_fit(tmp_path, [hook])
-    fit.train()
-    hook.stage = "on_fit_begin"
-    with pytest.warns(UserWarning, match="the hook 'unwritten': No room. Training goes on"):
-        fit.call("on_fit_begin", fit.run)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,27 @@ def test_the_second_signal_stops_the_process_at_once(second: signal.Signals) -> 
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.stdout == "noted\n"
     assert found.returncode == -second
+
+
+def test_a_second_signal_is_one_while_python_waits_for_a_computation() -> None:
+    code = (
+        "import hashlib, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from trainer.run.interruption import Interruption\n"
+        "with Interruption().listening():\n"
+        "    print('computes', flush=True)\n"
+        "    hashlib.pbkdf2_hmac('sha256', b'', b'', 40_000_000)\n"
+        "    print('still there')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "computes\n"
+        time.sleep(0.3)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert process.stdout.read() == ""
+    assert process.returncode == 128 + signal.SIGINT
 
 
 def test_the_budget_is_wall_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda run: (run / "config.yaml").unlink(), "config.yaml cannot be read: No such file"),
     "config cut off": (lambda run: (run / "config.yaml").write_text("a: [1"), "config.yaml is damaged: it is not YAML"),
     "config of another kind": (lambda run: (run / "config.yaml").write_text("- 1"), "it is not what a run writes"),
+    "config edited": (
+        lambda run: (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("seed: 0", "seed: 7")),
+        "config.yaml has changed since step_.*, step_.* were written",
+    ),
     "environment cut off": (lambda run: os.truncate(run / "environment.json", 10), "environment.json is damaged"),
     "no environment": (lambda run: (run / "environment.json").unlink(), "environment.json cannot be read"),
     "summary cut off": (lambda run: os.truncate(run / "summary.json", 100), "summary.json is damaged: it is not JSON"),
