@@ -28,7 +28,7 @@ from trainer.run.directory import choose_directory, config_text, environment, ma
 from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
 from trainer.run.follow import follow
-from trainer.run.hook_answers import answer, as_summary
+from trainer.run.hook_answers import answer
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
@@ -352,5 +352,5 @@ def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:
     summaries: dict[str, dict[str, Any]] = {}
     for hook in parts.hooks:
         timed = {"host_seconds": round(fit.seconds[hook.name], 3)} if isinstance(hook, HostHook) else {}
-        summaries[hook.name] = {**answer(hook, "summary", as_summary), **timed}
+        summaries[hook.name] = {**answer(hook, "summary"), **timed}
     return summaries

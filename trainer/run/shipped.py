@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.run.hook_answers import answer, as_bits
+from trainer.run.hook_answers import answer
 from trainer.run.network_summary import FLOAT, Forms
 from trainer.run.size import FLOAT_BITS
 from trainer.step.trainer import Trainer
@@ -72,15 +71,14 @@ def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = 
         step: steps made.
         weights: of the trainer, where something has read them before; None to trace the reading here.
     """
-    forms, inputs = {}, partial(as_bits, whole=True)
+    forms = {}
     for name, shipped in (weights or ShippedWeights(trainer))(step).items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
-        stored, weights_ = partial(as_bits, known=shipped), partial(as_bits, known=shipped, whole=True)
         forms[name] = Forms(
             shipped,
-            stored_bits=_fewest([answer(each, "stored_bits", stored, shipped) for each in hooks], FLOAT_BITS),
-            weight_bits=_fewest([answer(each, "weight_bits", weights_, shipped) for each in hooks], FLOAT),
-            input_bits=_fewest([answer(each, "input_bits", inputs) for each in hooks], FLOAT),
+            stored_bits=_fewest([answer(each, "stored_bits", shipped, given=shipped) for each in hooks], FLOAT_BITS),
+            weight_bits=_fewest([answer(each, "weight_bits", shipped, given=shipped) for each in hooks], FLOAT),
+            input_bits=_fewest([answer(each, "input_bits") for each in hooks], FLOAT),
         )
     return forms
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import keras
@@ -221,8 +222,14 @@ def _names(value: Any, facts: Facts) -> str | None:
     return None if named else _described(value)
 
 
-def _number(value: Any, given: Any, facts: Facts) -> str | None:
-    return None if isinstance(value, (int, float, np.number)) and not isinstance(value, bool) else _described(value)
+def _bits(kind: type[Real]) -> Entry:
+    """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction may be."""
+
+    def check(value: Any, given: Any, facts: Facts) -> str | None:
+        fits = isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
+        return None if fits else _described(value)
+
+    return check
 
 
 def _step(value: Any, facts: Facts) -> str | None:
@@ -230,7 +237,7 @@ def _step(value: Any, facts: Facts) -> str | None:
 
 
 def _json(value: Any, facts: Facts) -> str | None:
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         return _described(value)
     try:
         json.dumps(value)
@@ -266,7 +273,7 @@ _SAME = "a dict with a tensor for each name that it was given, of the same shape
 _VARIABLES = "a dict of tf.Variable by name, {} for none"
 _NAMES = "a set of names of variables, set() for none"
 _SCALARS = "a dict of numbers by name: tensors of shape []"
-_BITS = "a dict of numbers by the name of a variable, {} for none"
+_BITS = "a dict of numbers of bits by the name of a variable, {} for none"
 _EXAMPLES = "a dict of tensors by name, with an entry for each example: [batch, ...]"
 _MODEL = "a keras.Model"
 _VARIABLES_CHECK = _dict(_a(lambda: tf.Variable))
@@ -280,9 +287,9 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "frozen": (_NAMES, _names),
     "projected": (_NAMES, _names),
     "settled_at": ("a step, 0 for the first", _step),
-    "stored_bits": (_BITS, _dict(_number, others=False)),
-    "weight_bits": (_BITS, _dict(_number, others=False)),
-    "input_bits": ("a dict of numbers by the path of a layer, {} for none", _dict(_number)),
+    "stored_bits": (_BITS, _dict(_bits(Real), others=False)),
+    "weight_bits": (_BITS, _dict(_bits(Integral), others=False)),
+    "input_bits": ("a dict of whole numbers of bits by the path of a layer, {} for none", _dict(_bits(Integral))),
     "transform_batch": (
         "the batch, with each of its names, the same shapes, and float where it was float; further names may come",
         _batch,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.support.command import run_small
 from tests.support.toy import StatelessHook
-from trainer.run.hook_answers import answer, as_bits, as_summary
+from trainer.run.hook_answers import answer
 
 KERNEL = "dense/kernel"
 STAGES = ("summary", "stored_bits", "weight_bits", "input_bits")
@@ -41,8 +40,8 @@ class Raising(StatelessHook):
 def test_a_summary_that_is_no_json_is_left_out_in_one_line(found: Any) -> None:
     hook = StatelessHook("probe")
     hook.summary = lambda: found
-    with pytest.warns(UserWarning, match="^The hook 'probe', stage summary: .* It is left out") as caught:
-        assert answer(hook, "summary", as_summary) == {}
+    with pytest.warns(UserWarning, match="^The hook 'probe', stage summary: .* Its answer is left out") as caught:
+        assert answer(hook, "summary") == {}
     assert len(caught) == 1
 
 
@@ -53,8 +52,8 @@ def test_a_summary_that_is_no_json_is_left_out_in_one_line(found: Any) -> None:
 def test_bits_that_are_none_are_left_out_in_one_line(found: Any) -> None:
     hook = StatelessHook("probe")
     hook.weight_bits = lambda: found
-    with pytest.warns(UserWarning, match="^The hook 'probe', stage weight_bits: .* It is left out"):
-        assert answer(hook, "weight_bits", partial(as_bits, known=[KERNEL], whole=True)) == {}
+    with pytest.warns(UserWarning, match="^The hook 'probe', stage weight_bits: .* Its answer is left out"):
+        assert answer(hook, "weight_bits", given={KERNEL: None}) == {}
 
 
 def test_what_is_right_is_kept() -> None:
@@ -63,8 +62,8 @@ def test_what_is_right_is_kept() -> None:
     hook.stored_bits = lambda: {KERNEL: np.float32(1.5)}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert answer(hook, "summary", as_summary) == hook.summary()
-        assert answer(hook, "stored_bits", partial(as_bits, known=[KERNEL])) == {KERNEL: 1.5}
+        assert answer(hook, "summary") == hook.summary()
+        assert answer(hook, "stored_bits", given={KERNEL: None}) == {KERNEL: 1.5}
 
 
 def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ RIGHT: dict[str, list[Any]] = {
     "frozen": [set(), ["a"], {"a": 1}.keys()],
     "settled_at": [0, np.int64(3)],
     "stored_bits": [{}, {"a": 1.5}],
+    "weight_bits": [{}, {"a": 1}],
     "input_bits": [{}, {"toy/hidden": 1}],
     "transform_batch": [
         {**BATCH_GIVEN, "boxes": tf.zeros([4, 2])},
@@ -68,7 +69,6 @@ SAME_AS = {
     "strip_model": "rebuild_model",
     "writes": "state",
     "projected": "frozen",
-    "weight_bits": "stored_bits",
     "transform_statistics": "transform_weights",
     "observe": "collect",
     "state_dict": "summary",
@@ -117,6 +117,7 @@ OTHERS: dict[str, list[Any]] = {
     "split_metrics": [{"own": tf.zeros([4])}],
     "collect": [{"own": tf.zeros([])}, {"own": tf.zeros([3, 2])}],
     "stored_bits": [{"foreign": 1.0}],
+    "weight_bits": [{"foreign": 1}, {"a": 1.5}],
     "summary": [{"own": np.zeros(2)}],
     "pictures": [{"own": np.zeros([2, 2])}, {"own": np.zeros([2, 2, 4])}, {"own": np.zeros([2, 2, 3], np.uint8)}],
     "project": [FLOATS],
