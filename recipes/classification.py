@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.model_checks import check_inputs, check_one_output, several_outputs
 from trainer.network import Network
 from trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
 from trainer.recipe import Parts, Recipe
@@ -36,7 +37,10 @@ class Classification(Objective):
             batch: "inputs" and integer "targets" [batch], or "target_shares" [batch, classes] of mixed examples: the
                 cross-entropy is then with these shares, and the accuracy the share of the class that was found.
         """
-        logits = tf.cast(forward("model", batch["inputs"]), tf.float32)
+        logits = forward("model", batch["inputs"])
+        if not isinstance(logits, tf.Tensor):
+            raise several_outputs("model", logits, f"logits [batch, {self.classes}]")
+        logits = tf.cast(logits, tf.float32)
         if logits.shape[-1] != self.classes:
             raise UserError(
                 f"The network returns {logits.shape[-1]} logits for {self.classes} classes. Expected one for each: a "
@@ -67,12 +71,14 @@ def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
     model = parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes)
+    check_inputs(model, parts.data)
     _check_outputs(model, parts.data.classes)
     network = Network("model", model, parts.build_optimizer())
     return Recipe([network], [Classification(classes=parts.data.classes, label_smoothing=label_smoothing)])
 
 
 def _check_outputs(model: keras.Model, classes: int) -> None:
+    check_one_output(model, f"logits [batch, {classes}]")
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and shape[1:] != (classes,):
         raise UserError(

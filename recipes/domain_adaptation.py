@@ -12,6 +12,7 @@ from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
 from trainer.embedding import Embedding
 from trainer.errors import UserError
 from trainer.input.data import Split
+from trainer.model_checks import check_inputs
 from trainer.network import Network
 from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
 from trainer.ops.thumbnails import thumbnails
@@ -116,6 +117,7 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     for split in (data.train, data.validation, data.test):
         _check_domains(split, data.name)
     model = parts.build_model(input_shape=data.input_shape, classes=data.classes)
+    check_inputs(model, data)
     _check_outputs(model, data.classes)
     network = Network("model", model, parts.build_optimizer())
     return Recipe([network], [DomainAdaptation(classes=data.classes, domain_weight=domain_weight)])

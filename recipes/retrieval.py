@@ -20,6 +20,7 @@ from trainer.embedding import Embedding
 from trainer.errors import UserError, unknown_name
 from trainer.input.checks import is_whole_number
 from trainer.input.data import Data, Split
+from trainer.model_checks import check_inputs, check_one_output
 from trainer.network import Network
 from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
 from trainer.ops.thumbnails import thumbnails
@@ -166,6 +167,7 @@ def retrieval(
         raise UserError(f"margin={margin} received. Expected a number above 0, such as 0.2; null is the soft margin.")
     _check_recall(recall_at, parts.data)
     model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)
+    check_inputs(model, parts.data)
     _check_outputs(model, embedding_size)
     network = Network("model", model, parts.build_optimizer())
     return Recipe([network], [Retrieval(mining=mining, margin=margin, squared=squared, recall_at=recall_at)])
@@ -192,6 +194,7 @@ def _smaller_half(split: Split) -> int:
 
 
 def _check_outputs(model: keras.Model, embedding_size: int) -> None:
+    check_one_output(model, f"embeddings [batch, {embedding_size}]")
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and shape[1:] != (embedding_size,):
         raise UserError(

@@ -95,7 +95,7 @@ def _command(options: Options) -> None:
     network = find_network(run, options.network)
     if options.average and not keeps_averages(config, options.network):
         use_averages(network)
-    written = write(run, options, form, path)
+    written = write(run, options, form, path, config["plugins"])
     if form.card_beside:
         _write_card(run, options.network, path)
     print_export(run, path, *written)
@@ -161,7 +161,7 @@ def output_path(options: Options) -> Path:
 
 
 def write(
-    run: FinishedRun, options: Options, form: Format, path: Path
+    run: FinishedRun, options: Options, form: Format, path: Path, plugins: Sequence[str]
 ) -> tuple[Contents, dict[str, float], Difference | None]:
     """Write under another name, check that it loads and is as good as the run, then rename it.
 
@@ -170,6 +170,7 @@ def write(
         options: checked.
         form: to write in.
         path: to write to.
+        plugins: packages that the run uses.
 
     Returns:
         What was written, its metrics on the test split, and how its outputs differ from the run's.
@@ -178,12 +179,13 @@ def write(
         UserError: the format cannot hold the network, it is not as good as the run, or it cannot be written.
     """
     from trainer.export.compare import compare
+    from trainer.export.own_classes import own_classes
 
     with put_in_place(path, form) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))
-        found = compare(
-            run, options.network, form, form.load(temporary), tolerance=options.tolerance, lossy=contents.lossy
-        )
+        with own_classes(plugins):
+            predict = form.load(temporary)
+        found = compare(run, options.network, form, predict, tolerance=options.tolerance, lossy=contents.lossy)
     return contents, *found
 
 

@@ -46,7 +46,7 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
         path: an exported file or directory, or the directory of a run.
         network: of a run, the name of the network.
         checkpoint: of a run, "best" or "last"; None for the best, or the last where there is no best.
-        plugins: packages that the run may use.
+        plugins: packages that the run may use, or that define what a .keras file is made of.
 
     Raises:
         UserError: it is neither, or cannot be read.
@@ -63,7 +63,9 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
 
     form, card = format_of(place), read_card(place)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
-    with silent():
+    from trainer.export.own_classes import own_classes
+
+    with silent(), own_classes(plugins):
         predict = form.load(place)
     return Model(predict, card)
 
@@ -78,10 +80,10 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
         import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
     from trainer.errors import unknown_name
     from trainer.export.card import card_of
-    from trainer.export.plain_model import plain_copy
+    from trainer.export.plain_model import finished_model
 
     run = restore(path, config, checkpoint)
     if network not in run.parts.trainer.networks:
         raise unknown_name("network", network, run.parts.trainer.networks)
-    model = plain_copy(run, network)
+    model = finished_model(run, network)
     return Model(lambda inputs: np.asarray(model.predict_on_batch(inputs)), card_of(run, network))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
 
 from train import main
@@ -27,9 +29,31 @@ def no_model(*, input_shape, classes):
 
 def unbuilt(*, classes):
     return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(classes)])
+
+def recurrent(*, input_shape, classes):
+    return keras.Sequential([
+        keras.Input(input_shape),
+        keras.layers.Reshape(input_shape[:2]),
+        keras.layers.Bidirectional(keras.layers.LSTM(3)),
+        keras.layers.Dense(classes),
+    ])
+
+def ended(*, input_shape, classes, end="two", name="hidden", size=None):
+    first = keras.Input((size, size, 1) if size else input_shape)
+    others = [keras.Input(input_shape)] if end == "inputs" else []
+    x = keras.layers.Flatten()(keras.layers.Add()([first, *others]) if others else first)
+    logits, more = keras.layers.Dense(classes, name=name)(x), keras.layers.Dense(3)(x)
+    ends = {"two": [logits, more], "dict": {"logits": logits, "more": more}}
+    return keras.Model([first, *others], ends.get(end, logits))
+
+def raises(*, input_shape, classes, units=0):
+    if units:
+        return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(int(units))])
+    raise RuntimeError("nothing\nhere")
 """
 CUSTOM = ["recipe=bnn", "model=custom", "hooks.progress=null", "trainer.steps=3", "trainer.epochs=null"]
 OWN = ["plugins=[my_models]", "model._target_=my_models.small_cnn"]
+ENDED = [OWN[0], "model._target_=my_models.ended"]
 
 
 @pytest.fixture
@@ -37,6 +61,7 @@ def own_module(tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "rows.npz", x_train=np.zeros((40, 7, 5), np.float32), y_train=np.arange(40) % 4)
     return tmp_path
 
 
@@ -48,6 +73,19 @@ def test_a_function_of_the_users_own_builds_the_model_and_takes_its_arguments(ow
     assert (layers["conv_1"]["weight_bits"], layers["conv_2"]["weight_bits"]) == (32, 1)
 
 
+@pytest.mark.parametrize("failing", [None, "plan.run.estimate_memory", "run.session.summarize_network"])
+def test_a_recurrent_network_trains_and_what_cannot_be_estimated_ends_no_run(own_module, monkeypatch, failing) -> None:
+    def fail(*_, **__):
+        raise KeyError("unknown")
+
+    if failing is not None:
+        monkeypatch.setattr(f"trainer.{failing}", fail)
+    given = [CUSTOM[0].replace("bnn", "baseline"), *CUSTOM[1:], OWN[0], "model._target_=my_models.recurrent"]
+    with nullcontext() if failing is None else pytest.warns(UserWarning, match="cannot be told, and is left out"):
+        assert main([*given, "hooks.tensorboard=null", "run_dir=run"]) == 0
+    assert json.loads((own_module / "run" / "summary.json").read_text())["status"] == "completed"
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
@@ -57,6 +95,26 @@ def test_a_function_of_the_users_own_builds_the_model_and_takes_its_arguments(ow
         ([*OWN, "+model.widht=8"], "Unknown argument 'widht' for my_models.small_cnn. Did you mean 'width'?"),
         ([OWN[0], "model._target_=my_models.no_model"], "returned a value of type tuple. Expected keras's Model."),
         ([OWN[0], "model._target_=my_models.unbuilt"], "is not built, so it has no variables. Expected one"),
+        (
+            [*ENDED, "+model.end=inputs"],
+            "takes 2 inputs, of shapes [8, 8, 1], [8, 8, 1]. Expected one, of shape [8",
+        ),
+        (
+            [*ENDED, "+model.end=two"],
+            "returns a list (0: [None, 10], 1: [None, 3]). Expected one tensor, logits",
+        ),
+        ([*ENDED, "+model.end=dict"], "returns a dict (logits: [None, 10], more: [None, 3]). Expected one tensor"),
+        (
+            [*ENDED, "+model.end=one", "+model.size=9"],
+            "takes inputs of shape [9, 9, 1]. Expected [8, 8, 1], as",
+        ),
+        ([*ENDED, "+model.end=one", "+model.name=my layer"], "of the name 'my layer'. Expected letters"),
+        ([OWN[0], "model._target_=my_models.raises"], "my_models.raises raised RuntimeError: nothing here. Expected a"),
+        ([OWN[0], "model._target_=my_models.raises", "+model.units=1e19"], "raised ValueError: Can't convert Python"),
+        (
+            [OWN[0], "model._target_=my_models.recurrent", "data=arrays", "data.path=rows.npz"],
+            "Expected a model for inputs of shape [7, 5, 1] and 4 classes. data.channels=none leaves examples as they",
+        ),
     ],
 )
 def test_what_is_wrong_with_it_is_one_line(own_module, capfd, given, line) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -27,7 +27,7 @@ def with_values(structure: keras.Model, values: keras.Model, *, full: bool = Fal
     precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
 
     Args:
-        structure: whose layers are all of Keras.
+        structure: whose layers can be made anew of their config.
         values: of the same layers, perhaps in another precision.
         full: whether the new model computes in float32 where layers of `structure` are mixed, and what lies between
             them with it.
@@ -35,10 +35,35 @@ def with_values(structure: keras.Model, values: keras.Model, *, full: bool = Fal
     config = keras.saving.serialize_keras_object(structure)
     if full and (mixed := _mixed_dtypes(structure)):
         config = _in_full(config, mixed)
-    made = keras.saving.deserialize_keras_object(config)
-    for variable, given in zip(made.variables, values.variables, strict=True):
-        variable.assign(given.value)
+    classes = {type(layer).__name__: type(layer) for layer in structure._flatten_layers()}  # not all are of Keras
+    with keras.saving.custom_object_scope(classes):
+        made = keras.saving.deserialize_keras_object(config)
+    assign_weights(made, values)
     return made
+
+
+def assign_weights(model: keras.Model, values: keras.Model) -> None:
+    """Give a model's weights and moving statistics, and the seed states that both have, another model's values.
+
+    Which layers hold a seed state is no part of a model's config: a dropout whose rate is 0 when it is made has none.
+
+    Args:
+        model: of the layers of the other, in their order.
+        values: perhaps in another precision.
+    """
+    for variable, given in zip(model.weights, values.weights, strict=True):
+        variable.assign(given.value)
+    seeds = dict(_seeds(values))
+    for path, state in _seeds(model):
+        if path in seeds:
+            state.assign(seeds[path].value)
+
+
+def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable]]:
+    """Yield the seed states of a model, by the layer that draws, and which of its generators it is."""
+    for layer in model._flatten_layers():
+        for number, generator in enumerate(layer._seed_generators):
+            yield (layer.path or layer.name, number), generator.state
 
 
 def _mixed_dtypes(model: keras.Model) -> set[str]:

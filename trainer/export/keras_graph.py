@@ -98,7 +98,7 @@ def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
     if not is_graph(model):
         raise UserError(
             f"format=packed needs a network whose graph is known. '{model.name}' is a {type(model).__name__}. "
-            "Expected a functional or Sequential model, or another format."
+            "Expected a functional or Sequential model, or format=saved_model."
         )
     if (len(model.inputs), len(model.outputs)) != (1, 1):
         raise UserError(
@@ -114,6 +114,6 @@ def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
     if walk.problems:
         raise UserError(
             f"format=packed has no operation for {', '.join(walk.problems)} of '{model.name}'. Expected a network "
-            "without, or format=keras."
+            "without, or format=saved_model."
         )
     return walk.input, walk.nodes, walk.output

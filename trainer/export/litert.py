@@ -17,7 +17,7 @@ from trainer.export.compare import with_model
 from trainer.export.contents import Contents
 from trainer.export.layer_table import layer_table
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import check_single, plain_copy
+from trainer.export.plain_model import plain_model, single_model
 from trainer.quiet import silent
 from trainer.run.finished import FinishedRun
 from trainer.step.evaluate import Evaluator
@@ -41,8 +41,13 @@ def write_litert(run: FinishedRun, network: str, path: Path, options: ExportOpti
     Raises:
         UserError: the converter does not take the network.
     """
-    model = plain_copy(run, network)
-    check_single(model, "litert")
+    with plain_model(run, network) as own:
+        notes = _convert(run, network, single_model(run, network, own, "litert"), path, options)
+        return layer_table(own, notes=notes, lossy=options.int8)
+
+
+def _convert(run: FinishedRun, network: str, model: keras.Model, path: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write a model, and return lines on how it was rounded."""
     quantized: dict[str, Any] = {}
     if options.int8:
         examples = calibration_examples(run, network, model)
@@ -58,7 +63,7 @@ def write_litert(run: FinishedRun, network: str, path: Path, options: ExportOpti
             )
     except (ConverterError, ValueError, RuntimeError) as error:
         raise _refused(error) from error
-    return layer_table(model, notes=_notes(options, len(examples) if options.int8 else 0), lossy=options.int8)
+    return _notes(options, len(examples) if options.int8 else 0)
 
 
 def _notes(options: ExportOptions, examples: int) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ def _notes(options: ExportOptions, examples: int) -> tuple[str, ...]:
 def _refused(error: Exception) -> UserError:
     unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
     reason = f"no operation {', '.join(unknown)}" if unknown else next(iter(str(error).splitlines()), "no reason given")
-    return UserError(f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=keras.")
+    return UserError(f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model.")
 
 
 def calibration_examples(run: FinishedRun, network: str, model: keras.Model) -> np.ndarray:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.export.contents import Contents
 from trainer.export.layer_table import layer_table
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import check_single, plain_copy
+from trainer.export.plain_model import plain_model, single_model
 from trainer.quiet import silent
 from trainer.run.finished import FinishedRun
 
@@ -30,10 +30,10 @@ def write_onnx(run: FinishedRun, network: str, path: Path, options: ExportOption
         UserError: the network has several inputs or outputs.
     """
     del options
-    model = plain_copy(run, network)
-    check_single(model, "onnx")
-    given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
-    with silent(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of Keras, which asks NumPy for a name of before
-        model.export(path, format="onnx", verbose=False, input_signature=[given], opset_version=OPSET)
-    return layer_table(model)
+    with plain_model(run, network) as own:
+        model = single_model(run, network, own, "onnx")
+        given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
+        with silent(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of Keras, which asks NumPy for a name of before
+            model.export(path, format="onnx", verbose=False, input_signature=[given], opset_version=OPSET)
+        return layer_table(own)

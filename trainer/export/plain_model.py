@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import numpy as np
 
 from trainer.errors import UserError
-from trainer.export.full_precision import with_values
+from trainer.export.assigned import assigned
+from trainer.export.card import card_of
+from trainer.export.full_precision import is_mixed, with_values
 from trainer.run.finished import FinishedRun
 from trainer.run.shipped import shipped_weights
 from trainer.step.returned import checked
@@ -17,29 +20,57 @@ from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
 
-def plain_copy(run: FinishedRun, network: str) -> keras.Model:
-    """Return the finished model of a network: a deep copy that shares nothing with the run, which stays as it was.
+@contextmanager
+def plain_model(run: FinishedRun, network: str) -> Iterator[keras.Model]:
+    """Yield the finished model of a network, as `finished_model` has it; the run is afterwards what it was.
 
-    It computes in float32, whatever `trainer.precision` was: all variables are float32 already.
+    Args:
+        run: restored.
+        network: name of the network.
+    """
+    owner = run.parts.trainer.networks[network]
+    with assigned(owner, {name: variable.numpy() for name, variable in owner.weights.items()}):
+        yield finished_model(run, network)
+
+
+def finished_model(run: FinishedRun, network: str) -> keras.Model:
+    """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
+
+    Of parts of Keras it is a deep copy, which shares nothing with the run. A model that has others, such as a class of
+    the user's, may say too little of itself to be made anew: it is the network's own, whose weights are changed.
 
     Args:
         run: restored.
         network: name of the network.
 
     Raises:
-        UserError: the network holds something that is no part of Keras.
+        UserError: it computes in half precision, and cannot be made anew in float32.
     """
     trainer = run.parts.trainer
     model = strip_model(trainer, network)
-    check_plain(model)
     shipped = shipped_weights(trainer, run.step)[network]
     variables = trainer.networks[network].variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
-    copy = with_values(model, model, full=True)
-    for made, own in zip(copy.variables, model.variables, strict=True):
+    made = model
+    if not foreign_names(model):
+        made = with_values(model, model, full=True)
+    elif is_mixed(model):
+        made = _own_in_float32(model)
+    for variable, own in zip(made.weights, model.weights, strict=True):
         if id(own) in values:
-            made.assign(values[id(own)])
-    return copy
+            variable.assign(values[id(own)])
+    return made
+
+
+def _own_in_float32(model: keras.Model) -> keras.Model:
+    try:
+        return with_values(model, model, full=True)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"'{model.name}' was trained in half precision, and Keras cannot make it anew in float32: {reason} "
+            "Expected classes whose get_config has every argument of theirs, or a run with trainer.precision=float32."
+        ) from error
 
 
 def strip_model(trainer: Trainer, network: str) -> keras.Model:
@@ -57,42 +88,63 @@ def strip_model(trainer: Trainer, network: str) -> keras.Model:
     return model
 
 
-def check_plain(model: keras.Model) -> None:
-    """Refuse a model that would not load where nothing but Keras is.
+def check_plain(model: keras.Model, format_name: str) -> None:
+    """Refuse a model that has parts that Keras alone does not know.
 
     Args:
         model: any Keras model.
+        format_name: of the format that takes no other.
 
     Raises:
         UserError: names the layers, functions or other parts that are not of Keras.
     """
-    foreign = [
-        f"{layer.name} ({type(layer).__name__})"
-        for layer in model._flatten_layers()
-        if not _is_of_keras(type(layer).__module__)
-    ] or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
-    if foreign:
+    if foreign := foreign_names(model):
         raise UserError(
-            f"A plain Keras model holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. "
-            "Expected a network without them."
+            f"format={format_name} holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. "
+            "Expected a network without them, or format=saved_model."
         )
 
 
-def check_single(model: keras.Model, format_name: str) -> None:
-    """Refuse a model that does not make one tensor of one tensor, each with the examples along its first axis.
+def foreign_names(model: keras.Model) -> list[str]:
+    """Return the layers of a model whose class is not of Keras; where there are none, its other parts that are not.
 
     Args:
-        model: plain.
+        model: any Keras model.
+    """
+    layers = [f"{layer.name} ({type(layer).__name__})" for layer in model._flatten_layers() if is_foreign(type(layer))]
+    return layers or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
+
+
+def single_model(run: FinishedRun, network: str, model: keras.Model, format_name: str) -> keras.Model:
+    """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis.
+
+    Args:
+        run: restored.
+        network: name of the network.
+        model: finished. A subclassed one becomes the only layer of a graph.
         format_name: of the format that holds no other.
 
     Raises:
         UserError: says how many inputs and outputs there are.
     """
+    if not hasattr(model, "inputs"):
+        inputs = keras.Input(card_of(run, network).shape)
+        model = keras.Model(inputs, model(inputs), name=model.name)
     if (len(model.inputs), len(model.outputs)) != (1, 1):
         raise UserError(
             f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "
             f"format={format_name}, or format=keras."
         )
+    return model
+
+
+def is_foreign(part: type) -> bool:
+    """Return whether a class is not of Keras.
+
+    Args:
+        part: of a layer.
+    """
+    return not _is_of_keras(part.__module__)
 
 
 def _is_of_keras(module: str | None) -> bool:

@@ -13,7 +13,7 @@ from trainer.errors import UserError
 from trainer.export.contents import Contents
 from trainer.export.layer_table import layer_table
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import check_single, plain_copy
+from trainer.export.plain_model import plain_model, single_model
 from trainer.quiet import silent
 from trainer.run.finished import FinishedRun
 
@@ -49,14 +49,14 @@ def write_saved_model(run: FinishedRun, network: str, path: Path, options: Expor
         options: none of them counts here.
     """
     del options
-    model = plain_copy(run, network)
-    check_single(model, "saved_model")
-    archive = keras.export.ExportArchive()  # `model.export` would track the model too, and store each variable twice
-    given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
-    with silent():
-        archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=[given])
-        archive.write_out(path, verbose=False)
-    return layer_table(model)
+    with plain_model(run, network) as own:
+        model = single_model(run, network, own, "saved_model")
+        archive = keras.export.ExportArchive()  # `model.export` would track the model too, and store variables twice
+        given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
+        with silent():
+            archive.add_endpoint("serve", lambda inputs: model(inputs, training=False), input_signature=[given])
+            archive.write_out(path, verbose=False)
+        return layer_table(own)
 
 
 def load_saved_model(path: Path) -> SavedModelPredictor:

@@ -21,7 +21,7 @@ from trainer.export.card import card_of
 from trainer.export.contents import Contents
 from trainer.export.keras_file import KerasPredictor
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import check_single, foreign_parts, plain_copy
+from trainer.export.plain_model import check_plain, foreign_parts, plain_model, single_model
 from trainer.export.shared_weights import share_weights
 from trainer.export.sparse_stages import describe_stages, measure_stages
 from trainer.inference.card import CARD
@@ -56,10 +56,11 @@ def write_sparse(run: FinishedRun, network: str, path: Path, options: ExportOpti
         UserError: an option out of range, or a network that no sparse file can hold.
     """
     bits = codebook_bits(options)
-    model = plain_copy(run, network)
-    check_single(model, "sparse")
-    about = {CARD: card_of(run, network).as_json()}
-    contents = write_model(model, path, bits=bits, huffman=options.huffman, about=about)
+    with plain_model(run, network) as model:
+        check_plain(model, "sparse")
+        single_model(run, network, model, "sparse")
+        about = {CARD: card_of(run, network).as_json()}
+        contents = write_model(model, path, bits=bits, huffman=options.huffman, about=about)
     return replace(contents, notes=(*contents.notes, _own_metrics(run))) if contents.lossy else contents
 
 

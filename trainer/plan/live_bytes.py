@@ -50,7 +50,7 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
         open_size: what an open dimension counts as, such as the batch.
         leave_out: identities of tensors that are counted elsewhere.
     """
-    operations = graph.get_operations()
+    operations = _givers_first(graph)
     buffers, last_use = _buffers(operations)
     live = peak = unsized = 0
     ends: dict[int, int] = {}  # index of an op: bytes that nobody takes after it
@@ -68,6 +68,25 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
         peak = max(peak, live + max([made, *(each.peak for each in inner)]))
         live += made - ends.pop(index, 0)
     return LiveBytes(peak, unsized)
+
+
+def _givers_first(graph: tf.Graph) -> list[tf.Operation]:
+    """Return a graph's ops in the order in which they were traced, but none before an op that it takes from.
+
+    The gradient of a loop gives the loop, which was traced before it, lists to keep activations in.
+    """
+    ordered: list[tf.Operation] = []
+    met: set[str] = set()
+    for operation in graph.get_operations():
+        waiting = [operation] if operation.name not in met else []
+        while waiting:
+            met.add(waiting[-1].name)
+            giver = next((each.op for each in waiting[-1].inputs if each.op.name not in met), None)
+            if giver is None:
+                ordered.append(waiting.pop())
+            else:
+                waiting.append(giver)
+    return ordered
 
 
 def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[int, int]]:

@@ -13,6 +13,7 @@ from trainer.plan.replicas import replica_facts
 from trainer.plan.step import plan_step
 from trainer.run.assembly import Assembly
 from trainer.run.control import Best, Run
+from trainer.run.estimated import estimated
 from trainer.run.fit import report_names
 from trainer.step.stage import in_stage
 
@@ -32,7 +33,7 @@ def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
         monitor += f", counted from step {parts.settled_at:,} on"
     metrics = Metrics(plan.metrics.training, tuple(parts.validation.names), monitor)
     plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts), advice=_advice(config, recipe, parts))
-    return replace(plan, memory=estimate_memory(parts, plan, settings))
+    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(parts, plan, settings), ()))
 
 
 def _advice(config: Mapping[str, Any], recipe: str, parts: Assembly) -> tuple[tuple[str, str], ...]:

@@ -9,11 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.config.build import build
+from trainer.config.build import TARGET, build
 from trainer.hook import GraphHook, Hook
 from trainer.input.batches import TrainingBatches
 from trainer.input.classes import Setting, class_weights
 from trainer.input.data import Data
+from trainer.model_checks import check_names, told_in_one_line
 from trainer.network import Network
 from trainer.order import order_hooks
 from trainer.rate_schedules import ScaledRate, SeveralUpdates
@@ -102,7 +103,10 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
     plugins = config["plugins"]
 
     def build_model(**injected: Any) -> keras.Model:
-        return build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
+        with told_in_one_line(f"model._target_={config['model'].get(TARGET)}", data):
+            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
+        check_names(model)
+        return model
 
     def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
         rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate

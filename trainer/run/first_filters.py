@@ -22,7 +22,7 @@ def first_kernel(network: Network) -> str | None:
     Args:
         network: any; its values are not read.
     """
-    inputs = network.model.inputs or []
+    inputs = getattr(network.model, "inputs", None) or []  # a subclassed model has none
     kernels = ((name, each.shape) for name, each in network.trainable_variables.items() if len(each.shape) > 1)
     name, shape = next(kernels, (None, ()))
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[3] not in (1, 3):

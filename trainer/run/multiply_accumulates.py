@@ -41,7 +41,7 @@ def count_macs(call: Call) -> Counts | None:
         Counts by `id` of the variable; empty where nothing is multiplied; None where it is not known how often.
     """
     layer = call.operation
-    if not isinstance(layer, COUNTED):
+    if not isinstance(layer, COUNTED) or not _is_of_keras(layer):
         return None if _may_multiply(layer) else {}
     outputs, inputs = _size(call.outputs), _size(call.inputs)
     if outputs is None or inputs is None:
@@ -76,6 +76,11 @@ def _contracted(equation: str, kernel: tuple[int, ...]) -> int:
     terms, _, output = equation.replace(" ", "").partition("->")
     labels = terms.split(",")[1]
     return math.prod(size for label, size in zip(labels, kernel, strict=True) if label not in output)
+
+
+def _is_of_keras(layer: keras.Layer) -> bool:
+    """Return whether a layer computes what its class in Keras does: a subclass may have a `call` of its own."""
+    return type(layer).call.__module__.partition(".")[0] == "keras"
 
 
 def _may_multiply(operation: object) -> bool:

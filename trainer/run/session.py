@@ -17,6 +17,7 @@ from trainer.config.resume import config_digest
 from trainer.config.stored import read_stored
 from trainer.errors import UnsavedError, UserError, did_you_mean
 from trainer.hook import HostHook
+from trainer.network import Network
 from trainer.plan.markdown import as_markdown
 from trainer.plan.run import plan_run
 from trainer.replicas.strategy import NONE, describe_replicas
@@ -25,6 +26,7 @@ from trainer.run.cadence import Cadence
 from trainer.run.checkpoint import CheckpointStore
 from trainer.run.control import Best, Run
 from trainer.run.directory import choose_directory, config_text, environment, make_directory
+from trainer.run.estimated import estimated
 from trainer.run.fingerprint import data_fingerprint
 from trainer.run.fit import Fit
 from trainer.run.follow import follow
@@ -32,7 +34,7 @@ from trainer.run.hook_answers import answer
 from trainer.run.input_verdict import judge_input
 from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from trainer.run.lock import locked
-from trainer.run.network_summary import summarize_network
+from trainer.run.network_summary import Forms, NetworkSummary, summarize_network
 from trainer.run.out_of_memory import memory_errors
 from trainer.run.peak_memory import peak_memory_bytes
 from trainer.run.precision import check_precision, describe_precision
@@ -232,7 +234,7 @@ def build_fit(
         batch_size=settings["batch_size"],
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
-        plan=as_markdown(plan_run(config, recipe, parts)),
+        plan=estimated("The plan of the run", lambda: as_markdown(plan_run(config, recipe, parts)), ""),
         best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
         pictures=views.pictures,
         embeddings=views.embeddings,
@@ -303,7 +305,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         reason=reason,
         seconds=fit.elapsed,
         size=measure_size(networks.values(), {name: each.stored_bits for name, each in forms.items()}),
-        networks={name: summarize_network(network, forms[name]) for name, network in networks.items()},
+        networks=estimated("What the networks are made of", partial(_network_summaries, networks, forms), {}),
         final=fit.final,
         test=test,
         hooks=_hook_summaries(fit, parts),
@@ -311,7 +313,7 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
         verdict=judge_input(fit.run, measure=failure is None),
         precision=describe_precision(settings["precision"], parts.trainer.loss_scale),
         replicas=describe_replicas(settings.get("strategy", NONE), parts.trainer.replica, fit.run.batch_size),
-        memory=peak_memory_bytes(),
+        memory=estimated("The peak of the memory", peak_memory_bytes, {}),
         start=fit.started.summary() if fit.run.first_step_seconds else None,
     )
     summary |= fit.workers.summary()
@@ -321,6 +323,10 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
     if failures:
         raise failures[0]
     return summary
+
+
+def _network_summaries(networks: Mapping[str, Network], forms: Mapping[str, Forms]) -> dict[str, NetworkSummary]:
+    return {name: summarize_network(network, forms[name]) for name, network in networks.items()}
 
 
 def _summary_failures(directory: Path, summary: dict[str, Any]) -> list[Exception]:

@@ -222,7 +222,7 @@ def _names(value: Any, facts: Facts) -> str | None:
     return None if named else _described(value)
 
 
-def _bits(kind: type[Real]) -> Entry:
+def _bits(kind: Any) -> Entry:
     """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction may be."""
 
     def check(value: Any, given: Any, facts: Facts) -> str | None:

@@ -60,7 +60,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(options, binary: bool
         hooks[-1].name = "bnn_rounding"
     network, plain = prepared(hooks, binary_model() if binary else image_model())
     assert any(isinstance(each, OWN) for each in network.model._flatten_layers())
-    check_plain(plain)
+    check_plain(plain, "sparse")
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}
     expected = network.model(INPUTS, training=False).numpy()
     np.testing.assert_allclose(plain(INPUTS, training=False).numpy(), expected, rtol=1e-5, atol=1e-6)

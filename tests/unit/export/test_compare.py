@@ -13,7 +13,7 @@ from trainer.errors import UserError
 from trainer.export.compare import Difference, Stand, compare
 from trainer.export.formats import FORMATS, Format
 from trainer.export.keras_file import KerasPredictor
-from trainer.export.plain_model import plain_copy
+from trainer.export.plain_model import finished_model
 from trainer.run.precision import computing_in
 
 ONNX = FORMATS["onnx"]
@@ -22,7 +22,7 @@ EXACT = Format("exact", ".exact", "", "", every_prediction=True)
 
 def predictor(run, change=lambda inputs, outputs: outputs):
     """Return what predicts as a file does, with NumPy alone: the small network, and a change to its outputs."""
-    hidden, logits = (plain_copy(run, "model").get_layer(name).get_weights() for name in ("hidden", "logits"))
+    hidden, logits = (finished_model(run, "model").get_layer(name).get_weights() for name in ("hidden", "logits"))
 
     def predict(inputs: np.ndarray) -> np.ndarray:
         outputs = np.tanh(inputs @ hidden[0] + hidden[1]) @ logits[0] + logits[1]
@@ -103,12 +103,12 @@ class Negate(StatelessHook):
 def test_a_hook_that_no_file_can_hold_is_told_apart_from_a_format_that_fails():
     run = finished_run(Negate("negate"))
     with pytest.raises(UserError, match=r"The plain model has metric/accuracy=.* but the run has .* a hook changes"):
-        compare(run, "model", FORMATS["keras"], KerasPredictor(plain_copy(run, "model")))
+        compare(run, "model", FORMATS["keras"], KerasPredictor(finished_model(run, "model")))
 
 
 def test_a_keras_file_is_compared_layer_for_layer():
     run = finished_run()
-    model = plain_copy(run, "model")
+    model = finished_model(run, "model")
     assert compare(run, "model", FORMATS["keras"], KerasPredictor(model)) == (
         {"metric/accuracy": run.parts.test.run(7)["metric/accuracy"]},
         None,
@@ -128,7 +128,7 @@ def test_a_run_in_half_precision_is_compared_in_its_own_and_its_file_in_float32(
 
 def test_metrics_that_need_a_slope_get_that_of_the_model():
     run = finished_run()
-    model = plain_copy(run, "model")
+    model = finished_model(run, "model")
     stand = Stand(predictor(run), Difference(8))
     inputs = tf.constant(toy_arrays()[0][:8])
 

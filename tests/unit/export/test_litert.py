@@ -13,14 +13,14 @@ from trainer.export.compare import compare
 from trainer.export.formats import FORMATS
 from trainer.export.litert import calibration_examples
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import plain_copy
+from trainer.export.plain_model import finished_model
 
 LITERT = FORMATS["litert"]
 
 
 def test_calibration_takes_evenly_spaced_training_examples_as_the_network_sees_them(monkeypatch):
     run = finished_run()
-    model = plain_copy(run, "model")
+    model = finished_model(run, "model")
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])
     monkeypatch.setattr("trainer.export.litert.CALIBRATION_EXAMPLES", 4)
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][[0, 21, 42, 63]])

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.support.finished import Halve, finished_run
 from tests.support.toy import StatelessHook
 from trainer.errors import UserError
-from trainer.export.plain_model import check_plain, check_single, plain_copy, strip_model
+from trainer.export.plain_model import check_plain, finished_model, single_model, strip_model
 from trainer.network import Network
 from trainer.run.precision import computing_in
 from trainer.step.trainer import Trainer
@@ -55,8 +55,8 @@ class Subclassed(keras.Model):
     ],
 )
 def test_what_is_not_of_keras_is_named(make, named: str):
-    with pytest.raises(UserError, match="A plain Keras model holds parts of Keras alone.") as caught:
-        check_plain(make())
+    with pytest.raises(UserError, match="format=sparse holds parts of Keras alone.") as caught:
+        check_plain(make(), "sparse")
     assert f"also has: {named}." in str(caught.value)
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_of_keras_is_named(make, named: str):
 )
 def test_what_is_of_keras_is_taken(layer: keras.Layer):
     reshaped = [layers.Reshape((3, 1))] if isinstance(layer, layers.Bidirectional) else []
-    check_plain(keras.Sequential([keras.Input((4,)), layers.Dense(3), *reshaped, layer]))
+    check_plain(keras.Sequential([keras.Input((4,)), layers.Dense(3), *reshaped, layer]), "sparse")
 
 
 class Wrap(StatelessHook):
@@ -95,7 +95,7 @@ def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_fo
     run = finished_run(Halve("halve"))
     network = run.parts.trainer.networks["model"]
     before = {name: variable.numpy() for name, variable in network.variables.items()}
-    copy = plain_copy(run, "model")
+    copy = finished_model(run, "model")
     for weight in copy.weights:
         np.testing.assert_array_equal(weight.numpy(), 0.5 * before[weight.path])
     assert values_of(network) == {name: value.tobytes() for name, value in before.items()}
@@ -108,7 +108,7 @@ def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_fo
 def test_a_copy_keeps_names_and_its_layers_are_trainable_as_before():
     run = finished_run()
     own = run.parts.trainer.networks["model"].model
-    copy = plain_copy(run, "model")
+    copy = finished_model(run, "model")
     assert copy.name == own.name
     assert [layer.name for layer in copy.layers] == [layer.name for layer in own.layers]
     assert [each.path for each in copy.trainable_variables] == [each.path for each in own.trainable_variables]
@@ -117,7 +117,7 @@ def test_a_copy_keeps_names_and_its_layers_are_trainable_as_before():
 def test_a_run_in_half_precision_ships_a_model_in_float32():
     with computing_in("bfloat16"):
         run = finished_run()
-    copy = plain_copy(run, "model")
+    copy = finished_model(run, "model")
     own = run.parts.trainer.networks["model"].model
     assert {layer.compute_dtype for layer in own.layers} == {"bfloat16"}
     assert {layer.compute_dtype for layer in copy.layers} == {"float32"}
@@ -141,7 +141,7 @@ def test_hooks_take_out_what_they_put_in_the_other_way_round():
 def test_formats_of_one_tensor_refuse_several(make, message: str):
     model = make(keras.Input((3,)), keras.Input((3,)))
     with pytest.raises(UserError) as caught:
-        check_single(model, "onnx")
+        single_model(finished_run(), "model", model, "onnx")
     assert str(caught.value) == f"{message} Expected one of each for format=onnx, or format=keras."
 
 

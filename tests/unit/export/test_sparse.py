@@ -15,7 +15,7 @@ from scripts.export import main
 from tests.support.command import run_small
 from trainer.errors import UserError
 from trainer.export.options import ExportOptions
-from trainer.export.plain_model import plain_copy
+from trainer.export.plain_model import finished_model
 from trainer.export.sparse import codebook_bits, load_sparse, load_sparse_model, write_model, write_sparse
 from trainer.inference.compressed_json import compress_json, expand_json
 from trainer.inference.container import SPARSE, container_sizes, read_container, write_container
@@ -78,7 +78,7 @@ def test_the_weights_of_a_run_come_back_bit_for_bit_and_the_run_stays_as_it_was(
     before = state_of(run)
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions())
     assert state_of(run) == before
-    expected = plain_copy(run, "model")
+    expected = finished_model(run, "model")
     assert_same(read_sparse(tmp_path / FILE), values_of(expected))
     inputs = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
     np.testing.assert_array_equal(load_sparse(tmp_path / FILE)(inputs), expected(inputs, training=False).numpy())
@@ -105,7 +105,7 @@ def test_shared_weights_are_the_runs_rounded_and_what_it_came_to_before_is_told(
     assert contents.lossy
     accuracy = run.parts.test.run(run.step)["metric/accuracy"]
     assert contents.notes[-1] == f"test split, weights as the run has them: accuracy {accuracy:.4f}"
-    own = values_of(plain_copy(run, "model"))
+    own = values_of(finished_model(run, "model"))
     for name, values in read_sparse(tmp_path / FILE).items():
         np.testing.assert_array_equal(values == 0, own[name] == 0)
         if name.endswith("kernel"):
@@ -117,7 +117,7 @@ def test_shared_weights_are_the_runs_rounded_and_what_it_came_to_before_is_told(
 
 @pytest.mark.parametrize("huffman", [True, False])
 def test_huffman_codes_can_be_done_without(run: FinishedRun, tmp_path: Path, monkeypatch, huffman: bool):
-    monkeypatch.setattr("trainer.export.sparse.plain_copy", lambda run, network: pruned_model())
+    monkeypatch.setattr("trainer.export.plain_model.finished_model", lambda run, network: pruned_model())
     write_sparse(run, "model", tmp_path / FILE, ExportOptions(codebook=4, huffman=huffman))
     assert huffman == any(name.endswith("_code") for name in read_container(tmp_path / FILE, SPARSE)[1])
 
@@ -239,7 +239,7 @@ def test_weights_of_another_type_are_refused(tmp_path: Path):
 def test_a_network_of_two_inputs_is_refused(run: FinishedRun, tmp_path: Path, monkeypatch):
     first, second = keras.Input((3,)), keras.Input((3,))
     model = keras.Model([first, second], keras.layers.Add()([first, second]))
-    monkeypatch.setattr("trainer.export.sparse.plain_copy", lambda run, network: model)
+    monkeypatch.setattr("trainer.export.plain_model.finished_model", lambda run, network: model)
     with pytest.raises(UserError, match="2 inputs and 1 outputs"):
         write_sparse(run, "model", tmp_path / FILE, ExportOptions())
 

@@ -64,7 +64,7 @@ def test_a_model_without_its_quantizers_is_plain_and_the_same(make_bench, tmp_pa
         assert sum(isinstance(each, InputQuantizer) for each in model._flatten_layers()) == 3
         plain = bench.hook.strip_model(model)
         assert not any(isinstance(each, InputQuantizer) for each in plain._flatten_layers())
-        check_plain(plain)
+        check_plain(plain, "sparse")
         assert [id(each) for each in plain.weights] == [id(each) for each in model.weights]
         inputs = np.random.default_rng(0).normal(size=(5, 8, 8, 2)).astype(np.float32)
         expected = model(inputs).numpy()

@@ -166,3 +166,17 @@ def test_tensors_of_unknown_rank_are_left_out_and_counted_inside_of_calls_too():
 
 def test_what_a_function_returns_lives_to_its_end():
     assert peak(lambda x: (tf.exp(x), tf.sin(tf.sin(tf.sin(tf.sin(x))))), VECTOR) == 3 * ROW
+
+
+def test_a_loop_that_is_differentiated_takes_lists_that_were_made_after_it():
+    def step(x):
+        found = tf.while_loop(lambda i, x: i < 50, lambda i, x: (i + 1, tf.exp(tf.sin(x))), [0, x])[1]
+        return tf.gradients(found, [x])
+
+    graph = graph_of(step, VECTOR)
+    operations = graph.get_operations()
+    (loop, *_) = [each for each in operations if each.type in ("While", "StatelessWhile")]
+    assert any(operations.index(each.op) > operations.index(loop) for each in loop.inputs)
+    found = live_bytes(graph, open_size=1)
+    assert 2 * ROW <= found.peak <= 8 * ROW
+    assert found.unsized >= 2

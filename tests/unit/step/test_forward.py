@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tests.support.toy import BATCH, SIZE, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import (
+    BATCH,
+    SIZE,
+    StatelessHook,
+    ToyObjective,
+    toy_arrays,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    values_of,
+)
+from trainer.network import Network
 from trainer.step.context import StepContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
@@ -103,3 +115,49 @@ def test_a_hook_of_another_network_is_not_asked() -> None:
     passes = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=False).passes
     assert (passes["first"].state[MEAN].numpy() == 0.0).all()
     assert (passes["second"].state[MEAN].numpy() == 1.0).all()
+
+
+class Subclassed(keras.Model):
+    """Be no functional model: batch norm and a dropout that counts on Keras to be told of training."""
+
+    def __init__(self) -> None:
+        super().__init__(name="own")
+        self.hidden, self.norm = keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization()
+        self.noise, self.logits = keras.layers.GaussianDropout(0.5, seed=3), keras.layers.Dense(3)
+
+    def run(self, inputs):
+        return self.logits(self.noise(self.norm(self.hidden(inputs))))
+
+
+class Bare(Subclassed):
+    def call(self, x):
+        return self.run(x)
+
+
+class Told(Subclassed):
+    def call(self, x, training=None):
+        return self.run(x)
+
+
+class Masked(Subclassed):
+    def call(self, inputs, mask=None):
+        return self.run(inputs)
+
+
+@pytest.mark.parametrize("kind", [Bare, Told, Masked])
+def test_a_subclassed_model_gets_what_its_call_takes_and_trains_as_under_keras(kind: type[Subclassed]) -> None:
+    inputs, targets = toy_arrays()
+    ours, theirs = (kind() for _ in range(2))
+    for model in (ours, theirs):
+        model(keras.Input((6,)))
+    theirs.set_weights(ours.get_weights())
+    network = Network("model", ours, keras.optimizers.SGD(0.1))
+    network.optimizer.build(ours.trainable_variables)
+    whole = {"inputs": tf.constant(inputs), "targets": tf.constant(targets)}
+    toy_loop(network=network, batch=lambda step: whole).run(0, 20)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    theirs.compile(keras.optimizers.SGD(0.1), loss)
+    theirs.fit(inputs, targets, batch_size=SIZE, epochs=20, shuffle=False, verbose=0)
+    for found, expected in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert kind is not Told or np.abs(ours.norm.moving_mean).max() > 0.01

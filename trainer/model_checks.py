@@ -1,0 +1,136 @@
+"""A model of anybody's against the data that it shall take: what does not fit is one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.graph import is_graph
+from trainer.input.data import Data
+
+SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
+"""What TensorFlow takes as the name of a scope, which every layer opens."""
+LONGEST_REASON = 300
+NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
+"""Colours of Keras, places in TensorFlow's graphs."""
+
+
+@contextmanager
+def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
+    """Raise a `UserError` where code of the user's model raises.
+
+    Args:
+        what: it is that runs, such as "model._target_=my_models.small".
+        data: that the model is built for, where it is.
+
+    Raises:
+        UserError: says what was raised. A lack of memory is left for `memory_errors`.
+    """
+    try:
+        yield
+    except (UserError, MemoryError, tf.errors.ResourceExhaustedError):
+        raise
+    except Exception as error:
+        reason = NOISE.sub("", str(error).partition("\n\nArguments received")[0])
+        reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(" .")
+        expected = ""
+        if data is not None:
+            shape = list(data.input_shape)
+            expected = f" Expected a model for inputs of shape {shape} and {data.classes} classes.{shape_hint(data)}"
+        raise UserError(
+            f"{what} raised {type(error).__name__}: {reason}.{expected} debug=true shows the traceback."
+        ) from error
+
+
+def shape_hint(data: Data) -> str:
+    """Return a sentence on the option that leaves examples their shape, where an axis of channels was added to them.
+
+    Args:
+        data: opened.
+    """
+    if data.preparation is None or data.preparation.axes != "new":
+        return ""
+    return f" data.channels=none leaves examples as they are stored, {list(data.preparation.raw_shape)}."
+
+
+def check_names(model: keras.Model) -> None:
+    """Refuse layers with names that TensorFlow has no scope for.
+
+    Args:
+        model: any Keras model.
+
+    Raises:
+        UserError: names the layer.
+    """
+    for layer in model._flatten_layers():
+        if not SCOPE.fullmatch(layer.name):
+            raise UserError(
+                f"The model '{model.name}' has a layer of the name '{layer.name}'. Expected letters without accents, "
+                "digits, '_', '.' and '-' alone, such as "
+                f"name='{re.sub(r'[^A-Za-z0-9_.-]+', '_', layer.name)}': TensorFlow takes no other."
+            )
+
+
+def check_inputs(model: keras.Model, data: Data) -> None:
+    """Refuse a model that does not take the examples of the data.
+
+    Args:
+        model: any Keras model; a subclassed one does not tell what it takes.
+        data: opened.
+
+    Raises:
+        UserError: says what the model takes, and what the data gives.
+    """
+    if not is_graph(model):
+        return
+    taken = [list(each.shape[1:]) for each in model.inputs]
+    if len(taken) != 1:
+        raise UserError(
+            f"The model '{model.name}' takes {len(taken)} inputs, of shapes {', '.join(map(str, taken))}. Expected "
+            f"one, of shape {list(data.input_shape)}: the data gives one tensor an example."
+        )
+    if not _fits(taken[0], data.input_shape):
+        raise UserError(
+            f"The model '{model.name}' takes inputs of shape {taken[0]}. Expected {list(data.input_shape)}, as the "
+            f"data gives: let the model begin with keras.Input(input_shape).{shape_hint(data)}"
+        )
+
+
+def check_one_output(model: keras.Model, expected: str) -> None:
+    """Refuse a model that returns several tensors, or one in a list or under a name.
+
+    Args:
+        model: any Keras model; a subclassed one does not tell what it returns.
+        expected: in words, such as "logits [batch, 10]".
+
+    Raises:
+        UserError: says what the model returns.
+    """
+    if is_graph(model) and isinstance(model.output, dict | list):
+        raise several_outputs(model.name, model.output, expected)
+
+
+def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
+    """Return the mistake of a model that returns something else than one tensor.
+
+    Args:
+        model: its name.
+        outputs: tensors, as the model returns them.
+        expected: in words.
+    """
+    items = outputs.items() if isinstance(outputs, dict) else enumerate(outputs)
+    listed = ", ".join(f"{key}: {list(each.shape)}" for key, each in items)
+    return UserError(
+        f"The model '{model}' returns a {type(outputs).__name__} ({listed}). Expected one tensor, {expected}: return "
+        "that output alone."
+    )
+
+
+def _fits(taken: list[int | None], given: tuple[int, ...]) -> bool:
+    return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))
