@@ -18,6 +18,7 @@ from trainer.step.context import StepContext
 from trainer.step.draws import Draws
 from trainer.step.name_scope import current_scope, named_scope
 from trainer.step.stage import in_stage
+from trainer.step.state_scope import StateScope
 
 
 @dataclass
@@ -161,6 +162,7 @@ class Forward:
         current.called = True
         network = current.context.network
         model = tapped_model(network)
+        variables = [*model.trainable_variables, *model.non_trainable_variables]
         trainable = self._values(network, model.trainable_variables, current.context.weights)
         state = self._values(network, model.non_trainable_variables, current.state)
         with ExitStack() as stack:
@@ -168,10 +170,11 @@ class Forward:
             for hook in current.hooks:
                 with in_stage(hook, "around_forward"):
                     stack.enter_context(hook.around_forward(current.context))
-            outputs, new_state, losses = model.stateless_call(
-                trainable, state, inputs, training=self.training, return_losses=True
-            )
-        self._collect_state(current, model, new_state)
+            values = zip(variables, [*trainable, *state], strict=True)
+            scope = stack.enter_context(StateScope(list(values), collect_losses=True))
+            outputs = model(inputs, **({"training": self.training} if model._call_has_training_arg else {}))
+            losses = model.losses
+        self._collect_state(current, model, scope)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)
         if network.taps:
@@ -212,10 +215,10 @@ class Forward:
         return [values[names[id(variable)]] for variable in variables]
 
     @staticmethod
-    def _collect_state(current: NetworkPass, model: keras.Model, new_state: list[tf.Tensor]) -> None:
+    def _collect_state(current: NetworkPass, model: keras.Model, scope: keras.StatelessScope) -> None:
         names = {id(variable): name for name, variable in current.context.network.variables.items()}
-        for variable, value in zip(model.non_trainable_variables, new_state, strict=True):
-            name = names[id(variable)]
+        for variable in model.non_trainable_variables:
+            name, value = names[id(variable)], scope.get_current_value(variable)
             if value is not current.state[name]:
                 current.state[name] = tf.convert_to_tensor(value)
                 current.changed.add(name)
