@@ -171,9 +171,10 @@ class Forward:
                 with in_stage(hook, "around_forward"):
                     stack.enter_context(hook.around_forward(current.context))
             values = zip(variables, [*trainable, *state], strict=True)
-            scope = stack.enter_context(StateScope(list(values), collect_losses=True))
+            scope = stack.enter_context(StateScope(values))
             outputs = model(inputs, **({"training": self.training} if model._call_has_training_arg else {}))
             losses = model.losses
+        scope.check_assigned()
         self._collect_state(current, model, scope)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)
@@ -215,10 +216,10 @@ class Forward:
         return [values[names[id(variable)]] for variable in variables]
 
     @staticmethod
-    def _collect_state(current: NetworkPass, model: keras.Model, scope: keras.StatelessScope) -> None:
+    def _collect_state(current: NetworkPass, model: keras.Model, scope: StateScope) -> None:
         names = {id(variable): name for name, variable in current.context.network.variables.items()}
         for variable in model.non_trainable_variables:
-            name, value = names[id(variable)], scope.get_current_value(variable)
+            name, value = names[id(variable)], scope.state_mapping[id(variable)]
             if value is not current.state[name]:
                 current.state[name] = tf.convert_to_tensor(value)
                 current.changed.add(name)
