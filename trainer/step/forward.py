@@ -21,6 +21,7 @@ from trainer.step.draws import Draws
 from trainer.step.name_scope import current_scope, named_scope
 from trainer.step.returned import checked
 from trainer.step.stage import in_stage
+from trainer.step.state_scope import StateScope
 
 
 @dataclass
@@ -159,11 +160,12 @@ class Forward:
                     around = hook.around_forward(current.context)
                     stack.enter_context(checked(hook, "around_forward", around))
             values = zip(variables, [*trainable, *state], strict=True)
-            scope = stack.enter_context(keras.StatelessScope(list(values), collect_losses=True))
+            scope = stack.enter_context(StateScope(values))
             if not is_graph(model):
                 stack.enter_context(told_in_one_line(f"The call of the model '{model.name}'"))
             outputs = model(inputs, **({"training": self.training} if model._call_has_training_arg else {}))
             losses = model.losses
+        scope.check_assigned()
         self._collect_state(current, model, scope)
         if not current.layer_losses:  # a second call would count the regularizers twice
             current.layer_losses = list(losses)
@@ -205,10 +207,10 @@ class Forward:
         return [values[names[id(variable)]] for variable in variables]
 
     @staticmethod
-    def _collect_state(current: NetworkPass, model: keras.Model, scope: keras.StatelessScope) -> None:
+    def _collect_state(current: NetworkPass, model: keras.Model, scope: StateScope) -> None:
         names = {id(variable): name for name, variable in current.context.network.variables.items()}
         for variable in model.non_trainable_variables:
-            name, value = names[id(variable)], scope.get_current_value(variable)
+            name, value = names[id(variable)], scope.state_mapping[id(variable)]
             if value is not current.state[name]:
                 current.state[name] = tf.convert_to_tensor(value)
                 current.changed.add(name)

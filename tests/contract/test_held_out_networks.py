@@ -1,0 +1,166 @@
+"""Networks that no recipe has: every technique trains them and they are exported, or one line says why not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
+from tests.support import held_out_networks
+from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
+from trainer.config.command import parse_command
+from trainer.config.preflight import preflight
+from trainer.errors import UserError
+from trainer.export.formats import FORMATS
+from trainer.export.options import ExportOptions
+from trainer.objective import Batch
+from trainer.run.assembly import Assembly
+from trainer.run.finished import FinishedRun
+from trainer.run.session import build_fit, open_store, prepare
+from trainer.run.start_time import StartTime
+
+SERIES, TOKENS, IMAGES = "series", "tokens", "images"
+NETWORKS = {
+    "subclassed_transformer": SERIES,
+    "functional_transformer": SERIES,
+    "gru": SERIES,
+    "bidirectional_lstm": SERIES,
+    "embedding_lstm": TOKENS,
+    "shared_layers": SERIES,
+    "nested_models": IMAGES,
+    "every_convolution": IMAGES,
+    "renamed_batch_norm": IMAGES,
+    "own_layer": SERIES,
+    "softmax_end": IMAGES,
+    "two_inputs": SERIES,
+}
+"""Each network with what it takes."""
+SUBCLASSED, PROBABILITIES, TWO_INPUTS = "subclassed_transformer", "softmax_end", "two_inputs"
+RECURRENT = ("gru", "bidirectional_lstm", "embedding_lstm")
+OWN_CLASSES = (SUBCLASSED, "functional_transformer", "own_layer")
+"""Networks that a .keras file alone does not bring back."""
+CHAIN = ("prune", "frozen_mask", "ema", "clip_gradients")
+STEPS, DESCENT, RATE = 4, 20, 0.1
+NO_MAP = "has no 2-D convolution"
+NO_GRAPH = "Expected a functional or Sequential model"
+REFUSED = {
+    **{("bernoulli_attention", network): NO_MAP for network, inputs in NETWORKS.items() if inputs != IMAGES},
+    **{("bnn_rounding", each): "matches only first and last layers" for each in ("two_inputs", *RECURRENT)},
+    **{("bnn_rounding", each): "is never negative" for each in ("renamed_batch_norm", "softmax_end")},
+    **{(hook, SUBCLASSED): NO_GRAPH for hook in ("bernoulli_attention", "center_loss", "gradient_override")},
+    ("bnn_rounding", SUBCLASSED): "Set input_quantizer=null",
+    ("bernoulli_attention", "nested_models"): "layer=",
+}
+"""What the line says where a network cannot be trained by a technique, by hook and network."""
+
+
+class Runs:
+    """Build runs that are ready to start, of configs that differ in network and hooks alone."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for kind in {*NETWORKS.values()}:
+            np.savez(directory / f"{kind}.npz", **arrays_of(kind))
+        given = ["plugins=[tests]", "model=custom", "model._target_=tests.support.held_out_networks.gru"]
+        given += ["data=arrays", "data.channels=none", f"data.path={directory / SERIES}.npz"]
+        given += ["optimizer=sgd", "optimizer.momentum=0.0", f"optimizer.learning_rate={RATE}", "schedule=constant"]
+        given += ["trainer.compile=off", f"trainer.batch_size={EXAMPLES}", f"trainer.epochs={STEPS}"]
+        given += [f"+hooks=[{','.join(TECHNIQUES)}]", "hooks.freeze_layers.layers=outputs", *FUSED]
+        (job,) = preflight(parse_command(["recipe=baseline", *given]))
+        self.config = job.config
+
+    def assemble(self, network: str, hooks: Sequence[str]) -> Assembly:
+        """Return a run after all that is done before its first step, such as the estimate of its memory."""
+        config = copy.deepcopy(self.config)
+        config["model"]["_target_"] = f"tests.support.held_out_networks.{network}"
+        config["data"]["path"] = str(self.directory / f"{NETWORKS[network]}.npz")
+        config["hooks"] = {name: config["hooks"][name] for name in hooks}
+        if {"prune", "frozen_mask"} <= {*hooks}:
+            config["hooks"]["frozen_mask"] |= {"masks": "hook", "hook": "prune"}
+        if network == TWO_INPUTS:
+            config["task"]["_target_"] = "tests.support.held_out_networks.classify_halves"
+        parts = prepare(config)
+        build_fit(config, "held_out", parts, self.directory, open_store(self.directory), StartTime())
+        return parts
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("held_out"))
+
+
+def check_export(parts: Assembly, network: str, directory: Path) -> None:
+    """Export, read it again, and hold what it predicts on the test split against the run's own evaluation."""
+    form = FORMATS["saved_model" if network in OWN_CLASSES else "keras"]
+    path = directory / f"model{form.suffix}"
+    form.write(FinishedRun(parts, "last", STEPS), "model", path, ExportOptions())
+    arrays = arrays_of(NETWORKS[network])
+    inputs, targets = arrays["x_test"].astype(np.float32), arrays["y_test"]
+    predicted = np.asarray(form.load(path)(halves(inputs) if network == TWO_INPUTS else inputs), np.float64)
+    shares = predicted if network == PROBABILITIES else np.exp(predicted) / np.exp(predicted).sum(axis=1, keepdims=True)
+    expected = parts.test.run(STEPS)
+    loss = -np.log(shares[np.arange(EXAMPLES), targets]).mean()
+    assert loss == pytest.approx(expected["loss/cross_entropy"], rel=1e-5)
+    assert np.mean(shares.argmax(axis=1) == targets) == pytest.approx(expected["metric/accuracy"])
+
+
+def cases() -> Iterator[Any]:
+    """Yield each network with the chain and with each technique; every technique meets two networks in a quick run."""
+    for number, network in enumerate(NETWORKS):
+        yield pytest.param(network, CHAIN, id=f"{network}-chain")
+        quick = [TECHNIQUES[(2 * number + each) % len(TECHNIQUES)] for each in (0, 1)]
+        for hook in TECHNIQUES:
+            marks = [] if hook in quick else [pytest.mark.long]
+            yield pytest.param(network, (hook,), id=f"{network}-{hook}", marks=marks)
+
+
+@pytest.mark.parametrize(("network", "hooks"), list(cases()))
+def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, hooks, runs, tmp_path) -> None:
+    word = REFUSED.get((hooks[0], network)) if len(hooks) == 1 else None
+    if word is not None:
+        with pytest.raises(UserError) as refusal:
+            runs.assemble(network, hooks)
+        assert word in str(refusal.value)
+        assert "\n" not in str(refusal.value)
+        return
+    parts = runs.assemble(network, (*hooks, *sorted(EVERYWHERE)))
+    weights = parts.trainer.networks["model"].model.trainable_weights
+    before = [np.array(weight) for weight in weights]
+    assert parts.loop.run(0, STEPS) == (STEPS, [])
+    assert all(np.isfinite(value) for value in parts.loop.accumulators.read().values())
+    assert any(not np.array_equal(weight, old) for weight, old in zip(weights, before, strict=True))
+    check_export(parts, network, tmp_path)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_without_hooks_it_descends_as_in_keras_and_is_exported(network: str, runs: Runs, tmp_path: Path) -> None:
+    """Full-batch gradient descent: every loss relatively, and every weight after it."""
+    parts = runs.assemble(network, ())
+    trained = parts.trainer.networks["model"].model
+    twin = getattr(held_out_networks, network)(input_shape=parts.data.input_shape, classes=CLASSES)
+    twin.set_weights(trained.get_weights())
+    losses = []
+    for step in range(DESCENT):
+        assert parts.loop.run(step, 1) == (step + 1, [])
+        losses.append(parts.loop.accumulators.read()["loss/total"])
+        parts.loop.accumulators.reset()
+    cross_entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=network != PROBABILITIES)
+    twin.compile(keras.optimizers.SGD(RATE), cross_entropy, jit_compile=False)
+    batches = tf.data.Dataset.range(DESCENT).map(lambda step: as_keras_takes_it(parts.training.batch(step), network))
+    history = twin.fit(batches, epochs=DESCENT, steps_per_epoch=1, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(losses, history["loss"], rtol=1e-6)
+    for weight, found, expected in zip(twin.weights, trained.get_weights(), twin.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6, err_msg=weight.path)
+    check_export(parts, network, tmp_path)
+
+
+def as_keras_takes_it(batch: Batch, network: str) -> tuple[Any, tf.Tensor]:
+    inputs = batch["inputs"]
+    return tuple(halves(inputs)) if network == TWO_INPUTS else inputs, batch["targets"]
