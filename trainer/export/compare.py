@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.export.formats import Format, Predictor
-from trainer.export.full_precision import is_mixed, with_values
+from trainer.export.full_precision import is_mixed
 from trainer.export.plain_model import plain_copy, strip_model
+from trainer.final_activation import undo
 from trainer.run.finished import FinishedRun
 from trainer.step.trainer import Trainer
 
@@ -142,9 +143,9 @@ def compare(
         UserError: they differ too much.
     """
     expected = run.parts.test.run(run.step)
-    plain, stripped = plain_copy(run, network), strip_model(run.parts.trainer, network)
-    if is_mixed(stripped):
-        _check_hooks(_metrics(run, network, with_values(stripped, plain)), expected)
+    plain = plain_copy(run, network)
+    if is_mixed(strip_model(run.parts.trainer, network)):
+        _check_hooks(_metrics(run, network, plain_copy(run, network, full=False)), expected)
         expected = _metrics(run, network, plain)
     difference = None
     model = getattr(predict, "model", None)
@@ -198,10 +199,11 @@ def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
     Args:
         trainer: of a run.
         network: name of the network.
-        model: of the same inputs and outputs.
+        model: of the same inputs, and of the outputs that are shipped.
     """
+    model = undo(model, trainer.networks[network].final_activations)
     networks: list[Any] = [
-        replace(each, model=model, taps={}, tapped=None) if name == network else each
+        replace(each, model=model, taps={}, tapped=None, final_activations=()) if name == network else each
         for name, each in trainer.networks.items()
     ]
     hooks = [hook for hook in trainer.hooks if hook.network != network]

@@ -10,31 +10,34 @@ import numpy as np
 
 from trainer.errors import UserError
 from trainer.export.full_precision import with_values
+from trainer.final_activation import put_back
 from trainer.run.finished import FinishedRun
 from trainer.run.shipped import shipped_weights
 from trainer.step.stage import in_stage
 from trainer.step.trainer import Trainer
 
 
-def plain_copy(run: FinishedRun, network: str) -> keras.Model:
+def plain_copy(run: FinishedRun, network: str, *, full: bool = True) -> keras.Model:
     """Return the finished model of a network: a deep copy that shares nothing with the run, which stays as it was.
 
-    It computes in float32, whatever `trainer.precision` was: all variables are float32 already.
+    It ends with the activation that the user's model has. All variables are float32 already, whatever
+    `trainer.precision` was.
 
     Args:
         run: restored.
         network: name of the network.
+        full: whether it also computes in float32, not in half precision.
 
     Raises:
         UserError: the network holds something that is no part of Keras.
     """
     trainer = run.parts.trainer
-    model = strip_model(trainer, network)
-    check_plain(model)
     shipped = shipped_weights(trainer, run.step)[network]
     variables = trainer.networks[network].variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
-    copy = with_values(model, model, full=True)
+    with put_back(strip_model(trainer, network), trainer.networks[network].final_activations) as model:
+        check_plain(model)
+        copy = with_values(model, model, full=full)
     for made, own in zip(copy.variables, model.variables, strict=True):
         if id(own) in values:
             made.assign(values[id(own)])
