@@ -273,7 +273,9 @@ class BnnRounding(GraphHook):
         if self._selection is None:
             return ()
         network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key or "bnn_rounding"
-        lines = [*self._notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
+        override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not of a user's model
+        notes = [f"{note}{override}" for note in self._notes]
+        lines = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.is_sign:
             lines += decay_advice(self._kernels, network.optimizer, steps=run.total_steps, clip=self.clip)
             lines.append(rate_advice(network.optimizer, steps=run.total_steps, clip=self.clip))

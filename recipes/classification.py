@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+from trainer.final_activation import check_logits, take_off
 from trainer.model_checks import check_inputs, check_one_output, several_outputs
 from trainer.network import Network
 from trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
@@ -61,19 +62,22 @@ class Classification(Objective):
 def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     """Build the network of the config and its classification objective.
 
+    A final softmax or sigmoid is left out in training, since the loss takes logits, and is back in exports.
+
     Args:
         parts: data and builders.
         label_smoothing: float in [0, 1).
 
     Raises:
-        UserError: a label smoothing out of range, or a network whose outputs are not [batch, classes].
+        UserError: a label smoothing out of range, or a network whose outputs are not logits [batch, classes].
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
-    model = parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes)
+    model, activations = take_off(parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes))
     check_inputs(model, parts.data)
     _check_outputs(model, parts.data.classes)
-    network = Network("model", model, parts.build_optimizer())
+    network = Network("model", model, parts.build_optimizer(), final_activations=activations)
+    check_logits(model, parts.data)
     return Recipe([network], [Classification(classes=parts.data.classes, label_smoothing=label_smoothing)])
 
 
@@ -83,5 +87,5 @@ def _check_outputs(model: keras.Model, classes: int) -> None:
     if isinstance(shape, tuple) and shape[1:] != (classes,):
         raise UserError(
             f"The network '{model.name}' returns the shape {shape}. Expected logits [batch, {classes}]: "
-            "end it with a Dense layer of that many units and no softmax."
+            "end it with a Dense layer of that many units."
         )

@@ -11,6 +11,7 @@ import tensorflow as tf
 from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
 from trainer.embedding import Embedding
 from trainer.errors import UserError
+from trainer.final_activation import take_off
 from trainer.input.data import Split
 from trainer.model_checks import check_inputs
 from trainer.network import Network
@@ -103,6 +104,8 @@ class DomainAdaptation(Objective):
 def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     """Build the network of the config and its objective.
 
+    A final softmax or sigmoid of a head is left out in training, since the loss takes logits, and is back in exports.
+
     Args:
         parts: data of two domains, and builders.
         domain_weight: factor of the domain's loss, 0 or more.
@@ -116,10 +119,10 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     data = parts.data
     for split in (data.train, data.validation, data.test):
         _check_domains(split, data.name)
-    model = parts.build_model(input_shape=data.input_shape, classes=data.classes)
+    model, activations = take_off(parts.build_model(input_shape=data.input_shape, classes=data.classes))
     check_inputs(model, data)
     _check_outputs(model, data.classes)
-    network = Network("model", model, parts.build_optimizer())
+    network = Network("model", model, parts.build_optimizer(), final_activations=activations)
     return Recipe([network], [DomainAdaptation(classes=data.classes, domain_weight=domain_weight)])
 
 

@@ -248,6 +248,7 @@ def evaluate_model(options: Options, data: Data) -> Evaluation:
     """
     from scripts.evaluation.outputs import collect, outputs_of_model
     from scripts.prediction.model import open_model
+    from trainer.ops.probabilities import are_probabilities, as_logits
 
     model = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
     names, warned, card = _names(data), [], model.card
@@ -257,8 +258,12 @@ def evaluate_model(options: Options, data: Data) -> Evaluation:
         warned = check_data(data, card.shape, card.classes, input_range(card))
         names = card.classes if not data.class_names else names
     outputs, labels = collect(outputs_of_model(model.predict), _split(data, options.split), options.batch_size)
-    facts = {"model": Path(options.model).name}
-    return Evaluation(data.name, facts, {}, _measured(options, outputs, labels, names), names, warned)
+    if card is not None:
+        activation = card.activation
+    else:
+        activation = "softmax" if are_probabilities(outputs) else None
+    facts, logits = {"model": Path(options.model).name}, as_logits(outputs, activation)
+    return Evaluation(data.name, facts, {}, _measured(options, logits, labels, names), names, warned)
 
 
 def _names(data: Data) -> Sequence[str]:

@@ -199,7 +199,9 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
 
     from scripts.prediction.ranking import name_classes, rank
     from scripts.prediction.results import Predictions
+    from trainer.ops.probabilities import as_logits
 
+    activation = None if model.card is None else model.card.activation
     names: list[str] = []
     parts: list[tuple[np.ndarray, ...]] = []
     classes: tuple[str, ...] = ()
@@ -209,7 +211,7 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
         if not options.outputs and not parts:
             classes = name_classes(outputs.shape[1], _known_classes(model, options), options.class_names)
         names += called
-        parts.append((outputs,) if options.outputs else rank(outputs, options.top))
+        parts.append((outputs,) if options.outputs else rank(as_logits(outputs, activation), options.top))
     if not parts:
         return None
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]

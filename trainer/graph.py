@@ -127,6 +127,20 @@ def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
     return tensor
 
 
+def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:
+    """Return the node of a model's own graph that makes a tensor; None where other nodes than one take it.
+
+    Args:
+        model: for which `is_graph` holds.
+        tensor: of its graph.
+        taker: the node that may take it; None for an output, which no node may take.
+    """
+    nodes = _nodes(model)
+    if any(each is tensor for node in nodes if node is not taker for each in node.input_tensors):
+        return None
+    return next(node for node in nodes if any(each is tensor for each in node.output_tensors))
+
+
 def _node(model: keras.Model, layer: keras.Layer) -> Any:
     if not is_graph(model):
         raise UserError(

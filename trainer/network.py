@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from trainer.errors import UserError
+
+if TYPE_CHECKING:
+    from trainer.final_activation import FinalActivation
 
 
 @dataclass
@@ -24,6 +27,7 @@ class Network:
         tapped: the model with the taps as further outputs; made on first use.
         shared: whether several objectives may change it; otherwise a second one is refused.
         fixed: whether it is meant that no objective changes it; otherwise a network that nothing trains is refused.
+        final_activations: that the model lacks, since the loss takes logits; what is shipped has them.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Network:
     tapped: keras.Model | None = None
     shared: bool = False
     fixed: bool = False
+    final_activations: tuple[FinalActivation, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what a function of the user's may return in the place of a built model.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hooks.options import check_choice, check_integer, check_number
@@ -126,9 +127,7 @@ class NanGuard(GraphHook, HostHook):
         message = f"NaN or infinity at step {run.step}: {details}. {written} this step."
         if understood < set(run.vetoes) or not self._goes_on(run, message):
             after = f" {len(self._skipped)} steps were left out before it." if self._skipped else ""
-            raise NonFiniteError(
-                f"{message}{after} Lower the learning rate, clip the gradients, or check the data for NaN."
-            )
+            raise NonFiniteError(f"{message}{after} {_remedy(run)}")
 
     def _goes_on(self, run: Run, message: str) -> bool:
         """Ask for what the policy says, as long as it may; return whether the run goes on."""
@@ -153,6 +152,19 @@ class NanGuard(GraphHook, HostHook):
         if self.scope:
             objective, _, network = objective.rpartition("/")
         return objective, network
+
+
+def _remedy(run: Run) -> str:
+    """Return what to do; a step that is held back writes nothing, so NaN in a weight was there before it."""
+    held = [
+        name
+        for network in run.networks.values()
+        for name, variable in network.weights.items()
+        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all()
+    ]
+    if held:
+        return f"Weights held NaN or infinity before it: {shorten(held)}. Check their initializers, or init_from."
+    return "Lower the learning rate, clip the gradients, or check the data for NaN."
 
 
 def _in_words(objective: str, network: str) -> str:

@@ -131,6 +131,6 @@ def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quanti
     fed = {facts.dropout: path for path in paths for facts in selection.inputs.calls[path] if facts.dropout}
     return [
         f"the dropout layer '{dropout}' feeds {quantizer.name} before layer '{path}': what it drops becomes sign(0) = "
-        "+1, not 0. Put it before the batch norm, or leave it out: model.dropout=0."
+        "+1, not 0. Put it before the batch norm, or leave it out."
         for dropout, path in fed.items()
     ]

@@ -8,6 +8,7 @@ from recipes.adversarial.groups import Group
 from recipes.adversarial.settings import Settings
 from recipes.models.roles import DISCRIMINATOR, GENERATOR
 from trainer.errors import UserError
+from trainer.final_activation import take_off
 from trainer.network import Network
 from trainer.recipe import Parts
 
@@ -28,7 +29,7 @@ class NetworkBuilder:
         self._parts, self._settings = parts, settings
 
     def build(self, role: str, name: str, *, stacked: int | None = None, updates: int = 1) -> Network:
-        """Return a network.
+        """Return a network; of a discriminator without a final sigmoid, since its losses take scores.
 
         Args:
             role: "generator" or "discriminator".
@@ -42,8 +43,10 @@ class NetworkBuilder:
         model = self._model(role, stacked)
         if role == DISCRIMINATOR:
             self._check_batch_norm(model)
+        model, activations = take_off(model) if role == DISCRIMINATOR else (model, ())
         rate = self._settings.discriminator_learning_rate if role == DISCRIMINATOR else None
-        return Network(name, model, self._parts.build_optimizer(learning_rate=rate, updates=updates))
+        optimizer = self._parts.build_optimizer(learning_rate=rate, updates=updates)
+        return Network(name, model, optimizer, final_activations=activations)
 
     def group(
         self, role: str, name: str, count: int, *, stacked: bool, updates: int = 1

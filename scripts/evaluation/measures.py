@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scripts.evaluation.calibration import Reliability, brier_score, negative_log_likelihood, reliability
-from scripts.prediction.ranking import softmax
+from scripts.prediction.ranking import rank, softmax
 
 TOP = 5
 LEAST_CLASSES_FOR_TOP = 10
@@ -42,7 +42,8 @@ class Measures:
     """Hold the measures of a classifier on a split.
 
     Attributes:
-        overall: by name: accuracy, top_5_accuracy of many classes, macro averages, and those of calibration.
+        overall: by name: accuracy, top_5_accuracy of many classes, macro averages over the classes
+            with examples, and those of calibration.
         classes: in the order of their labels.
         confusion: int64 [classes, classes]: examples of the class of the row that were taken for that of the column.
         reliability: of the predictions.
@@ -80,7 +81,7 @@ class Measures:
 
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
-    """Return the measures of a classifier. Of equally likely classes the one with the lower label is predicted.
+    """Return the measures of a classifier. Of equally likely classes the one with the lower label comes first.
 
     Args:
         logits: float [examples, classes].
@@ -100,7 +101,7 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
     overall = {
         "examples": len(labels),
         "accuracy": float(accuracy_score(labels, predicted)),
-        **_top(logits, labels, known),
+        **_top(logits, labels),
         "macro_precision": float(precision[seen].mean()),
         "macro_recall": float(recall[seen].mean()),
         "macro_f1": float(f1[seen].mean()),
@@ -117,9 +118,8 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
     return Measures(overall, classes, confusion, bins_of)
 
 
-def _top(logits: np.ndarray, labels: np.ndarray, known: np.ndarray) -> dict[str, float]:
-    if len(known) < LEAST_CLASSES_FOR_TOP:
+def _top(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    if logits.shape[1] < LEAST_CLASSES_FOR_TOP:
         return {}
-    from sklearn.metrics import top_k_accuracy_score
-
-    return {f"top_{TOP}_accuracy": float(top_k_accuracy_score(labels, logits, k=TOP, labels=known))}
+    found, _ = rank(logits, TOP)
+    return {f"top_{TOP}_accuracy": float(np.mean((found == labels[:, np.newaxis]).any(axis=1)))}

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 
+import keras
 import numpy as np
 import pytest
 
+from scripts.evaluate import main as evaluate
+from scripts.export import main as export
+from scripts.plan import main as plan
+from scripts.predict import main as predict
 from train import main
 
 MODULE = """
@@ -23,6 +28,10 @@ def small_cnn(*, input_shape, classes, width=4):
         keras.layers.GlobalAveragePooling2D(),
         keras.layers.Dense(classes, name="logits"),
     ])
+
+def ended(*, input_shape, classes, end):
+    layers = [keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes, activation=end)]
+    return keras.Sequential(layers)
 
 def no_model(*, input_shape, classes):
     return input_shape
@@ -123,3 +132,36 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd, given, line) -> No
     assert line in printed[-1]
     assert len(printed) == 1
     assert not (own_module / "never").exists()
+
+
+def test_a_network_that_ends_in_softmax_trains_as_its_logits_twin_and_ships_with_it(own_module, capfd) -> None:
+    options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.ended"]
+    with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
+        assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0
+    assert main([*options, "+model.end=linear", "run_dir=linear"]) == 0
+    test = {end: json.loads((own_module / end / "summary.json").read_text())["test"] for end in ("softmax", "linear")}
+    assert test["softmax"] == test["linear"]
+    capfd.readouterr()
+    assert plan([*options, "+model.end=softmax"]) == 0
+    assert "trained from the logits before its final softmax ('dense')" in " ".join(capfd.readouterr().out.split())
+
+    for end in test:
+        assert export([f"run={end}", OWN[0]]) == 0
+    shipped, twin = (keras.saving.load_model(f"{end}/export/model.keras") for end in test)
+    assert shipped.layers[-1].activation is keras.activations.softmax
+    images = np.random.default_rng(0).uniform(-1.0, 1.0, (4, 8, 8, 1)).astype(np.float32)
+    np.testing.assert_allclose(shipped(images), keras.ops.softmax(twin(images)), rtol=1e-6)
+
+    (own_module / "bare.keras").write_bytes((own_module / "softmax/export/model.keras").read_bytes())
+    judged = ["run=softmax"], ["model=softmax/export/model.keras"], ["model=bare.keras", "data=digits"]
+    for number, each in enumerate(judged):
+        assert evaluate([*each, OWN[0], f"output=judged_{number}"]) == 0
+        overall = json.loads((own_module / f"judged_{number}/evaluation.json").read_text())["overall"]
+        assert overall["negative_log_likelihood"] == pytest.approx(test["linear"]["loss/cross_entropy"], rel=1e-5)
+
+    np.save(own_module / "images.npy", (images[..., 0] + 1.0) * 8.0)
+    tables = []
+    for model in ("softmax", "softmax/export/model.keras", "linear"):
+        assert predict([f"model={model}", "images=images.npy", OWN[0], "output=found.csv", "overwrite=true"]) == 0
+        tables.append(np.genfromtxt(own_module / "found.csv", delimiter=",", skip_header=1))
+    np.testing.assert_allclose(tables[:2], [tables[2]] * 2, atol=2e-6)

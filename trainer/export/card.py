@@ -26,7 +26,9 @@ def card_of(run: FinishedRun, network: str) -> Card:
     if classifies and _example_shape(model, "output_shape") in (None, (data.classes,)):
         classes = data.class_names or tuple(str(label) for label in range(data.classes))
     preparation = data.preparation if data.preparation and data.preparation.shape == shape else None
-    return Card(network, run.checkpoint, run.step, shape, classes, preparation)
+    ends = run.parts.trainer.networks[network].final_activations if classes else ()
+    activation = next((each.name for each in ends), None)
+    return Card(network, run.checkpoint, run.step, shape, classes, preparation, activation)
 
 
 def _example_shape(model: keras.Model, attribute: str) -> tuple[int, ...] | None:

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from trainer.errors import UserError
 from trainer.export.formats import Format, Predictor
-from trainer.export.full_precision import is_mixed, with_values
+from trainer.export.full_precision import is_mixed
 from trainer.export.plain_model import foreign_names, plain_model, single_model, strip_model
+from trainer.final_activation import undo
 from trainer.run.finished import FinishedRun
 from trainer.step.trainer import Trainer
 
@@ -144,7 +145,12 @@ def compare(
     """
     expected = run.parts.test.run(run.step)
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
+    mixed = is_mixed(strip_model(run.parts.trainer, network))
+    if mixed:
+        with plain_model(run, network, full=False) as half:
+            _check_hooks(_metrics(run, network, half), expected)
     with plain_model(run, network) as plain:
+        expected = _metrics(run, network, plain) if mixed else expected
         metrics, difference = _judge(run, network, plain, form, predict, expected=expected, limit=limit)
     wrong_class = form.every_prediction and not lossy and difference and difference.others
     if difference and wrong_class and not form.rounds(run, network, predict, difference.inputs):
@@ -166,10 +172,6 @@ def _judge(
     limit: float,
 ) -> tuple[dict[str, float], Difference | None]:
     """Return what `compare` does; `plain` is the finished model."""
-    stripped = strip_model(run.parts.trainer, network)
-    if is_mixed(stripped):
-        _check_hooks(_metrics(run, network, with_values(stripped, plain)), expected)
-        expected = _metrics(run, network, plain)
     difference = None
     own = bool(foreign_names(plain))  # what a class of the user's is made of again may be another layer
     model = getattr(predict, "model", None)
@@ -222,10 +224,11 @@ def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
     Args:
         trainer: of a run.
         network: name of the network.
-        model: of the same inputs and outputs.
+        model: of the same inputs, and of the outputs that are shipped.
     """
+    model = undo(model, trainer.networks[network].final_activations)
     networks: list[Any] = [
-        replace(each, model=model, taps={}, tapped=None) if name == network else each
+        replace(each, model=model, taps={}, tapped=None, final_activations=()) if name == network else each
         for name, each in trainer.networks.items()
     ]
     hooks = [hook for hook in trainer.hooks if hook.network != network]

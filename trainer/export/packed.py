@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ from trainer.export.node import Node
 from trainer.export.options import ExportOptions
 from trainer.export.rounding import differ_by_rounding
 from trainer.export.sign_values import drop_needless_activations
+from trainer.final_activation import put_back
 from trainer.inference.card import CARD
 from trainer.inference.container import PACKED, container_sizes, write_container
 from trainer.inference.engine import Model
 from trainer.inference.graph import Graph, graph_to_json, parse_graph
 from trainer.inference.shapes import infer
+from trainer.network import Network
 from trainer.run.finished import FinishedRun
 from trainer.run.results import format_bytes
 from trainer.run.shipped import shipped_weights, stored_bits
@@ -77,8 +80,8 @@ def _nodes(run: FinishedRun, network: str) -> tuple[str, list[Node], str]:
     shipped = shipped_weights(trainer, run.step)[network]
     batch = run.parts.test.batch(tf.constant(0, tf.int64))
     evaluate = EvaluatedLayers(trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
-    with assigned(trainer.networks[network], shipped):
-        return packed_nodes(_in_full_precision(trainer.networks[network].model), evaluate)
+    with assigned(trainer.networks[network], shipped), _as_shipped(trainer.networks[network]) as model:
+        return packed_nodes(model, evaluate)
 
 
 def predictions_differ_by_rounding(run: FinishedRun, network: str, packed: Model, inputs: np.ndarray) -> bool:
@@ -90,9 +93,9 @@ def predictions_differ_by_rounding(run: FinishedRun, network: str, packed: Model
         packed: read from the file, which was written without rounding its weights.
         inputs: float32 [batch, ...], the examples for which predictions differ.
     """
-    trainer = run.parts.trainer
-    with assigned(trainer.networks[network], shipped_weights(trainer, run.step)[network]):
-        model = _in_full_precision(trainer.networks[network].model)
+    own = run.parts.trainer.networks[network]
+    shipped = shipped_weights(run.parts.trainer, run.step)[network]
+    with assigned(own, shipped), _as_shipped(own) as model:
         return bool(differ_by_rounding(model, packed, inputs).all())
 
 
@@ -111,9 +114,11 @@ def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node
     return input_name, drop_needless_activations(nodes, output), output
 
 
-def _in_full_precision(model: keras.Model) -> keras.Model:
-    """Return a model that computes in float32; the very one, with what hooks know of its layers, where it does so."""
-    return with_values(model, model, full=True) if is_mixed(model) else model
+@contextmanager
+def _as_shipped(network: Network) -> Iterator[keras.Model]:
+    """Give a model that ends as the user's, in float32; where it is so already, the very layers that hooks know."""
+    with put_back(network.model, network.final_activations) as model:
+        yield with_values(model, model, full=True) if is_mixed(model) else model
 
 
 def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: str) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from trainer.errors import UserError
 from trainer.export.assigned import assigned
 from trainer.export.card import card_of
 from trainer.export.full_precision import is_mixed, with_values
+from trainer.final_activation import put_back, with_final
 from trainer.run.finished import FinishedRun
 from trainer.run.shipped import shipped_weights
 from trainer.step.returned import checked
@@ -21,23 +22,27 @@ from trainer.step.trainer import Trainer
 
 
 @contextmanager
-def plain_model(run: FinishedRun, network: str) -> Iterator[keras.Model]:
+def plain_model(run: FinishedRun, network: str, *, full: bool = True) -> Iterator[keras.Model]:
     """Yield the finished model of a network, as `finished_model` has it; the run is afterwards what it was.
 
     Args:
         run: restored.
         network: name of the network.
+        full: whether it computes in float32 where the run computed in half precision.
     """
     owner = run.parts.trainer.networks[network]
-    with assigned(owner, {name: variable.numpy() for name, variable in owner.weights.items()}):
-        yield finished_model(run, network)
+    before = {name: variable.numpy() for name, variable in owner.weights.items()}
+    stripped = strip_model(run.parts.trainer, network)
+    with assigned(owner, before), put_back(stripped, owner.final_activations) as model:
+        yield _with_shipped(run, network, model, full=full)
 
 
 def finished_model(run: FinishedRun, network: str) -> keras.Model:
     """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
 
-    Of parts of Keras it is a deep copy, which shares nothing with the run. A model that has others, such as a class of
-    the user's, may say too little of itself to be made anew: it is the network's own, whose weights are changed.
+    It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
+    with the run. A model that has others, such as a class of the user's, may say too little of itself to be made anew:
+    it is the network's own, whose weights and final activation are changed.
 
     Args:
         run: restored.
@@ -46,15 +51,20 @@ def finished_model(run: FinishedRun, network: str) -> keras.Model:
     Raises:
         UserError: it computes in half precision, and cannot be made anew in float32.
     """
+    owner = run.parts.trainer.networks[network]
+    model = with_final(strip_model(run.parts.trainer, network), owner.final_activations)
+    return _with_shipped(run, network, model, full=True)
+
+
+def _with_shipped(run: FinishedRun, network: str, model: keras.Model, *, full: bool) -> keras.Model:
     trainer = run.parts.trainer
-    model = strip_model(trainer, network)
     shipped = shipped_weights(trainer, run.step)[network]
     variables = trainer.networks[network].variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made = model
     if not foreign_names(model):
-        made = with_values(model, model, full=True)
-    elif is_mixed(model):
+        made = with_values(model, model, full=full)
+    elif full and is_mixed(model):
         made = _own_in_float32(model)
     for variable, own in zip(made.weights, model.weights, strict=True):
         if id(own) in values:

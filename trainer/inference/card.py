@@ -14,6 +14,7 @@ from trainer.inference.preparation import Preparation, check_shape
 VERSION = 1
 CARD = "card"
 """Where it stands in the `about` of a packed or a sparse file."""
+ACTIVATION = "activation"
 CONTAINER_SUFFIX = ".safetensors"
 MAX_BYTES = 2**22
 MAX_CLASSES = 2**20
@@ -30,6 +31,7 @@ class Card:
         shape: of one input.
         classes: what each output is called; empty where outputs are no classes.
         preparation: how raw examples become inputs; None where the run's data does not say.
+        activation: "softmax" or "sigmoid" where outputs come out of it; None where they are logits, or no classes.
     """
 
     network: str
@@ -38,6 +40,7 @@ class Card:
     shape: tuple[int, ...]
     classes: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    activation: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON values that `from_json` reads."""
@@ -50,6 +53,7 @@ class Card:
             "shape": list(self.shape),
             "classes": list(self.classes),
             "preparation": preparation,
+            **({} if self.activation is None else {ACTIVATION: self.activation}),
         }
 
     @classmethod
@@ -64,7 +68,7 @@ class Card:
         """
         texts = ("network", "checkpoint")
         known = {"version", "step", "shape", "classes", "preparation", *texts}
-        if not isinstance(value, dict) or set(value) != known:
+        if not isinstance(value, dict) or {*value} - {ACTIVATION} != known:
             raise UserError(f"The card has other fields than {', '.join(sorted(known))}.")
         if value["version"] != VERSION:
             raise UserError(f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
@@ -78,8 +82,11 @@ class Card:
         preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
         if preparation is not None and preparation.shape != shape:
             raise UserError(f"The card prepares {list(preparation.shape)} for inputs of {list(shape)}. Expected one.")
+        activation = value.get(ACTIVATION)
+        if activation not in (None, "softmax", "sigmoid"):
+            raise UserError(f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
         named = {name: value[name] for name in (*texts, "step")}
-        return cls(**named, shape=shape, classes=tuple(classes), preparation=preparation)
+        return cls(**named, shape=shape, classes=tuple(classes), preparation=preparation, activation=activation)
 
 
 def card_path(path: Path) -> Path:

@@ -11,7 +11,7 @@ from trainer.ops.overridden import declare_override
 
 
 def approx_sign(x: tf.Tensor) -> tf.Tensor:
-    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0.
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0, as at NaN.
 
     NaN stays NaN. Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
 
@@ -22,7 +22,8 @@ def approx_sign(x: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return tf.math.multiply_no_nan(upstream, 2.0 * tf.nn.relu(1.0 - tf.abs(latent)))
+            slope = 2.0 - 2.0 * tf.abs(latent)
+            return tf.math.multiply_no_nan(upstream, tf.where(slope > 0.0, slope, tf.zeros_like(slope)))
 
         return binary_sign(latent), gradient
 

@@ -27,6 +27,7 @@ def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
             # Beyond |beta x| = 30 the slope is below 1e-10; without the clip, cosh overflows and infinity gives NaN.
             scaled = tf.clip_by_value(beta * tf.cast(latent, tf.float32), -30.0, 30.0)
             slope = beta * (2.0 - scaled * tf.tanh(0.5 * scaled)) / (1.0 + tf.cosh(scaled))
+            slope = tf.where(tf.math.is_nan(scaled), tf.zeros_like(slope), slope)
             return tf.cast(slope, upstream.dtype) * upstream
 
         return binary_sign(latent), gradient

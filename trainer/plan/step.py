@@ -44,10 +44,15 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
     return Plan(
         stages=stages_of(trainer.hooks, host_hooks),
         objectives=tuple(objectives),
-        networks={each.name: f"{type(each.model).__name__} '{each.model.name}'" for each in networks},
+        networks={each.name: _describe(each) for each in networks},
         variables=list_variables(networks, trainer.hooks, written),
         metrics=Metrics(training=tuple(metrics)),
     )
+
+
+def _describe(network: Network) -> str:
+    before = "".join(f", trained from the logits before its {each}" for each in network.final_activations)
+    return f"{type(network.model).__name__} '{network.model.name}'{before}"
 
 
 _Op = tuple[tf.Operation, tuple[int, ...], str]  # op, handles that it writes, who added it

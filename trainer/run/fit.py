@@ -234,7 +234,10 @@ class Fit:
         return Report(self.run.step, "train", values)
 
     def _advise(self) -> None:
-        """Show what hooks see before training; a run that goes on has shown it."""
+        """Show what hooks see before training, and what networks train without; a run that goes on has shown it."""
+        for name, network in self.run.networks.items():
+            for each in network.final_activations:
+                self._tell(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
         for hook in self.hooks:
             with in_stage(hook, "advise", self.run.step):
                 lines = checked(hook, "advise", hook.advise(self.run))

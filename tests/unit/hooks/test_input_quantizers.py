@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -360,6 +362,9 @@ def test_dropout_in_front_of_a_sign_is_pointed_at(make_bench, run_of, dropped, q
     assert len(found) == lines
     if lines:
         assert "the dropout layer 'drop' feeds ste_sign before layer 'dense_1'" in found[0]
+        assert "model.dropout" not in found[0]  # this model has no such option
+        run = dataclasses.replace(run_of(bench.network, 10), config={"model": {"dropout": 0.5}})
+        assert bench.hook.advise(run)[0].endswith(" Set model.dropout=0.")
 
 
 def test_zero_padding_of_a_quantized_map_is_named(make_bench):

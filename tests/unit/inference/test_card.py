@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -33,6 +34,12 @@ def test_a_packed_file_holds_its_card(tmp_path):
     assert read_card(bare) is None
 
 
+def test_a_card_says_which_activation_outputs_come_out_of(tmp_path):
+    card = dataclasses.replace(CARD, activation="softmax")
+    write_card(tmp_path / "model.keras", card)
+    assert read_card(tmp_path / "model.keras") == card
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -44,6 +51,7 @@ def test_a_packed_file_holds_its_card(tmp_path):
         ({"shape": [4, 5]}, r"prepares \[4, 5, 1\] for inputs of \[4, 5\]"),
         ({"preparation": []}, "other fields"),
         ({"more": 1}, "other fields"),
+        ({"activation": "relu"}, "the activation 'relu'. Expected softmax or sigmoid"),
     ],
 )
 def test_a_card_that_is_none_is_refused_with_its_place(tmp_path, change, message):

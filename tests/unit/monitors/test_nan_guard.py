@@ -100,6 +100,16 @@ def test_the_error_is_one_line_with_step_names_and_remedy(make_run):
     )
 
 
+def test_weights_that_were_nan_before_the_step_are_named_in_place_of_the_learning_rate(make_run):
+    run = make_run(step=0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, bias_initializer=lambda *_, **__: [math.nan])])
+    run.networks["model"] = Network("model", model, keras.optimizers.SGD())
+    run.vetoes = ["loss/total"]
+    with pytest.raises(NonFiniteError, match=r"before it: .*bias\. Check their initializers") as caught:
+        NanGuard().on_veto(run)
+    assert "learning rate" not in str(caught.value)
+
+
 def test_many_names_become_a_count(make_run):
     run = make_run(step=3)
     run.vetoes = [f"gradient/layer_{index}/kernel" for index in range(8)]

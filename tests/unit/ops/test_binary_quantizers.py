@@ -161,6 +161,11 @@ def test_where_the_gradient_is_cut_an_infinite_upstream_does_not_become_nan(name
     assert received[0] == 0 or name == "swish_sign"
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_gradient_at_nan_is_0(name: str):
+    assert gradient_of(TRAINED[name], tf.constant([np.nan]), tf.constant([1.0])) == 0
+
+
 def test_binary_sign_has_no_gradient():
     x = tf.constant([0.5])
     with tf.GradientTape() as tape:

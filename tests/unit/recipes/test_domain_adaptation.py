@@ -337,3 +337,15 @@ def test_a_network_without_two_heads_is_refused(data: Data) -> None:
     for build, name, shapes in ((mlp, "mlp", r"\(10,\)"), (swapped, "swapped", r"\(1,\), \(10,\)")):
         with pytest.raises(UserError, match=rf"'{name}' returns the shapes \[{shapes}\] an image. Expected two heads"):
             domain_adaptation(parts=parts_of(data, build))
+
+
+def test_heads_that_end_in_probabilities_are_trained_from_the_logits_before_them(data: Data) -> None:
+    def with_probabilities(input_shape: Sequence[int], classes: int) -> keras.Model:
+        model = build_small(input_shape, classes)
+        model.get_layer("class_logits").activation = keras.activations.softmax
+        model.get_layer("domain_logits").activation = keras.activations.sigmoid
+        return model
+
+    (network,) = domain_adaptation(parts=parts_of(data, with_probabilities)).networks
+    assert [each.name for each in network.final_activations] == ["softmax", "sigmoid"]
+    assert network.model.get_layer("class_logits").activation is keras.activations.linear

@@ -11,6 +11,7 @@ from recipes.data.gaussian_mixture import ring
 from recipes.data.toy_points import toy_points
 from recipes.gan import gan
 from recipes.models.dcgan import dcgan
+from recipes.models.gan_mlp import gan_mlp
 from recipes.models.mlp import mlp
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
 from trainer.errors import UserError
@@ -32,6 +33,19 @@ def test_two_networks_play_in_order_with_optimizers_of_their_own(data):
     assert generator.model.input_shape == (None, 16)
     assert float(generator.optimizer.learning_rate) == pytest.approx(0.005)
     assert float(discriminator.optimizer.learning_rate) == 0.25
+
+
+def test_a_discriminator_that_ends_in_a_sigmoid_plays_with_the_scores_before_it(data):
+    def with_sigmoid(input_shape, role, latent_size):
+        model = gan_mlp(input_shape, role=role, latent_size=latent_size, units=[8])
+        if role == "discriminator":
+            model.layers[-1].activation = keras.activations.sigmoid
+        return model
+
+    _, discriminator = gan(parts=parts_of(data, model=with_sigmoid)).networks
+    (taken,) = discriminator.final_activations
+    assert taken.name == "sigmoid"
+    assert discriminator.model.layers[-1].activation is keras.activations.linear
 
 
 def test_a_step_updates_the_discriminator_as_often_as_asked(data):

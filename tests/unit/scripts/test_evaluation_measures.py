@@ -67,6 +67,14 @@ def test_measures_agree_with_counting(classes, examples, seed):
         assert found.overall["top_5_accuracy"] == pytest.approx(np.mean(rank < 5))
 
 
+def test_of_equal_classes_the_lower_label_comes_first_in_every_measure():
+    names = [str(name) for name in range(10)]
+    found = measure(np.zeros((10, 10), np.float32), np.arange(10), names, bins=5).overall
+    assert (found["accuracy"], found["top_5_accuracy"]) == (0.1, 0.5)
+    found = measure(np.zeros((10, 10), np.float32), np.zeros(10, int), names, bins=5).overall
+    assert (found["accuracy"], found["top_5_accuracy"]) == (1.0, 1.0)
+
+
 def test_a_bin_holds_its_upper_edge_and_not_its_lower_one():
     bins = reliability(np.array([0.2, 0.2000001, 0.4, 1.0, 1e-9]), np.array([True, False, True, True, False]), 5)
     assert bins.counts.tolist() == [2, 2, 0, 0, 1]

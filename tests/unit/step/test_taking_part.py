@@ -195,7 +195,7 @@ def guarded(bad, objectives=None):
 
 
 def raised(loop, vetoes, step=5):
-    run = SimpleNamespace(step=step, vetoes=vetoes, control=Control(), rolled_back=[])
+    run = SimpleNamespace(step=step, vetoes=vetoes, control=Control(), rolled_back=[], networks={})
     with pytest.raises(NonFiniteError) as caught:
         loop.trainer.hooks[0].on_veto(run)
     return str(caught.value)

@@ -1,0 +1,138 @@
+"""Final activations: taken off where they are found, put back as they were, refused where they are not found."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.finished import Rows
+from trainer.errors import UserError
+from trainer.final_activation import check_logits, put_back, take_off, undo
+
+layers = keras.layers
+INPUTS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(2, 6)
+
+
+def stack(*parts: keras.Layer, name: str = "net") -> keras.Model:
+    return keras.Sequential([keras.Input((6,)), layers.Dense(5, name="hidden"), *parts], name=name)
+
+
+def functional(end) -> keras.Model:
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, end(layers.Dense(3, name="logits")(inputs)), name="net")
+
+
+def nested(inner: keras.Model) -> keras.Model:
+    inputs = keras.Input((6,))
+    return keras.Model(inputs, inner(layers.Dense(6)(inputs)), name="outer")
+
+
+def pixelwise() -> keras.Model:
+    convolution = layers.Conv2D(3, 1, activation="softmax")
+    return keras.Sequential([keras.Input((6,)), layers.Reshape((1, 1, 6)), convolution, layers.Flatten()])
+
+
+ENDS = {
+    "dense": lambda: stack(layers.Dense(3, activation="softmax", name="last")),
+    "dense of TensorFlow": lambda: stack(layers.Dense(3, activation=tf.nn.softmax)),
+    "sigmoid": lambda: stack(layers.Dense(3, activation="sigmoid")),
+    "activation": lambda: stack(layers.Dense(3), layers.Activation("softmax", dtype="float32")),
+    "softmax layer": lambda: stack(layers.Dense(3), layers.Softmax()),
+    "operation": lambda: functional(keras.ops.softmax),
+    "sigmoid operation": lambda: functional(keras.activations.sigmoid),
+    "convolution and flatten": pixelwise,
+    "nested dense": lambda: nested(stack(layers.Dense(3, activation="softmax"))),
+    "nested softmax layer": lambda: nested(nested(stack(layers.Dense(3), layers.Softmax()))),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_found_is_taken_off_and_put_back(end: str) -> None:
+    model = ENDS[end]()
+    expected, variables = np.array(model(INPUTS)), list(model.variables)
+    logits_model, activations = take_off(model)
+    (found,) = activations
+    assert found.name == ("sigmoid" if "sigmoid" in end else "softmax")
+    assert [id(each) for each in logits_model.variables] == [id(each) for each in variables]
+    logits = logits_model(INPUTS)
+    np.testing.assert_allclose(getattr(keras.ops, found.name)(logits), expected, rtol=1e-5)
+    with put_back(logits_model, activations) as shipped:
+        np.testing.assert_array_equal(shipped(INPUTS), expected)
+        assert shipped.name == model.name
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(shipped))
+        given = undo(shipped, activations)(INPUTS)
+        assert [each.name for each in take_off(again)[1]] == [found.name]
+    np.testing.assert_allclose(keras.ops.softmax(given), keras.ops.softmax(logits), rtol=1e-4)
+    np.testing.assert_array_equal(logits_model(INPUTS), logits)
+
+
+def shared() -> keras.Model:
+    dense, inputs = layers.Dense(6, activation="softmax"), keras.Input((6,))
+    return keras.Model(inputs, dense(dense(inputs)))
+
+
+def used_inside() -> keras.Model:
+    inputs = keras.Input((6,))
+    first = layers.Dense(3, activation="softmax")(inputs)
+    return keras.Model(inputs, [first, layers.Dense(2)(first)])
+
+
+def averaged() -> keras.Model:
+    inputs = keras.Input((6,))
+    heads = [layers.Dense(3, activation="softmax")(inputs) for _ in range(2)]
+    return keras.Model(inputs, layers.Average()(heads))
+
+
+class Subclassed(keras.Model):
+    """End in a softmax that nobody sees."""
+
+    def __init__(self) -> None:
+        super().__init__(name="own")
+        self.dense = layers.Dense(3, activation="softmax")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.dense(inputs)
+
+
+def subclassed() -> keras.Model:
+    model = Subclassed()
+    model(INPUTS)
+    return model
+
+
+DATA = SimpleNamespace(train=SimpleNamespace(source=Rows(), indices=np.arange(20)))
+
+
+@pytest.mark.parametrize("make", [shared, used_inside, averaged, subclassed])
+def test_an_activation_whose_layer_does_more_stays(make) -> None:
+    model = make()
+    before = [np.array(each) for each in keras.tree.flatten(model(INPUTS))]
+    same, activations = take_off(model)
+    assert same is model
+    assert activations == ()
+    for found, expected in zip(keras.tree.flatten(model(INPUTS)), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("make", [averaged, subclassed])
+def test_probabilities_of_an_unknown_end_are_refused(make) -> None:
+    with pytest.raises(UserError, match=r"returns probabilities .* a second softmax. Expected logits"):
+        check_logits(make(), DATA)
+
+
+@pytest.mark.parametrize("last", [layers.Dense(3, activation="relu"), layers.Dense(3), layers.UnitNormalization()])
+def test_other_ends_are_taken_for_logits(last: keras.Layer) -> None:
+    model = stack(last)
+    assert take_off(model) == (model, ())
+    check_logits(model, DATA)
+
+
+def test_two_heads_lose_one_activation_each() -> None:
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, [layers.Dense(3, activation="softmax")(inputs), layers.Dense(1, "sigmoid")(inputs)])
+    _, activations = take_off(model)
+    assert [(each.name, each.output) for each in activations] == [("softmax", 0), ("sigmoid", 1)]

@@ -1,0 +1,192 @@
+"""The softmax or sigmoid at the end of a model: left out where the loss takes logits, and put back in what ships."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from trainer.errors import UserError
+from trainer.graph import as_functional, graph_calls, is_graph, is_of, maker
+from trainer.input.data import Data
+from trainer.ops.probabilities import are_probabilities, as_logits
+
+NAMES = {"softmax": "softmax", "softmax_v2": "softmax", "sigmoid": "sigmoid"}
+"""By the name of a function or, in lower case, of a class; TensorFlow's own softmax has the second one."""
+ACTIVATED = ("Activation", "Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D", "SeparableConv1D", "SeparableConv2D")
+"""Layers whose attribute `activation` is the last thing that they compute."""
+RESHAPING = ("Flatten", "Identity", "Reshape")
+EXAMPLES = 8
+
+
+@dataclass(frozen=True)
+class FinalActivation:
+    """Hold an activation that is left out in training.
+
+    Attributes:
+        name: "softmax" or "sigmoid".
+        output: which output of the model has it.
+        operation: the layer that has it as its `activation`, or the layer or operation that is nothing else.
+        attribute: whether it is the layer's `activation`; otherwise the operation was taken out of the graph.
+    """
+
+    name: str
+    output: int
+    operation: Any
+    attribute: bool
+
+    def __str__(self) -> str:
+        """Return its name and place."""
+        return f"final {self.name} ('{self.operation.name}')"
+
+
+def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
+    """Return a model that returns logits, and the final activations that it lacks: the same layers and variables.
+
+    Args:
+        model: any Keras model; where its graph is not known, or ends otherwise, it is returned as it is. A layer that
+            has the activation as its attribute loses it: the given model returns logits then, too.
+    """
+    found = []
+    for output in range(len(as_functional(model).outputs) if is_graph(model) else 0):
+        operation = _last_operation(model, output)
+        function = getattr(operation, "activation", None) if is_of(operation, ACTIVATED) else None
+        name = _name_of(function or type(operation))
+        if name is None or sum(call.operation is operation for call in graph_calls(model)) > 1:
+            continue
+        if function is not None:
+            operation.activation = keras.activations.linear
+        else:
+            model = _without(model, operation)
+        found.append(FinalActivation(name, output, operation, function is not None))
+    return model, tuple(found)
+
+
+@contextmanager
+def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iterator[keras.Model]:
+    """Give the model that ends as it did before `take_off`, while the block runs.
+
+    Args:
+        model: as `take_off` returned it, perhaps with layers of hooks put in or taken out.
+        activations: that it lacks.
+    """
+    try:
+        yield with_final(model, activations)
+    finally:
+        for each in activations:
+            if each.attribute:
+                each.operation.activation = keras.activations.linear
+
+
+def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
+    """Return the model that ends as it did before `take_off`; a layer that had one as its attribute has it again.
+
+    Args:
+        model: as for `put_back`.
+        activations: that it lacks.
+    """
+    for each in activations:
+        if each.attribute:
+            each.operation.activation = getattr(keras.activations, each.name)
+    return _change_outputs(model, {each.output: each.operation for each in activations if not each.attribute})
+
+
+def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
+    """Return a model that returns logits, from one that ends in activations and shall keep them.
+
+    Args:
+        model: functional or Sequential; what it returns is computed first.
+        activations: that it ends with.
+    """
+
+    def undoing(name: str) -> Callable[[Any], Any]:
+        return lambda outputs: as_logits(outputs, name, keras.ops)
+
+    return _change_outputs(model, {each.output: undoing(each.name) for each in activations})
+
+
+def check_logits(model: keras.Model, data: Data) -> None:
+    """Refuse a model whose outputs are probabilities though no final activation could be taken off.
+
+    Args:
+        model: as `take_off` returned it.
+        data: whose first training examples are tried.
+
+    Raises:
+        UserError: the outputs of each example lie in [0, 1] and add up to 1.
+    """
+    if not model.built or _ends_linear(model):
+        return
+    inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
+    trained, others = ([each.value for each in variables] for variables in _variables(model))
+    try:
+        outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
+    except Exception:  # noqa: BLE001 - the first step says what is wrong with it
+        return
+    if isinstance(outputs, tf.Tensor) and are_probabilities(np.asarray(tf.cast(outputs, tf.float32))):
+        raise UserError(
+            f"The network '{model.name}' returns probabilities (on the first examples, in [0, 1] with a sum of 1), and "
+            "its loss would apply a second softmax. Expected logits: leave out the final softmax, or let a functional "
+            "or Sequential model end with it."
+        )
+
+
+def _name_of(function: Any) -> str | None:
+    """Return what a function or class of Keras or TensorFlow computes, where it makes probabilities."""
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    return NAMES.get(getattr(function, "__name__", "").lower()) if package in ("keras", "tensorflow") else None
+
+
+def _variables(model: keras.Model) -> tuple[list[keras.Variable], list[keras.Variable]]:
+    return model.trainable_variables, model.non_trainable_variables
+
+
+def _ends_linear(model: keras.Model) -> bool:
+    operation = _last_operation(model, 0) if is_graph(model) else None
+    return is_of(operation, ACTIVATED) and getattr(operation, "activation", None) is keras.activations.linear
+
+
+def _last_operation(model: keras.Model, output: int) -> Any:
+    """Return what computes an output's values; None where other parts of the graph take them too."""
+    tensor, node = as_functional(model).outputs[output], None
+    while (node := maker(model, tensor, node)) is not None:
+        if is_graph(node.operation):
+            place = [each is tensor for each in node.output_tensors].index(True)
+            return _last_operation(node.operation, place)
+        if not _keeps_values(node):
+            return node.operation
+        tensor = node.input_tensors[0]
+    return None
+
+
+def _keeps_values(node: Any) -> bool:
+    """Return whether a layer gives what it gets, [batch, n], perhaps from a shape with axes of 1 before n."""
+    layer, output = node.operation, node.output_tensors[0].shape
+    if is_of(layer, ["Activation"]):
+        return layer.activation is keras.activations.linear
+    given = node.input_tensors[0].shape if is_of(layer, RESHAPING) else ()
+    return given[-1:] == output[-1:] and all(size == 1 for size in (*given[1:-1], *output[1:-1]))
+
+
+def _without(model: keras.Model, operation: Any) -> keras.Model:
+    def clone(layer: Any) -> Any:
+        inside = is_graph(layer) and any(each.operation is operation for each in graph_calls(layer))
+        return _without(layer, operation) if inside else layer
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        return (*args, *kwargs.values())[0] if layer is operation else layer(*args, **kwargs)
+
+    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+
+
+def _change_outputs(model: keras.Model, changes: dict[int, Callable[[Any], Any]]) -> keras.Model:
+    if not changes:
+        return model
+    graph = as_functional(model)
+    outputs = [changes[place](each) if place in changes else each for place, each in enumerate(graph.outputs)]
+    return keras.Model(graph.input, keras.tree.pack_sequence_as(graph.output, outputs), name=model.name)
