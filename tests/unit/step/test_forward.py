@@ -7,20 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import (
-    BATCH,
-    CLASSES,
-    FEATURES,
-    SIZE,
-    StatelessHook,
-    ToyObjective,
-    toy_batch,
-    toy_loop,
-    toy_network,
-    values_of,
-)
+from tests.support.toy import BATCH, SIZE, StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
 from trainer.errors import UserError
-from trainer.network import Network
 from trainer.step.context import StepContext
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
@@ -142,11 +130,3 @@ def test_a_hook_of_another_network_is_not_asked() -> None:
     passes = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=False).passes
     assert (passes["first"].state[MEAN].numpy() == 0.0).all()
     assert (passes["second"].state[MEAN].numpy() == 1.0).all()
-
-
-def test_layer_that_assigns_what_the_optimizer_trains_is_refused() -> None:
-    kernel = keras.layers.SpectralNormalization(keras.layers.Dense(CLASSES, name="dense"))
-    network = Network("model", keras.Sequential([keras.Input((FEATURES,)), kernel]), keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    with pytest.raises(UserError, match="^A layer assigns 'sequential/.*dense/kernel' in its forward pass"):
-        toy_loop(network=network)
