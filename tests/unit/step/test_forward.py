@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from tests.support.toy import (
     BATCH,
-    CLASSES,
-    FEATURES,
     SIZE,
     StatelessHook,
     ToyObjective,
@@ -20,7 +18,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.errors import UserError
 from trainer.network import Network
 from trainer.step.context import StepContext
 from trainer.step.evaluate import Evaluator
@@ -164,11 +161,3 @@ def test_a_subclassed_model_gets_what_its_call_takes_and_trains_as_under_keras(k
     for found, expected in zip(ours.get_weights(), theirs.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, atol=2e-6)
     assert kind is not Told or np.abs(ours.norm.moving_mean).max() > 0.01
-
-
-def test_layer_that_assigns_what_the_optimizer_trains_is_refused() -> None:
-    kernel = keras.layers.SpectralNormalization(keras.layers.Dense(CLASSES, name="dense"))
-    network = Network("model", keras.Sequential([keras.Input((FEATURES,)), kernel]), keras.optimizers.SGD(0.1))
-    network.optimizer.build(network.model.trainable_variables)
-    with pytest.raises(UserError, match="^A layer assigns 'sequential/.*dense/kernel' in its forward pass"):
-        toy_loop(network=network)
