@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from trainer.config.command import Command
+from trainer.config.plugins import KEY as PLUGINS
 from trainer.config.preflight import Job, preflight, preflight_each
 from trainer.errors import UserError
 from trainer.run.early import check_early
@@ -90,11 +91,28 @@ def _directory(command: Command, now: datetime) -> Path:
 def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
     if command.flags and command.flags != sweep.flags:
         raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep goes on as it was begun.")
+    _check_record(command, sweep)
     if sweep.trials is not None:
         return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
     if command.trials is not None:
         raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is no search.")
     return OpenSweep(sweep, _checked(sweep))
+
+
+def _check_record(command: Command, sweep: Sweep) -> None:
+    """Refuse what a stranger's record could have executed, or written elsewhere; who types it trusts it."""
+    named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
+    foreign = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
+    elsewhere = [each for each in sweep.flags[::2] if each == "--config-dir" and command.flags != sweep.flags]
+    if found := [*foreign, *elsewhere]:
+        raise UserError(
+            f"{sweep.directory} records {found[0]}, which --sweep alone does not take from there. Expected the whole "
+            "command line that began the sweep, if you trust it."
+        )
+    for job in sweep.jobs:
+        inside = not Path(job.run).is_absolute() and ".." not in Path(job.run).parts
+        if not inside and resumed_path(job.overrides) is None:
+            raise UserError(f"{sweep.directory} records the run {job.run}, outside of it. Expected runs of its own.")
 
 
 def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:

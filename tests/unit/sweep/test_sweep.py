@@ -116,14 +116,15 @@ def test_what_an_earlier_process_said_is_not_taken_for_what_went_wrong_now(
 
 
 def test_a_run_that_was_killed_goes_on_and_one_that_was_deleted_begins_anew(run: Run, recorded: Recorded) -> None:
-    assert run("recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s")[0] == 137
+    given = ["recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s"]
+    assert run(*given)[0] == 137
     content = json.loads(Path("s/sweep.json").read_text())
     content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a sweep that was killed leaves it
     Path("s/sweep.json").write_text(json.dumps(content))
     for path in Path("s/02_seed-2").iterdir():
         path.unlink()
     Path("s/02_seed-2").rmdir()
-    _, lines = run("--sweep", "s")
+    _, lines = run(*given)
     assert started(lines) == ["on", "seed=2"]
     assert "arguments ['resume=s/01_seed-19', 'plugins=[tests]']" in Path("s/01.log").read_text()
     assert recorded("s")[0]["seconds"] > 1000
@@ -178,6 +179,26 @@ def test_a_sweep_that_was_killed_before_its_record_stood_can_be_run(run: Run) ->
     Path("s").mkdir()
     Path("s/.lock").touch()
     assert run("recipe=bnn", "seed=1", "--sweep", "s")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overrides": ["recipe=bnn", "plugins=[pip]"]}, r"s records plugins=\[pip\], which --sweep alone does not"),
+        ({"overrides": ["recipe=bnn", "++plugins=[pip]"]}, r"s records \+\+plugins"),
+        ({"run": "../elsewhere"}, "s records the run ../elsewhere, outside of it"),
+        ({"run": "/tmp/elsewhere"}, "s records the run /tmp/elsewhere, outside of it"),
+        ({}, "s records --config-dir"),
+    ],
+)
+def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run, change: dict, said: str) -> None:
+    run("recipe=bnn", "seed=17", "--sweep", "s")
+    content = json.loads(Path("s/sweep.json").read_text())
+    content["jobs"][0] |= change
+    content["flags"] = [] if change else ["--config-dir", "theirs"]
+    Path("s/sweep.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=said):
+        run("--sweep", "s")
 
 
 def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
