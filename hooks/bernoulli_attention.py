@@ -127,7 +127,7 @@ class BernoulliAttention(GraphHook):
         branch: str | Mapping[str, Any] | keras.layers.Layer = "auto",
         branch_input: str = "features",
         temperature: float = 1.0,
-        keep_rate: Mapping[str, Any] | None = None,
+        keep_rate: str | Mapping[str, Any] | None = "auto",
         entropy: float = 0.0,
         supervision: Mapping[str, Any] | None = None,
         network: str = "model",
@@ -144,8 +144,9 @@ class BernoulliAttention(GraphHook):
                 "initial_keep_rate": 0.7}; or a Keras layer from maps to logits [batch, height, width, 1].
             branch_input: "features", the map to gate; or "input", the model's own, resized by area to the map's size.
             temperature: above 0.
-            keep_rate: None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each example's mean of A, on both
-                sides of the target, that no collapsed A can sit out.
+            keep_rate: "auto" (a target of 0.5), None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each
+                example's mean of A, on both sides of the target, that no collapsed A can sit out. Without it A may go
+                to 1, as on photographs.
             entropy: weight of the mean entropy of A, in bits: above 0 makes A decided, below 0 undecided.
             supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
                 a map of the batch, resized by area; epochs None for the whole run.

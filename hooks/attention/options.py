@@ -46,7 +46,7 @@ class KeepRate:
         weight: of the penalty, above 0.
     """
 
-    target: float
+    target: float = 0.5
     weight: float = 0.1
 
 
@@ -104,13 +104,15 @@ def parse_keep_rate(value: Any) -> KeepRate | None:
     """Return the keep rate to aim at.
 
     Args:
-        value: None, or such as {"target": 0.3, "weight": 0.1}.
+        value: None, "auto", or such as {"target": 0.3, "weight": 0.1}.
 
     Raises:
         UserError: anything else, or a value out of range.
     """
     if value is None:
         return None
+    if value == "auto":
+        return KeepRate()
     given = _known(value, "keep_rate", KeepRate)
     if "target" not in given:
         raise UserError(f"keep_rate={dict(value)} has no target. Expected such as {{target: 0.3, weight: 0.1}}.")

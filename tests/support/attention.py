@@ -56,8 +56,8 @@ def own_branch(kernel_size: int) -> keras.layers.Layer:
 
 
 def attention(**options) -> BernoulliAttention:
-    """Return the hook under its usual name, with a small branch unless another is given."""
-    hook = BernoulliAttention(**{"branch": BRANCH, **options})
+    """Return the hook under its usual name, with a small branch and no keep rate unless others are given."""
+    hook = BernoulliAttention(**{"branch": BRANCH, "keep_rate": None, **options})
     hook.name = "bernoulli_attention"
     return hook
 

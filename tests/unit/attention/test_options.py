@@ -23,6 +23,7 @@ def test_defaults_and_given_values():
     layer = keras.layers.Conv2D(1, 1)
     assert parse_branch(layer) is layer
     assert parse_keep_rate(None) is None
+    assert parse_keep_rate("auto") == KeepRate(0.5, 0.1)
     assert parse_keep_rate({"target": 0.25, "weight": 2}) == KeepRate(0.25, 2.0)
     assert parse_supervision(None) is None
     assert parse_supervision({}) == Supervision("map", 1.0, None)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hooks.attention.gate
+from hooks.bernoulli_attention import BernoulliAttention
 from tests.support.attention import BATCH, SIDE, attention, image_loop, image_model, prepare, square_batch
 from tests.support.toy import StatelessHook, ToyObjective, toy_network, values_of
 from trainer.errors import UserError
@@ -232,6 +233,18 @@ def test_a_keep_rate_is_reached_from_both_sides(start: float):
     loop = ChunkLoop(prepare([hook], optimizer=keras.optimizers.Adam(0.05)), square_batch, xla=False)
     loop.run(0, 120)
     assert evaluate(loop)["metric/attention/mean"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_by_default_a_mean_near_1_comes_back():
+    options = {"branch": {"filters": [4], "initial_keep_rate": 0.98}}
+    means = {}
+    for name, keep_rate in (("default", BernoulliAttention().keep_rate), ("none", None)):
+        hook = attention(**options)
+        hook.keep_rate = keep_rate
+        loop = ChunkLoop(prepare([hook], optimizer=keras.optimizers.Adam(0.02)), square_batch, xla=False)
+        loop.run(0, 120)
+        means[name] = evaluate(loop)["metric/attention/mean"]
+    assert means["default"] < 0.9 < means["none"]
 
 
 def test_a_map_that_the_batch_does_not_have_is_one_clear_line():
