@@ -39,6 +39,7 @@ USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=v
   overwrite    true writes over an output that exists
   batch_size   examples at a time (64)
   checkpoint, network, plugins   of a run: best or last; its network (model); packages of code that it uses
+               plugins also of a .keras file that holds classes of your own
 
 The order is that of the images; in a folder 2.png comes before 10.png.
 Exit code: 0 done, 1 images that cannot be read were named and left out, 2 a mistake of the user.

@@ -112,8 +112,9 @@ def check_one_output(model: keras.Model, expected: str) -> None:
     Raises:
         UserError: says what the model returns.
     """
-    if is_graph(model) and isinstance(model.output, dict | list):
-        raise several_outputs(model.name, model.output, expected)
+    outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
+    if isinstance(outputs, dict | list):
+        raise several_outputs(model.name, outputs, expected)
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:

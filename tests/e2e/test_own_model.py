@@ -47,6 +47,9 @@ def recurrent(*, input_shape, classes):
         keras.layers.Dense(classes),
     ])
 
+def sequence(*, input_shape, classes):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.GRU(3), keras.layers.Dense(classes)])
+
 def ended(*, input_shape, classes, end="two", name="hidden", size=None):
     first = keras.Input((size, size, 1) if size else input_shape)
     others = [keras.Input(input_shape)] if end == "inputs" else []
@@ -58,7 +61,7 @@ def ended(*, input_shape, classes, end="two", name="hidden", size=None):
 def raises(*, input_shape, classes, units=0):
     if units:
         return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(int(units))])
-    raise RuntimeError("nothing\nhere")
+    raise RuntimeError("nothing\\nhere")
 """
 CUSTOM = ["recipe=bnn", "model=custom", "hooks.progress=null", "trainer.steps=3", "trainer.epochs=null"]
 OWN = ["plugins=[my_models]", "model._target_=my_models.small_cnn"]
@@ -70,7 +73,7 @@ def own_module(tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    np.savez(tmp_path / "rows.npz", x_train=np.zeros((40, 7, 5), np.float32), y_train=np.arange(40) % 4)
+    np.savez(tmp_path / "rows.npz", x_train=np.zeros((200, 7, 5), np.float32), y_train=np.arange(200) % 4)
     return tmp_path
 
 
@@ -121,7 +124,7 @@ def test_a_recurrent_network_trains_and_what_cannot_be_estimated_ends_no_run(own
         ([OWN[0], "model._target_=my_models.raises"], "my_models.raises raised RuntimeError: nothing here. Expected a"),
         ([OWN[0], "model._target_=my_models.raises", "+model.units=1e19"], "raised ValueError: Can't convert Python"),
         (
-            [OWN[0], "model._target_=my_models.recurrent", "data=arrays", "data.path=rows.npz"],
+            [OWN[0], "model._target_=my_models.sequence", "data=arrays", "data.path=rows.npz"],
             "Expected a model for inputs of shape [7, 5, 1] and 4 classes. data.channels=none leaves examples as they",
         ),
     ],
