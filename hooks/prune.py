@@ -70,7 +70,7 @@ class Prune(GraphHook):
     Scalars:
         sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
         sparsity/<layer>: the same of one layer.
-        sparsity/network: the same over all kernels of the network, where some are not pruned.
+        sparsity/network: the same with the kernels that are left out of `layers`, where there is one.
 
     Pictures:
         prune/mask/<variable>: the mask.
