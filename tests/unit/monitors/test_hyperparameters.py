@@ -51,9 +51,9 @@ def test_what_the_command_line_set_is_shown_but_not_where_the_run_lies():
         "run_dir=elsewhere",
         "+augment=flip",
         "debug=true",
-        "optimizer._target_=keras.optimizers.Nadam",
+        "optimizer._target_=keras.optimizers.AdamW",
     )
-    assert found["optimizer"] == "Nadam"
+    assert found["optimizer"] == "AdamW"
     assert found["hooks.prune.schedule"] == "one_shot"
     assert found["hooks.prune.final_sparsity.dense_1"] == 0.9
     assert found["model.units"] == "[8,8]"
