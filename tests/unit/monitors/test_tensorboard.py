@@ -236,7 +236,7 @@ def test_a_run_that_failed_and_goes_on_shows_how_it_ended_at_last(make_run, summ
 def test_an_unwritable_place_is_one_clear_line_at_the_start(make_run):
     run = make_run()
     (run.directory / "tensorboard").write_text("a file in the way")
-    with pytest.raises(UserError, match=r"Cannot write .*tensorboard.*: Not a directory\. Expected .* run_dir"):
+    with pytest.raises(UserError, match=r"Cannot write .*tensorboard.*: File exists\. Expected .* run_dir"):
         TensorBoard().on_fit_begin(run)
 
 
