@@ -29,7 +29,7 @@ def small_cnn(*, input_shape, classes, width=4):
         keras.layers.Dense(classes, name="logits"),
     ])
 
-def ended(*, input_shape, classes, end):
+def activated(*, input_shape, classes, end):
     layers = [keras.Input(input_shape), keras.layers.Flatten(), keras.layers.Dense(classes, activation=end)]
     return keras.Sequential(layers)
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd, given, line) -> No
 
 
 def test_a_network_that_ends_in_softmax_trains_as_its_logits_twin_and_ships_with_it(own_module, capfd) -> None:
-    options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.ended"]
+    options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.activated"]
     with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
         assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0
     assert main([*options, "+model.end=linear", "run_dir=linear"]) == 0
