@@ -86,7 +86,7 @@ class Runs:
         if network == TWO_INPUTS:
             config["task"]["_target_"] = "tests.support.held_out_networks.classify_halves"
         parts = prepare(config)
-        build_fit(config, "held_out", parts, self.directory, open_store(self.directory), StartTime())
+        build_fit(config, "held_out", parts, self.directory, open_store(self.directory, "held out"), StartTime())
         return parts
 
 

@@ -98,8 +98,10 @@ def changed_environment(directory: Path) -> list[str]:
         directory: of the run.
     """
     try:
-        before = dict(read_json(directory / ENVIRONMENT))
-    except (OSError, ValueError, TypeError):
+        before = read_json(directory / ENVIRONMENT)
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
     now = environment()
     pairs = [*_pairs({name: before.get(name) for name in MATTERS}, now), *_plugin_pairs(directory, before, now)]

@@ -30,8 +30,10 @@ def environment_as_markdown(directory: Path) -> str:
         directory: of the run.
     """
     try:
-        environment = dict(read_json(directory / ENVIRONMENT))
-    except (OSError, ValueError, TypeError):
+        environment = read_json(directory / ENVIRONMENT)
+    except (OSError, ValueError):
+        environment = None
+    if not isinstance(environment, dict):
         return ""
     versions = [environment.pop(name, None) for name in ("packages", "plugins")]
     rows = {**environment, **{name: each[name] for each in versions if isinstance(each, Mapping) for name in each}}
