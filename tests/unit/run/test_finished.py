@@ -108,6 +108,7 @@ def test_packages_that_a_run_names_are_used_only_when_the_user_names_them_too(ru
 def test_the_scripts_take_them_from_their_command_line(script, run: Path, tmp_path: Path, capsys):
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
+    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints")
     for name in ("overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     extra = ["replay=1"] if script is verify else []
