@@ -117,7 +117,7 @@ def test_shared_weights_are_the_runs_rounded_and_what_it_came_to_before_is_told(
 
 @pytest.mark.parametrize("huffman", [True, False])
 def test_huffman_codes_can_be_done_without(run: FinishedRun, tmp_path: Path, monkeypatch, huffman: bool):
-    monkeypatch.setattr("trainer.export.plain_model.finished_model", lambda run, network: pruned_model())
+    monkeypatch.setattr("trainer.export.plain_model._with_shipped", lambda *given, full: pruned_model())
     write_sparse(run, "model", tmp_path / FILE, ExportOptions(codebook=4, huffman=huffman))
     assert huffman == any(name.endswith("_code") for name in read_container(tmp_path / FILE, SPARSE)[1])
 
@@ -239,7 +239,7 @@ def test_weights_of_another_type_are_refused(tmp_path: Path):
 def test_a_network_of_two_inputs_is_refused(run: FinishedRun, tmp_path: Path, monkeypatch):
     first, second = keras.Input((3,)), keras.Input((3,))
     model = keras.Model([first, second], keras.layers.Add()([first, second]))
-    monkeypatch.setattr("trainer.export.plain_model.finished_model", lambda run, network: model)
+    monkeypatch.setattr("trainer.export.plain_model._with_shipped", lambda *given, full: model)
     with pytest.raises(UserError, match="2 inputs and 1 outputs"):
         write_sparse(run, "model", tmp_path / FILE, ExportOptions())
 
