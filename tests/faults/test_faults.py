@@ -1,0 +1,17 @@
+"""The planted faults still apply: each text occurs once in its file, and what it becomes is Python."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.faults.plant import ROOT, read_faults
+
+
+def test_every_fault_can_be_planted() -> None:
+    faults = read_faults()
+    assert len({fault.name for fault in faults}) == len({fault.key for fault in faults}) == len(faults) >= 150
+    for fault in faults:
+        source = (ROOT / fault.file).read_text()
+        planted = fault.planted(source)
+        if fault.file.endswith(".py"):
+            assert ast.dump(ast.parse(planted)) != ast.dump(ast.parse(source)), fault.name
