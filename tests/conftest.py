@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,26 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 # They change what is printed: a test that wants one sets it, on a CI server as on a desk.
 for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
+
+# The tiers. Full (`-m full`): whole trainings, whole processes and every combination. Long (`-m long`): proofs run by
+# hand. Default: all others. A test is put into a tier here, or by a marker of its own.
+FULL = (
+    "contract/test_hooks_",
+    "contract/test_held_out_networks.py",
+    "contract/test_technique_pairs.py",
+    "distributed/",
+)
+TESTS = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the full tier; pytest's own `-m` selects afterwards."""
+    for item in items:
+        place = item.path.relative_to(TESTS).as_posix()
+        if place.startswith(FULL) and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.full)
+
 
 CPUS = 4  # parts of the CPU, for tests of replicas; a test that does not name one runs on the first
 

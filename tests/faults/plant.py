@@ -1,11 +1,12 @@
 """Plant known faults in a scratch copy of the project, one at a time, and say which of them the tests notice.
 
     python tests/faults/plant.py --out faults.jsonl                  # every fault against the default tests
-    python tests/faults/plant.py --out faults.jsonl --near           # only against the test files that name the module
+    python tests/faults/plant.py --out faults.jsonl --full           # those that survived against the full tests, too
+    python tests/faults/plant.py --out faults.jsonl --near           # only the test files that import the module
     python tests/faults/plant.py --out faults.jsonl --only prune     # faults whose name or file contains "prune"
     python tests/faults/plant.py --out faults.jsonl --report         # the table of what is recorded
 
-A fault is tried first on the test files that import its module, then on the whole tier. What is recorded is not tried
+A fault is tried first on the test files that import its module, then on all of the tier. What is recorded is not tried
 again: a run that was interrupted resumes with the same command.
 """
 
@@ -27,8 +28,10 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = pathlib.Path(__file__).resolve().parent
+NEAR = "near"
 KILLED, SURVIVED, BROKEN = "killed", "survived", "broken"
 TESTS_FAILED, NO_TESTS = 1, 5
+DEFAULT, FULL = "not long and not full", "not long"
 NEAR_LIMIT, TIER_LIMIT = 900, 3600  # seconds; a fault that makes a test hang is noticed, too
 NEAR_FILES = 15
 
@@ -51,7 +54,9 @@ class Fault:
     def planted(self, source: str) -> str:
         """Return the source with the fault; a ValueError when the text does not occur exactly once."""
         if source.count(self.text) != 1:
-            raise ValueError(f"{self.name}: its text occurs {source.count(self.text)} times in {self.file}, expected once")
+            raise ValueError(
+                f"{self.name}: its text occurs {source.count(self.text)} times in {self.file}, expected once"
+            )
         return source.replace(self.text, self.replace)
 
 
@@ -90,7 +95,7 @@ def run_tests(root: pathlib.Path, arguments: list[str], limit: float) -> tuple[s
     return BROKEN, (done.stdout + done.stderr)[-500:]
 
 
-def try_fault(fault: Fault, root: pathlib.Path, tier: list[str], *, near_only: bool) -> dict[str, object]:
+def try_fault(fault: Fault, root: pathlib.Path, tier: str, *, near_only: bool) -> dict[str, object]:
     """Plant the fault, run the tests, put the file back."""
     path = root / fault.file
     source = path.read_text()
@@ -98,11 +103,11 @@ def try_fault(fault: Fault, root: pathlib.Path, tier: list[str], *, near_only: b
     near = near_files(fault, root)
     try:
         path.write_text(fault.planted(source))
-        outcome, by = run_tests(root, [*near, "-m", "not long"], NEAR_LIMIT) if near else (SURVIVED, "")
-        where = "near"
+        outcome, by = run_tests(root, [*near, "-m", tier], NEAR_LIMIT) if near else (SURVIVED, "")
+        where = NEAR
         if outcome == SURVIVED and not near_only:
-            where = "tier"
-            outcome, by = run_tests(root, tier, TIER_LIMIT)
+            where = tier
+            outcome, by = run_tests(root, ["-n", "auto", "--dist", "worksteal", "-m", tier], TIER_LIMIT)
     finally:
         path.write_text(source)
     seconds = round(time.monotonic() - started, 1)
@@ -129,9 +134,9 @@ def report(faults: list[Fault], found: dict[str, dict[str, object]]) -> None:
     """Print one line a fault and the sums."""
     counts: dict[str, int] = {}
     for fault in faults:
-        entry = found.get(fault.key, {"outcome": "not tried", "where": "", "seconds": 0.0, "by": ""})
+        entry = found.get(fault.key, {"outcome": "not tried", "where": "", "seconds": 0.0})
         counts[str(entry["outcome"])] = counts.get(str(entry["outcome"]), 0) + 1
-        print(f"{entry['outcome']:9} {entry['where']:5} {entry['seconds']:7} s  {fault.name}  ({fault.file})")
+        print(f"{entry['outcome']:9} {entry['seconds']:7} s  {fault.name}  ({fault.file})  {entry['where']}")
     print(", ".join(f"{outcome} {count}" for outcome, count in sorted(counts.items())), "of", len(faults))
 
 
@@ -141,7 +146,7 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines, one a fault")
     parser.add_argument("--only", default="", help="faults whose name or file contains this")
     parser.add_argument("--part", default="0/1", help="this process' share, as 0/2 and 1/2 for two processes")
-    parser.add_argument("--tier", default="-n auto --dist worksteal", help="arguments of pytest for the whole tier")
+    parser.add_argument("--full", action="store_true", help="the full tier in place of the default one")
     parser.add_argument("--near", action="store_true", help="only the test files that import the module")
     parser.add_argument("--report", action="store_true", help="print the table of what is recorded")
     options = parser.parse_args()
@@ -149,13 +154,14 @@ def main() -> None:
     if options.report:
         return report(faults, recorded(options.out))
     index, parts = map(int, options.part.split("/"))
+    tier = FULL if options.full else DEFAULT
     with tempfile.TemporaryDirectory(prefix="faults_") as folder:
         root = copy_project(pathlib.Path(folder))
         for fault in faults[index::parts]:
             done = recorded(options.out).get(fault.key)
-            if done and (options.near or done["where"] == "tier" or done["outcome"] != SURVIVED):
+            if done and (done["outcome"] != SURVIVED or options.near or done["where"] in (tier, FULL)):
                 continue
-            entry = try_fault(fault, root, options.tier.split(), near_only=options.near)
+            entry = try_fault(fault, root, tier, near_only=options.near)
             with options.out.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
             print(f"{entry['outcome']:9} {entry['where']:5} {entry['seconds']:7} s  {fault.name}", flush=True)

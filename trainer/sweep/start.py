@@ -10,7 +10,7 @@ from trainer.config.preflight import Job
 from trainer.config.stored import FILE_NAME as RUN_CONFIG
 from trainer.sweep.record import Sweep, SweepJob, is_complete, read_summary
 
-CAN_GO_ON = (None, "interrupted", "paused")
+CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None where it was killed before it wrote one."""
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 LABEL_LENGTH = 60
