@@ -104,7 +104,7 @@ class BernoulliAttention(GraphHook):
             anew.
         tests/unit/attention/test_losses.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
             one pulls a collapsed map back as hard as any other.
-        tests/unit/hooks/test_bernoulli_attention_beside.py: rounding and pruning by "*" leave the branch alone.
+        tests/unit/hooks/test_bernoulli_attention.py: rounding and pruning by "*" leave the branch alone.
 
     Reference:
         Wang et al. 2017, "Clothing Retrieval with Visual Attention Model", arXiv 1710.11446: Impdrop. The gradient of

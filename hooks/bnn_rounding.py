@@ -75,7 +75,7 @@ class BnnRounding(GraphHook):
             outside and gets no gradient any more. This one moves the variable, and holds for its moving average.
         tests/unit/hooks/test_input_quantizers.py: a ReLU before a sign leaves +1 alone, and is refused; the first and
             the last layer are found in the graph, not in the list of layers.
-        tests/unit/hooks/test_bnn_rounding_recipes.py: scales, biases and batch norm count beside the bits; the size of
+        tests/unit/hooks/test_bnn_rounding.py: scales, biases and batch norm count beside the bits; the size of
             Larq's tutorial network, all binary, is the published one.
 
     Reference:

@@ -93,7 +93,7 @@ class CenterLoss(GraphHook):
             not start. No optimizer touches them, and micro batches move them once.
         tests/unit/ops/test_class_distances.py: compare networks by the class means of a split, not by the centers,
             which lag behind.
-        tests/unit/hooks/test_center_loss_views.py: pictures and embeddings show the features that the loss sees.
+        tests/unit/hooks/test_center_loss.py: pictures and embeddings show the features that the loss sees.
 
     Reference:
         Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.

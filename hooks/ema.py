@@ -62,7 +62,7 @@ class Ema(GraphHook):
     Pitfalls:
         tests/unit/hooks/test_ema.py: averages of weights beside statistics of now do not belong together; an average
             taken before the projection, or a step late, is another one. Training keeps its bits.
-        tests/unit/hooks/test_ema_masks.py: averages of pruned, frozen or quantized entries would be neither 0 nor on a
+        tests/unit/hooks/test_ema.py: averages of pruned, frozen or quantized entries would be neither 0 nor on a
             level; here they have the value at which they are held.
 
     Reference:

@@ -67,7 +67,7 @@ class FreezeLayers(GraphHook):
         tests/unit/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
             still move the weights (held for several optimizers); statistics of batch norm go on unless they are held;
             setting `trainable` during a fit is ignored by Keras, and takes effect here.
-        tests/unit/hooks/test_ema_masks.py: an average over the steps has the frozen value while the layer is frozen.
+        tests/unit/hooks/test_ema.py: an average over the steps has the frozen value while the layer is frozen.
 
     Reference:
         None: the contract is the project's own.

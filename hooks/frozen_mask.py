@@ -69,7 +69,7 @@ class FrozenMask(GraphHook):
         speed (LeNet-5, batch 100), so nothing that shows.
 
     Pitfalls:
-        tests/unit/hooks/test_frozen_mask_leaks.py: a mask on the gradient alone freezes nothing: momentum from before,
+        tests/unit/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before,
             weight decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of
             Keras holds them bit for bit.
         tests/unit/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into NaN,

@@ -85,7 +85,7 @@ class Prune(GraphHook):
         tests/unit/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
             and kernels of zeros are pruned in the exact number, and a step that was held back is made up for.
         tests/unit/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
-        tests/unit/hooks/test_prune_splicing.py: what is spliced gets the gradient of the masked network, and comes
+        tests/unit/hooks/test_prune.py: what is spliced gets the gradient of the masked network, and comes
             back.
 
     Reference:

@@ -10,16 +10,12 @@ import pytest
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 FILES = {
     "hooks/default": "defaults: [progress, checkpoint]\n",
-    "hooks/progress": (
-        "# Show progress\nprogress:\n  _target_: hooks.monitors.progress.Progress\n  every_seconds: 0.5\n"
-    ),
-    "hooks/checkpoint": (
-        "checkpoint:\n  _target_: hooks.monitors.checkpoint.Checkpoint\n  keep_best: true\n  every: 10\n"
-    ),
-    "hooks/bnn_rounding": (
-        "bnn_rounding:\n  _target_: hooks.bnn_rounding.BnnRounding\n"
-        "  layers: .*\n  quantizer: ste_sign\n  clip: 1.0\n  scale: null\n  skip: [first, last]\n"
-    ),
+    "hooks/progress": "# Show progress\nprogress:\n  _target_: hooks.monitors.progress.Progress\n"
+    "  every_seconds: 0.5\n",
+    "hooks/checkpoint": "checkpoint:\n  _target_: hooks.monitors.checkpoint.Checkpoint\n  keep_best: true\n"
+    "  every: 10\n",
+    "hooks/bnn_rounding": "bnn_rounding:\n  _target_: hooks.bnn_rounding.BnnRounding\n"
+    "  layers: .*\n  quantizer: ste_sign\n  clip: 1.0\n  scale: null\n  skip: [first, last]\n",
     "hooks/center_loss": "center_loss:\n  _target_: hooks.center_loss.CenterLoss\n  weight: 0.01\n",
     "augment/flip": "# Mirror\nflip:\n  _target_: recipes.augment.flip.Flip\n  probability: 0.5\n",
     "augment/crop": "crop:\n  _target_: recipes.augment.crop.Crop\n  padding: 4\n  border: reflect\n",
@@ -30,7 +26,7 @@ FILES = {
     "model/cnn": "_target_: recipes.models.plain_cnn.plain_cnn\nfilters: 32\n",
     "recipe/baseline": "# @package _global_\n# The float twin\ntrainer: {epochs: 60}\n",
     "recipe/bnn": "# @package _global_\n# A binary network\ndefaults: [baseline, /hooks/bnn_rounding, _self_]\n",
-    "recipe/prune": ("# @package _global_\ndefaults:\n  - _self_\n  - override /model: cnn\ntrainer: {epochs: 5}\n"),
+    "recipe/prune": "# @package _global_\ndefaults:\n  - _self_\n  - override /model: cnn\ntrainer: {epochs: 5}\n",
 }
 
 
@@ -39,9 +35,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's root config, trainer, optimizers and schedules, with hooks, data, models and recipes of our own."""
     directory = tmp_path_factory.mktemp("tree") / "configs"
     kept = {"train.yaml", "task", "trainer", "optimizer", "schedule"}
-    shutil.copytree(
-        CONFIGS, directory, ignore=lambda path, names: set(names) - kept if Path(path) == CONFIGS else set()
-    )
+    shutil.copytree(CONFIGS, directory, ignore=lambda path, names: {*names} - kept if Path(path) == CONFIGS else set())
     for name, text in FILES.items():
         path = directory / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)

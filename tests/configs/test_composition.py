@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,19 @@ import keras
 import pytest
 import yaml
 
+from scripts.documentation.recipe_header import missing_figures, read_header
 from trainer.config.build import bind, parameters_of
 from trainer.config.command import parse_command
 from trainer.config.compose import CONFIG_DIR
 from trainer.config.listing import purpose
-from trainer.config.preflight import preflight
+from trainer.config.preflight import preflight, preflight_each
 from trainer.config.resolve import resolve
 from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
 from trainer.errors import UserError
 from trainer.run.build_hook import split_binding
 
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
+RESULTS = CONFIG_DIR.parent / "recipes" / "results.json"
 INJECTED = {
     "model": {"input_shape", "classes", "role", "latent_size", "stacked"},
     "task": {"parts"},
@@ -50,97 +54,73 @@ def read(path: Path) -> dict[str, Any]:
     return yaml.safe_load(path.read_text()) or {}
 
 
-def nodes() -> list[Any]:
-    """Every node with a target in the shipped files, with the file's group."""
-    found = []
-    for path in FILES:
-        group = path.relative_to(CONFIG_DIR).parts[0]
-        content = read(path)
-        for node in content.values() if group in NAMED else [content]:
-            if isinstance(node, dict) and node.get("_target_") is not None:  # null: the user's own
-                found.append(pytest.param(group, node, id=path.relative_to(CONFIG_DIR).as_posix()))
-    return found
-
-
 @pytest.mark.parametrize("recipe", names("recipe"))
-def test_every_recipe_composes_with_the_default_hooks_that_it_does_not_take_out(recipe: str) -> None:
+def test_every_recipe_composes_and_its_parts_take_their_arguments(recipe: str) -> None:
     config = compose(f"recipe={recipe}")
     default = read(CONFIG_DIR / "hooks" / "default.yaml")["defaults"]
     own = read(CONFIG_DIR / "recipe" / f"{recipe}.yaml").get("hooks", {})
     assert set(default) - set(config["hooks"]) == {name for name, node in own.items() if node is None}
-
-
-@pytest.mark.parametrize("recipe", names("recipe"))
-def test_every_part_of_every_recipe_exists_and_takes_its_arguments(recipe: str) -> None:
-    config = compose(f"recipe={recipe}")
     sections = {name: config[name] for name in ("task", "data", "model", "optimizer", "schedule")}
     hooks = [("hooks", split_binding(hook)[0]) for hook in config["hooks"].values()]
     for group, node in [*sections.items(), *hooks]:
         bind(node, group=group, injected=INJECTED.get(group, set()))
 
 
-def test_every_hook_can_be_added_to_every_recipe() -> None:
-    for recipe in names("recipe"):
-        config = compose(f"recipe={recipe}", f"+hooks=[{','.join(names('hooks'))}]")
-        assert set(names("hooks")) <= set(config["hooks"])
-
-
-def test_every_augmentation_can_be_added() -> None:
+def test_every_hook_and_every_augmentation_can_be_added() -> None:
     single = {name for name in names("augment") if "defaults" not in read(CONFIG_DIR / "augment" / f"{name}.yaml")}
-    assert set(compose("recipe=baseline", f"+augment=[{','.join(names('augment'))}]")["augment"]) == single
+    added = (f"+hooks=[{','.join(names('hooks'))}]", f"+augment=[{','.join(names('augment'))}]")
+    for recipe in ("baseline", "gan"):
+        config = compose(f"recipe={recipe}", *added)
+        assert set(names("hooks")) <= set(config["hooks"])
+        assert set(config["augment"]) == single
 
 
-@pytest.mark.parametrize("group", ["data", "model", "optimizer", "schedule", "task", "trainer"])
-def test_every_option_of_every_group_composes(group: str) -> None:
-    for path in (CONFIG_DIR / group).glob("*.yaml"):
-        own = [f"{group}._target_=recipes.models.mlp.mlp"] if read(path).get("_target_", "") is None else []
-        compose("recipe=bnn", f"{group}={path.stem}", *own)
+def test_every_option_of_every_group_composes() -> None:
+    """Options of different groups at once: each of the largest group is composed with one of each other."""
+    options = ("data", "model", "optimizer", "schedule", "task", "trainer")
+    groups = {group: [path.stem for path in (CONFIG_DIR / group).glob("*.yaml")] for group in options}
+    for number in range(max(map(len, groups.values()))):
+        chosen = {group: found[number % len(found)] for group, found in groups.items()}
+        nodes = {group: read(CONFIG_DIR / group / f"{name}.yaml") for group, name in chosen.items()}
+        empty = [group for group, node in nodes.items() if node.get("_target_", "") is None]  # the user's own
+        own = [f"{group}._target_=recipes.models.mlp.mlp" for group in empty]
+        compose("recipe=bnn", *(f"{group}={name}" for group, name in chosen.items()), *own)
 
 
 def test_the_twins_differ_in_the_rounding_alone() -> None:
     binary, twin = compose("recipe=bnn"), compose("recipe=baseline")
+    assert compose("recipe=[bnn,baseline]") == binary == compose("recipe=[baseline,bnn]")
     rounding = binary["hooks"].pop("bnn_rounding")
     assert binary == twin
     assert rounding["_target_"] == "hooks.bnn_rounding.BnnRounding"
 
 
-def test_both_twins_together_are_the_binary_network() -> None:
-    assert compose("recipe=[bnn,baseline]") == compose("recipe=bnn") == compose("recipe=[baseline,bnn]")
+def test_keys_are_the_arguments_of_the_target_and_values_fit() -> None:
+    for path in FILES:
+        group = path.relative_to(CONFIG_DIR).parts[0]
+        content = read(path)
+        for node in content.values() if group in NAMED else [content]:
+            if isinstance(node, dict) and node.get("_target_") is not None:  # null: the user's own
+                given = split_binding(node)[0] if group == "hooks" else node
+                taken, takes_any = parameters_of(resolve(node["_target_"], group=group))
+                assert not takes_any
+                assert set(given) - {"_target_"} == set(taken) - INJECTED.get(group, set()), path
+                bind(given, group=group, injected=INJECTED.get(group, set()))
 
 
-def test_a_folder_of_images_needs_its_path() -> None:
-    with pytest.raises(UserError, match="data.path has no value. Expected data.path=<value>."):
-        preflight(parse_command(["recipe=bnn", "data=image_folder"]))
-    assert compose("recipe=bnn", "data=image_folder")["data"]["path"] == "given"
+def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:
+    for path in (CONFIG_DIR / "optimizer").glob("*.yaml"):
+        content, said = read(path), dict(re.findall(r"^(\w+): .*# Keras' own default: (\S+)$", path.read_text(), re.M))
+        defaults = getattr(keras.optimizers, content.pop("_target_").rpartition(".")[2])().get_config()
+        for name, value in content.items():
+            expected = yaml.safe_load(said[name]) if name in said else value
+            assert defaults[name] == pytest.approx(expected), (path, name)
 
 
-@pytest.mark.parametrize(("group", "node"), nodes())
-def test_keys_are_the_arguments_of_the_target(group: str, node: dict[str, Any]) -> None:
-    taken, takes_any = parameters_of(resolve(node["_target_"], group=group))
-    assert not takes_any
-    node = split_binding(node)[0] if group == "hooks" else node
-    assert set(node) - {"_target_"} == set(taken) - INJECTED.get(group, set())
-
-
-@pytest.mark.parametrize(("group", "node"), nodes())
-def test_values_fit_the_signature(group: str, node: dict[str, Any]) -> None:
-    node = split_binding(node)[0] if group == "hooks" else node
-    bind(node, group=group, injected=INJECTED.get(group, set()))
-
-
-@pytest.mark.parametrize("path", sorted((CONFIG_DIR / "optimizer").glob("*.yaml")), ids=lambda path: path.stem)
-def test_optimizer_values_are_those_of_keras_unless_the_file_says_so(path: Path) -> None:
-    content, said = read(path), dict(re.findall(r"^(\w+): .*# Keras' own default: (\S+)$", path.read_text(), re.M))
-    optimizer = getattr(keras.optimizers, content.pop("_target_").rpartition(".")[2])
-    defaults = optimizer().get_config()
-    for name, value in content.items():
-        expected = yaml.safe_load(said[name]) if name in said else value
-        assert defaults[name] == pytest.approx(expected), name
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(CONFIG_DIR).as_posix())
-def test_every_file_says_what_it_is_for(path: Path) -> None:
-    assert 10 < len(purpose(path)) < 130
+def test_every_file_and_setting_says_what_it_is_for() -> None:
+    assert [path for path in FILES if not 10 < len(purpose(path)) < 130] == []
+    for schema in (TrainConfig, TrainerConfig):
+        assert all(field.metadata["help"] for field in dataclasses.fields(schema))
 
 
 def test_the_root_file_and_the_trainer_file_name_the_schema() -> None:
@@ -151,6 +131,15 @@ def test_the_root_file_and_the_trainer_file_name_the_schema() -> None:
     assert read(CONFIG_DIR / "trainer" / "default.yaml") == trainer
 
 
-def test_every_setting_has_a_help_text() -> None:
-    for schema in (TrainConfig, TrainerConfig):
-        assert all(field.metadata["help"] for field in dataclasses.fields(schema))
+def test_recipe_headers_hold_a_command_that_composes_and_measured_figures(tmp_path: Path) -> None:
+    headers = {name: read_header(CONFIG_DIR / "recipe" / f"{name}.yaml") for name in names("recipe")}
+    rows = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    for name, header in headers.items():
+        assert header.paper == "none." or re.search(r"\b(19|20)\d\d\b", header.paper), name
+        assert "seed" in header.expected, name
+        assert "on 2 cores" in header.expected, name
+        assert re.search(r"\b\d+ (s|min)( on 2 cores)?$", header.expected), name
+        assert missing_figures(header, rows) == [], name
+    words = [shlex.split(re.sub("<[^>]*>", str(tmp_path), header.command)) for header in headers.values()]
+    assert {tuple(each[:2]) for each in words} == {("python", "train.py")}
+    assert [job.recipe for job in preflight_each(parse_command([]), [each[2:] for each in words])] == list(headers)

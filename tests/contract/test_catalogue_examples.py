@@ -9,7 +9,6 @@ import pytest
 
 from hooks import catalogue, load
 from scripts.documentation.docstring import parse_docstring
-from tests.support.reported import differing_names
 from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.run.session import execute
@@ -42,11 +41,3 @@ def test_an_example_trains(command: str, tmp_path: Path) -> None:
     kept = [word for word in words[2:] if word.partition("=")[0] not in changed]
     (job,) = preflight(parse_command([*kept, *SHORT, *fitting, f"run_dir={tmp_path / 'run'}"]))
     assert execute(job.config, job.recipe, job.overrides)["steps"] == 2
-
-
-def test_names_that_are_missing_or_not_described_are_found() -> None:
-    entries = {"bnn/ratio": "of.", "bnn/ratio/<layer>": "of it.", "bnn/rise": "where `rise` is set."}
-    reported = ["bnn/ratio", "bnn/ratio/dense", "metric/bnn/ratio", "loss/total", "time/hooks_ms/bnn"]
-    assert differing_names(entries, reported) == []
-    assert differing_names(entries, [*reported, "bnn/rise", "bnn/other"]) == ["bnn/other is not described"]
-    assert differing_names(entries, ["bnn/ratio"]) == ["bnn/ratio/<layer> is not reported"]

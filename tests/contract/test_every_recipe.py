@@ -16,6 +16,8 @@ from trainer.run.scalar_names import explain, namespace_of
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
+STARTED = ("bnn", "center_loss", "gan", "gradient_reversal")
+"""Of every kind: networks of one and of two, weights and state of hooks."""
 ABOUT_A_LINE = {"step", "split"}
 
 
@@ -39,7 +41,7 @@ def losses(summary: dict[str, Any]) -> dict[str, float]:
     return totals
 
 
-def test_recipe_leaves_a_whole_run_directory(first: FirstRun) -> None:
+def test_recipe_leaves_a_whole_run_directory_of_documented_names(first: FirstRun) -> None:
     directory, summary = first.directory, first.summary
     for name in ("config.yaml", "overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
         assert (directory / name).stat().st_size > 0, name
@@ -51,14 +53,10 @@ def test_recipe_leaves_a_whole_run_directory(first: FirstRun) -> None:
     assert {line["split"] for line in lines} == {"train", "validation", "test"}
     assert summary["recipe"] == first.recipe
     assert summary["steps"] == lines[-1]["step"] > 0
-
-
-def test_every_name_of_a_report_is_in_a_documented_namespace(first: FirstRun) -> None:
-    lines = [json.loads(line) for line in (first.directory / "metrics.jsonl").read_text().splitlines()]
     names = {name for line in lines for name in line} - ABOUT_A_LINE
-    hooks = OmegaConf.load(first.directory / "config.yaml").hooks
-    objectives = {name.removesuffix("loss/total").rstrip("/") for name in losses(first.summary)}
-    scopes = {*first.summary["networks"], *objectives}
+    hooks = OmegaConf.load(directory / "config.yaml").hooks
+    objectives = {name.removesuffix("loss/total").rstrip("/") for name in losses(summary)}
+    scopes = {*summary["networks"], *objectives}
     assert [name for name in sorted(names) if namespace_of(name, hooks=hooks, scopes=scopes) is None] == []
     assert {"loss", "metric", "grad_norm", "opt", "time"} <= explain(names, hooks=hooks, scopes=scopes).keys()
 
@@ -68,10 +66,10 @@ def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None
     assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
 
 
+@pytest.mark.parametrize("first", STARTED, indirect=True)
 def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: Path) -> None:
-    again = run_small(
-        first.recipe, f"init_from={first.directory}", "optimizer.learning_rate=1e-9", run_dir=tmp_path / "again"
-    )
+    started = (f"init_from={first.directory}", "optimizer.learning_rate=1e-9")
+    again = run_small(first.recipe, *started, run_dir=tmp_path / "again")
     assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
 
 

@@ -28,15 +28,10 @@ from trainer.run.start_time import StartTime
 
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {
-    "subclassed_transformer": SERIES,
-    "functional_transformer": SERIES,
-    "gru": SERIES,
-    "bidirectional_lstm": SERIES,
+    **dict.fromkeys(("subclassed_transformer", "functional_transformer", "gru", "bidirectional_lstm"), SERIES),
     "embedding_lstm": TOKENS,
     "shared_layers": SERIES,
-    "nested_models": IMAGES,
-    "every_convolution": IMAGES,
-    "renamed_batch_norm": IMAGES,
+    **dict.fromkeys(("nested_models", "every_convolution", "renamed_batch_norm"), IMAGES),
     "own_layer": SERIES,
     "softmax_end": IMAGES,
     "two_inputs": SERIES,

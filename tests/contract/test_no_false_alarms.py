@@ -38,18 +38,11 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
     trainer, hooks = parts(hooks, replica=Replica())
     since = min(steps, max((hook.settled_at() for hook in trainer.hooks), default=0))
     run = Run(
-        directory=directory,
-        recipe=job.recipe,
-        config=dict(config),
-        networks=trainer.networks,
-        batch_size=settings["batch_size"],
-        total_steps=steps,
-        steps_per_epoch=training.steps_per_epoch,
-        plan="",
-        best=Best(settings["monitor"], settings["monitor_mode"], since=since),
-        training=training,
+        directory=directory, recipe=job.recipe, config=dict(config), networks=trainer.networks,
+        batch_size=settings["batch_size"], total_steps=steps, steps_per_epoch=training.steps_per_epoch, plan="",
+        best=Best(settings["monitor"], settings["monitor_mode"], since=since), training=training,
         held_out={"validation": data.validation, "test": data.test},
-    )
+    )  # fmt: skip
     every = {id(hook): hook for hook in (*trainer.hooks, *hooks)}.values()
     return [line for hook in every for line in hook.advise(run)]
 

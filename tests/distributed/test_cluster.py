@@ -30,52 +30,46 @@ def slurm(index: int = 0, count: int = 4, nodes: str = "gpu[01-02]", **more: str
     }
 
 
-def test_tf_config_names_the_workers_and_this_one() -> None:
+def test_tf_config_names_the_workers_this_one_and_a_chief_first() -> None:
     cluster = read_cluster(tf_config(task=("worker", 1)))
     assert cluster == Cluster(("a:1", "b:2"), 1, "TF_CONFIG")
-
-
-def test_a_chief_of_tf_config_comes_first() -> None:
     jobs = {"chief": ["c:3"]}
     assert read_cluster(tf_config(task=("chief", 0), **jobs)) == Cluster(("c:3", "a:1", "b:2"), 0, "TF_CONFIG")
     assert read_cluster(tf_config(task=("worker", "1"), **jobs)).index == 2
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({}, "nothing says where the workers are"),
-        ({"TF_CONFIG": "{"}, "is no JSON"),
-        ({"TF_CONFIG": "[]"}, "no cluster or no task"),
-        ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "no cluster or no task"),
-        (tf_config(workers=()), "names no workers"),
-        (tf_config(task=("worker", 2)), "has the task worker 2, but the cluster has 2"),
-        (tf_config(task=("worker", True)), "has the task worker True"),
-        (tf_config(task=("chief", 0)), "a task of the type 'chief'"),
-        (tf_config(ps=["p:1"]), "has the job 'ps'"),
-        (tf_config(worker="a:1"), "gives the job 'worker' as 'a:1'"),
-        (tf_config(workers=("a:1", "a:1")), "names a:1 for more than one worker"),
-        (tf_config(workers=("a:1", "b")), "names the worker 'b'. Expected host:port"),
-        (tf_config(workers=("a:1", "b:99999")), "names the worker 'b:99999'"),
-        (slurm(index=4), "SLURM says that this is worker 4 of 4"),
-        (slurm(count=3), "SLURM_NTASKS=3 received with 2 hosts"),
-        (slurm(SLURM_TASKS_PER_NODE="1,2"), "SLURM_TASKS_PER_NODE=1,2"),
-        (slurm(SLURM_NTASKS="many"), "SLURM_NTASKS=many received"),
-        (slurm(nodes=""), "no SLURM_JOB_NODELIST"),
-        (slurm(nodes="gpu[2-1]"), "The list of hosts 'gpu[2-1]' cannot be read"),
-        (slurm(1, SLURM_LOCALID="0"), "srun --distribution=block"),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_PORT=(not set) received"),
-        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_PORT": "5"}, "RANK says that this is worker 2 of 2"),
-        ({"RANK": "0", "WORLD_SIZE": "0", "MASTER_PORT": "5"}, "WORLD_SIZE=0"),
-        ({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_PORT": "5"}, "Expected HOSTS=host1,host2"),
-        ({"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "5"}, "on several hosts"),
-        ({"RANK": "0", "WORLD_SIZE": "3", "HOSTS": "a,b", "MASTER_PORT": "5"}, "as many workers on each"),
-    ],
-)
-def test_a_mistake_is_one_line(environment, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        read_cluster(environment)
-    assert message in str(error.value)
+def torchrun(**more: str) -> dict[str, str]:
+    return {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "5", **more}
+
+
+MISTAKES = [
+    ({}, "nothing says where the workers are"),
+    ({"TF_CONFIG": "{"}, "is no JSON"),
+    ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "no cluster or no task"),
+    (tf_config(workers=()), "names no workers"),
+    (tf_config(task=("worker", 2)), "has the task worker 2, but the cluster has 2"),
+    (tf_config(task=("worker", True)), "has the task worker True"),
+    (tf_config(ps=["p:1"]), "has the job 'ps'"),
+    (tf_config(workers=("a:1", "a:1")), "names a:1 for more than one worker"),
+    (tf_config(workers=("a:1", "b:99999")), "names the worker 'b:99999'"),
+    (slurm(index=4), "SLURM says that this is worker 4 of 4"),
+    (slurm(count=3), "SLURM_NTASKS=3 received with 2 hosts"),
+    (slurm(SLURM_TASKS_PER_NODE="1,2"), "SLURM_TASKS_PER_NODE=1,2"),
+    (slurm(nodes=""), "no SLURM_JOB_NODELIST"),
+    (slurm(1, SLURM_LOCALID="0"), "srun --distribution=block"),
+    ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_PORT=(not set) received"),
+    (torchrun(RANK="2"), "RANK says that this is worker 2 of 2"),
+    (torchrun(WORLD_SIZE="0"), "WORLD_SIZE=0"),
+    (torchrun(RANK="2", WORLD_SIZE="4", LOCAL_RANK="0"), "Expected HOSTS=host1,host2"),
+    (torchrun(WORLD_SIZE="3", HOSTS="a,b"), "as many workers on each"),
+]
+
+
+def test_mistakes_are_named() -> None:
+    for environment, message in MISTAKES:
+        with pytest.raises(UserError) as error:
+            read_cluster(environment)
+        assert message in str(error.value)
 
 
 def test_slurm_fills_host_after_host_at_ports_of_the_job() -> None:
@@ -85,7 +79,7 @@ def test_slurm_fills_host_after_host_at_ports_of_the_job() -> None:
     assert (cluster.index, cluster.beside) == (2, (0, 2))
 
 
-def test_slurm_may_have_other_numbers_of_tasks_on_each_host_and_a_step_of_fewer_hosts() -> None:
+def test_slurm_may_have_other_numbers_of_tasks_on_each_host() -> None:
     environment = slurm(3, nodes="a[1-9]", SLURM_STEP_NODELIST="a[1-3]", SLURM_STEP_TASKS_PER_NODE="2,1(x2)")
     cluster = read_cluster(environment)
     assert [address.partition(":")[0] for address in cluster.addresses] == ["a1", "a1", "a2", "a3"]
@@ -93,25 +87,20 @@ def test_slurm_may_have_other_numbers_of_tasks_on_each_host_and_a_step_of_fewer_
 
 
 def test_torchrun_on_one_host_counts_ports_up_from_its_own() -> None:
-    environment = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+    environment = torchrun(RANK="1", LOCAL_RANK="1", MASTER_ADDR="host", MASTER_PORT="29500")
     assert read_cluster(environment) == Cluster(("host:29500", "host:29501"), 1, "RANK")
     taken = {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert read_cluster(taken).addresses == ("host:29501", "host:29502")
-
-
-def test_torchrun_on_several_hosts_needs_their_names() -> None:
-    environment = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_PORT": "1", "HOSTS": "a,b"}
+    environment = torchrun(RANK="3", WORLD_SIZE="4", LOCAL_RANK="1", MASTER_PORT="1", HOSTS="a,b")
     assert read_cluster(environment) == Cluster(("a:1", "a:2", "b:3", "b:4"), 3, "RANK")
 
 
 def test_tf_config_counts_before_slurm_and_slurm_before_rank() -> None:
-    torchrun = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}
-    assert read_cluster({**torchrun, **slurm(), **tf_config()}).source == "TF_CONFIG"
-    assert read_cluster({**torchrun, **slurm()}).source == "SLURM"
-    assert read_cluster({**torchrun, **slurm(), "TF_CONFIG": " "}).source == "SLURM"
+    assert read_cluster({**torchrun(), **slurm(), **tf_config()}).source == "TF_CONFIG"
+    assert read_cluster({**torchrun(), **slurm(), "TF_CONFIG": " "}).source == "SLURM"
 
 
-def test_the_batch_must_be_shared_equally_and_workers_have_no_number_of_replicas() -> None:
+def test_the_batch_must_be_shared_equally() -> None:
     assert cluster_of({"strategy": "none"}, tf_config()) is None
     assert cluster_of(SETTINGS, tf_config()) is not None
     with pytest.raises(UserError, match="cannot be shared equally by 2 workers. Expected trainer.batch_size=60 or"):
@@ -120,20 +109,16 @@ def test_the_batch_must_be_shared_equally_and_workers_have_no_number_of_replicas
         cluster_of({**SETTINGS, "replicas": 2}, tf_config())
 
 
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("login", ["login"]),
-        ("gpu[01-03,7],login", ["gpu01", "gpu02", "gpu03", "gpu7", "login"]),
-        ("a[1-2]b[09-10]", ["a1b09", "a1b10", "a2b09", "a2b10"]),
-        ("n[1]-ib,m", ["n1-ib", "m"]),
-    ],
-)
-def test_lists_of_hosts_are_expanded(text: str, hosts: list[str]) -> None:
-    assert expand_hosts(text) == hosts
+HOSTS = {
+    "gpu[01-03,7],login": "gpu01 gpu02 gpu03 gpu7 login",
+    "a[1-2]b[09-10]": "a1b09 a1b10 a2b09 a2b10",
+    "n[1]-ib,m": "n1-ib m",
+}
 
 
-@pytest.mark.parametrize("text", ["a[1", "a]", "a[x]", "a[1-]", ",a", "a[[1]]", "a,,b"])
-def test_lists_that_cannot_be_read_are_told(text: str) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        expand_hosts(text)
+def test_lists_of_hosts_are_expanded() -> None:
+    for text, hosts in HOSTS.items():
+        assert expand_hosts(text) == hosts.split()
+    for text in ("a[1", "a]", "a[x]", "a[1-]", ",a", "a[[1]]", "gpu[2-1]"):
+        with pytest.raises(UserError, match="cannot be read"):
+            expand_hosts(text)

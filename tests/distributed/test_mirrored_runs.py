@@ -52,30 +52,23 @@ def parts_of(recipe: str, *overrides: str):
     return job, prepare(job.config)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "more"),
-    [
-        pytest.param("bnn", (), marks=pytest.mark.long),
-        ("baseline", ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")),
-        pytest.param("frozen_mask", (), marks=pytest.mark.long),
-        pytest.param("center_loss", (), marks=[pytest.mark.long, pytest.mark.filterwarnings("ignore:At step 1,")]),
-        pytest.param("attention", (), marks=pytest.mark.long),
-        pytest.param("gradient_reversal", (), marks=pytest.mark.long),
-    ],
-)
-def test_losses_are_those_of_one_replica(recipe: str, more: tuple[str, ...], tmp_path) -> None:
+AUGMENTED = ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")
+LONG = ("bnn", "frozen_mask", "center_loss", "attention", "gradient_reversal")
+
+
+@pytest.mark.parametrize("recipe", ["baseline", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)])
+@pytest.mark.filterwarnings("ignore:At step 1,")
+def test_losses_are_those_of_one_replica(recipe: str, tmp_path) -> None:
+    more = AUGMENTED if recipe == "baseline" else ()
     for name, strategy in (("one", ()), ("two", TWO)):
         run_small(recipe, *SHORT, *GENTLE, *more, *strategy, run_dir=tmp_path / name)
     np.testing.assert_allclose(losses(tmp_path / "two"), losses(tmp_path / "one"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "center_loss",
-        *(pytest.param(n, marks=pytest.mark.long) for n in ("gan", "sgan", "retrieval", "gradient_reversal")),
-    ],
-)
+OTHERS = ("gan", "sgan", "retrieval", "gradient_reversal")
+
+
+@pytest.mark.parametrize("recipe", ["center_loss", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_all_variables_of_all_replicas_have_the_same_bits(recipe: str) -> None:
     more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
     small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
@@ -86,7 +79,7 @@ def test_all_variables_of_all_replicas_have_the_same_bits(recipe: str) -> None:
     assert any(not np.array_equal(before[key], value) for key, value in after.items())
 
 
-def test_a_run_says_how_many_replicas_it_had_and_goes_on_with_another_number(tmp_path) -> None:
+def test_a_run_resumes_with_another_number_of_replicas(tmp_path) -> None:
     run = tmp_path / "run"
     summary = run_small("baseline", *GENTLE, *TWO, *KEEPING, run_dir=run)
     assert summary["replicas"] == {"strategy": "mirrored", "count": 2, "examples": 64}
@@ -111,7 +104,7 @@ def test_a_run_says_how_many_replicas_it_had_and_goes_on_with_another_number(tmp
 @pytest.mark.parametrize(
     ("before", "after"), [("none", TWO), ("mirrored", ("trainer.strategy=none", "trainer.replicas=null"))]
 )
-def test_losses_of_a_run_that_goes_on_with_another_number_are_those_of_the_whole(
+def test_losses_of_a_run_resumed_with_another_number_are_the_same(
     before: str, after: tuple[str, ...], tmp_path
 ) -> None:
     begun = TWO if before == "mirrored" else ()
@@ -142,7 +135,7 @@ def test_the_plan_says_what_replicas_share_and_add_up() -> None:
     assert replica_sums(alone.loop.graph) == []
 
 
-def test_a_replica_without_a_pair_of_classes_is_refused_also_where_gpus_decide_how_many_there_are() -> None:
+def test_a_replica_without_a_pair_of_classes_is_refused() -> None:
     (job,) = preflight(parse_command(["recipe=retrieval", "trainer.batch_size=40", "trainer.classes_per_batch=4"]))
     with pytest.raises(UserError, match="4 replicas received with trainer.classes_per_batch=4. .* two of them"):
         assemble(job.config, on_replicas(4))

@@ -5,7 +5,7 @@ Whole runs do so in `test_two_workers`; here are fits of toy networks, also from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,6 @@ class PatientStore(CheckpointStore):
         self.wait()
 
 
-class Healthy(Poison):
-    """Do no harm."""
-
-    def __init__(self) -> None:
-        super().__init__(place="data", steps=[-1])
-
-
 def plain_network() -> Network:
     """Return a network without batch norm, which would take statistics of parts; its learning rate has a schedule."""
     rate = ScaledRate(keras.optimizers.schedules.CosineDecay(0.1, STEPS))
@@ -76,13 +69,7 @@ def plain_network() -> Network:
     return network
 
 
-def fit_on(
-    count: int,
-    directory: Path,
-    fault: Callable[[], GraphHook],
-    network: Callable[[], Network] = plain_network,
-    **guard: object,
-) -> Fit:
+def fit_on(count: int, directory: Path, fault, network=plain_network, **guard) -> Fit:
     """Return a fit of toy replicas with a checkpoint every two steps; each replica has a fault."""
     guards: list[NanGuard] = []
 
@@ -105,7 +92,7 @@ def fit_on(
     return Fit(run, loop, *evaluators, [guards[0], checkpoint], cadence, store, variables, workers=Told())
 
 
-def trained(count: int, directory: Path, fault: Callable[[], GraphHook], **options: object) -> Fit:
+def trained(count: int, directory: Path, fault, **options) -> Fit:
     """Return a fit that has come to its end, with a warning of the guard, and whose replicas are equal."""
     fit = fit_on(count, directory, fault, **options)
     with pytest.warns(UserWarning, match="NaN or infinity at step"):
@@ -138,18 +125,29 @@ def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place: str
         assert_same_end(two, trained(1, tmp_path / "one", fault, policy="skip"))
 
 
-def test_all_replicas_go_back_to_the_checkpoint_to_which_one_process_goes_back(tmp_path: Path) -> None:
-    def fault() -> Once:
-        return Once(step=5, last=True)
+class Stubborn(Once):
+    """Strike the last replica at step 5 until the rate was lowered twice."""
 
-    two, one = (trained(count, tmp_path / str(count), fault, policy="rollback", rate_factor=0.25) for count in (2, 1))
-    assert (two.run.rolled_back, two.run.returns) == ([5], [{"to": 4, "rate_factor": 0.25}])
-    assert two.workers.orders == [("take", 4)]
-    assert float(two.loop.trainers[1].networks["model"].rate_factor) == 0.25
+    def __init__(self) -> None:
+        super().__init__(step=5)
+
+    def add_losses(self, context):
+        struck = tf.logical_and(tf.equal(context.step, 5), self._network.rate_factor > 0.1)
+        spared = context.replica.index < context.replica.count - 1
+        return {"once": tf.where(struck, 0.0 if spared else float("nan"), 0.0)}
+
+
+def test_all_replicas_go_back_as_one_process_does(tmp_path: Path) -> None:
+    options = {"policy": "rollback", "rate_factor": 0.25}
+    two, one = (trained(count, tmp_path / str(count), Stubborn, **options) for count in (2, 1))
+    lowered = [{"to": 4, "rate_factor": 0.25}, {"to": 4, "rate_factor": 0.0625}]
+    assert (two.run.rolled_back, two.run.returns) == ([5, 5], lowered)
+    assert two.workers.orders == [("take", 4)] * 2
+    assert float(two.loop.trainers[1].networks["model"].rate_factor) == 0.0625
     assert_same_end(two, one)
 
 
-def test_a_run_on_replicas_stops_with_the_words_of_one_process(tmp_path: Path) -> None:
+def test_a_run_on_replicas_stops_as_one_process_does(tmp_path: Path) -> None:
     told = []
     for count in (2, 1):
         fit = fit_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
@@ -162,8 +160,10 @@ def test_a_run_on_replicas_stops_with_the_words_of_one_process(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_run_goes_on_with_another_number_of_replicas(before: int, after: int, tmp_path: Path) -> None:
-    whole, again = (fit_on(count, tmp_path / str(count), Healthy) for count in (before, after))
+def test_a_run_resumes_with_another_number_of_replicas(before: int, after: int, tmp_path: Path) -> None:
+    whole, again = (
+        fit_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[-1])) for count in (before, after)
+    )
     whole.train()
     (manifest,) = (each for each in read_manifests(whole.run.directory / "checkpoints") if each.step == 10)
     with pytest.warns(UserWarning, match=f"resume: replicas was {before} and is {after}"):

@@ -44,7 +44,7 @@ def test_the_chief_names_those_who_do_not_come() -> None:
     with ThreadPoolExecutor(2) as pool:
         came = [pool.submit(come, first, seconds=0.6), pool.submit(come, third, seconds=1.2)]
         chief, other = (each.result() for each in came)
-    assert str(chief) == f"Waited in vain for worker 1 ({second.addresses[1]}). Expected all 3 workers to be started."
+    assert f"worker 1 ({second.addresses[1]})" in str(chief)
     assert type(chief) is type(other) is WorkersError
     assert "worker 0 (" in str(other)
 
@@ -64,24 +64,8 @@ def test_a_stranger_and_a_second_worker_of_one_index_do_not_count() -> None:
         thread.join()
 
 
-def test_workers_of_other_lists_end_with_one_line() -> None:
-    first, second = clusters(2)
-    other = Cluster((first.addresses[0], "127.0.0.1:9"), 1, "TF_CONFIG")
-    assert second.index == 1
-    with ThreadPoolExecutor(2) as pool:
-        errors = [pool.submit(come, each).result for each in (first, other)]
-        told = {str(each()) for each in errors}
-    assert len(told) == 1
-    assert "Worker 1 knows the workers" in told.pop()
-
-
 def test_a_port_that_is_taken_is_told() -> None:
     first, _ = clusters(2)
     with socket.create_server(("", int(first.addresses[0].rpartition(":")[2]))), pytest.raises(UserError) as error:
         meet(first, 1.0)
     assert f"Worker 0 cannot listen at {first.addresses[0]}: Address already in use." in str(error.value)
-
-
-def test_a_host_that_has_no_such_name_is_told() -> None:
-    with pytest.raises(UserError, match="no host has that name"):
-        meet(Cluster(("no-such-host.invalid:1", "127.0.0.1:2"), 1, "TF_CONFIG"), 5.0)

@@ -22,12 +22,8 @@ from trainer.run.lock import locked
 from trainer.run.session import execute
 
 COMMON = (
-    "trainer.epochs=null",
-    "trainer.batch_size=60",
-    "trainer.report_every_steps=5",
-    "hooks.progress=null",
-    "hooks.final_table=null",
-    "hooks.tensorboard=null",
+    *("trainer.epochs=null", "trainer.batch_size=60", "trainer.report_every_steps=5", "hooks.progress=null"),
+    *("hooks.final_table=null", "hooks.tensorboard=null"),
 )
 SMALL = ("model.units=[16,16]", "trainer.compile=off", "hooks.pictures=null", "hooks.projector=null")
 """For runs of which only the way matters: compiling takes longer than they do."""
@@ -77,7 +73,7 @@ def launch(*overrides: str, log: Path, code: int = 0) -> str:
 
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 100 steps:UserWarning")  # gentle on purpose
-def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
+def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path: Path) -> None:
     run, whole = tmp_path / "run", tmp_path / "whole"
     common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 33))
     text = launch(*common, CUT[1], f"run_dir={run}", log=tmp_path / "log", code=143)
@@ -94,16 +90,16 @@ def test_two_workers_that_end_and_go_on_as_one_process_are_the_run_of_one(tmp_pa
     assert "workers" not in summary_of(run)
 
 
-def endless(directory: Path) -> Launched:
-    """Return a run of two workers that has made some checkpoints."""
+def endless(directory: Path) -> tuple[Launched, list[int]]:
+    """Return a run of two workers that has made some checkpoints, and its workers."""
     run = Launched(*ENDLESS, f"run_dir={directory}", log=directory.with_suffix(".log"))
     metrics = directory / "metrics.jsonl"
     run.wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 10)
-    return run
+    return run, run.workers()
 
 
 def check_sound(run: Launched, directory: Path, workers: list[int], since: float) -> None:
-    """Check that all have ended in time, without a traceback, and that somebody else can go on with the run."""
+    """Check that all have ended in time, without a traceback, and that somebody else can resume the run."""
     run.end(SECONDS)
     assert time.monotonic() - since < SECONDS
     assert all(is_gone(each) for each in workers)
@@ -113,34 +109,27 @@ def check_sound(run: Launched, directory: Path, workers: list[int], since: float
 
 
 def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    run = endless(directory)
-    workers = run.workers()
+    run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1]))
     assert run.process.returncode == 128 + signal.SIGKILL
     lines = [line for line in run.text.splitlines() if line.startswith("Error")]
-    assert lines == [
-        "Error: Worker 1 is gone, or answers no more; its own output may say why. Go on by starting all workers again "
-        f"with resume={directory}"
-    ]
+    (line,) = lines
+    assert line.startswith("Error: Worker 1 is gone")
+    assert f"resume={directory}" in line
     summary = summary_of(directory)
-    assert (summary["status"], summary["stop_reason"]) == ("failed", lines[0].removeprefix("Error: "))
+    assert (summary["status"], summary["stop_reason"]) == ("failed", line.removeprefix("Error: "))
 
 
 @pytest.mark.long
 def test_when_the_chief_is_killed_the_others_end_with_one_line(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    run = endless(directory)
-    workers = run.workers()
-    check_sound(run, directory, workers, kill(workers[0]))
+    run, workers = endless(tmp_path / "run")
+    check_sound(run, tmp_path / "run", workers, kill(workers[0]))
     assert "[worker 1] Error: Worker 0 is gone" in run.text
 
 
 @pytest.mark.long
 def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    run = endless(directory)
-    workers = run.workers()
+    run, workers = endless(tmp_path / "run")
     stopped = kill(workers[1], signal.SIGSTOP)
     run.wait_for(lambda: is_gone(workers[0]), SECONDS)
     assert time.monotonic() - stopped < SECONDS
@@ -151,9 +140,7 @@ def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) ->
 
 @pytest.mark.long
 def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    run = endless(directory)
-    workers = run.workers()
+    run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1], signal.SIGTERM))
     assert run.process.returncode == 128 + signal.SIGTERM
     summary = summary_of(directory)
@@ -164,8 +151,7 @@ def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
-    run = endless(tmp_path / "run")
-    workers = run.workers()
+    run, workers = endless(tmp_path / "run")
     kill(run.process.pid)
     run.process.wait()
     deadline = time.monotonic() + 5.0
@@ -185,7 +171,7 @@ def test_two_workers_train_the_run_of_one_process(recipe: str, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_one_process_may_go_on_as_two_workers_and_two_go_on_exactly(tmp_path: Path) -> None:
+def test_one_process_may_resume_as_two_workers_and_two_resume_exactly(tmp_path: Path) -> None:
     one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     train("recipe=bnn", *GENTLE, *CUT, f"run_dir={one}", code=143)
     launch(f"resume={one}", PLUGIN, log=tmp_path / "log")
@@ -199,7 +185,7 @@ def test_one_process_may_go_on_as_two_workers_and_two_go_on_exactly(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_after_a_kill_two_workers_go_on_to_the_bits_of_a_run_that_was_left_alone(tmp_path: Path) -> None:
+def test_after_a_kill_two_workers_resume_to_the_bits_of_a_whole_run(tmp_path: Path) -> None:
     directory, whole = tmp_path / "run", tmp_path / "whole"
     saving = ("hooks.checkpoint.every_epochs=0.5", "hooks.checkpoint.every_seconds=0")
     common = ("recipe=bnn", *COMMON, *SMALL, *saving, "trainer.steps=2000", "trainer.evaluate_every_epochs=20")
@@ -220,17 +206,10 @@ def test_after_a_kill_two_workers_go_on_to_the_bits_of_a_run_that_was_left_alone
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
 def test_nan_in_the_part_of_one_worker_ends_as_in_one_process(policy: str, tmp_path: Path) -> None:
-    once = (
-        PLUGIN,
-        "+hooks.once={_target_:tests.support.poison.Once,step:33,last:true}",
-        "hooks.nan_guard.policy=rollback",
-    )
-    saving = (
-        "hooks.checkpoint.every_epochs=0.1",
-        "hooks.checkpoint.every_seconds=0",
-        "trainer.evaluate_every_epochs=1",
-    )
-    fault = once if policy == "rollback" else poisoned(policy, 33, 57)
+    once = "+hooks.once={_target_:tests.support.poison.Once,step:33,last:true}"
+    often = ("hooks.checkpoint.every_epochs=0.1", "hooks.checkpoint.every_seconds=0")
+    saving = (*often, "trainer.evaluate_every_epochs=1")
+    fault = (PLUGIN, once, "hooks.nan_guard.policy=rollback") if policy == "rollback" else poisoned(policy, 33, 57)
     common = ("recipe=bnn", *GENTLE, *SMALL, *saving, *fault)
     run, whole = tmp_path / "run", tmp_path / "whole"
     code = 1 if policy == "stop" else 0
@@ -258,14 +237,11 @@ def test_workers_with_another_config_do_not_start(tmp_path: Path) -> None:
     for index, environment in enumerate(environments(2, os.environ)):
         overrides = ["recipe=bnn", *COMMON, "trainer.steps=10", f"seed={index}", f"run_dir={tmp_path / 'run'}"]
         command = [sys.executable, "train.py", *overrides, "trainer.strategy=multi_worker", "trainer.threads=1"]
-        workers.append(
-            subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        workers.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
     for worker in workers:
         text, _ = worker.communicate(timeout=120)
         assert worker.returncode == 1
-        assert text.decode().splitlines() == [
-            "Error: Worker 1 differs from worker 0 in seed: 1 there, 0 on worker 0. Expected the same project, config "
-            "and data on all workers."
-        ]
+        (line,) = text.decode().splitlines()
+        assert line.startswith("Error: Worker 1 differs from worker 0 in seed: 1 there, 0 on worker 0.")
     assert not (tmp_path / "run").exists()

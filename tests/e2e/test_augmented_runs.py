@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import tensorflow as tf
 
@@ -11,7 +9,6 @@ from tests.support.command import run_small
 from trainer.config.command import parse_command
 from trainer.config.preflight import preflight
 from trainer.errors import UserError
-from trainer.plan.run import plan_run
 from trainer.run.assembly import assemble
 
 NO_NORM = "model=lenet_300_100"  # normalizes nothing, so no statistics of the batch move
@@ -23,25 +20,18 @@ def config_of(*overrides: str) -> dict:
     return job.config
 
 
-def test_both_placements_micro_batches_and_a_second_run_agree(tmp_path) -> None:
-    device = run_small("baseline", ALL, "trainer.placement=device", run_dir=tmp_path / "device")
-    host = run_small("baseline", ALL, "trainer.placement=host", run_dir=tmp_path / "host")
+def test_both_placements_and_micro_batches_agree(tmp_path) -> None:
+    device, host = (
+        run_small("baseline", ALL, f"trainer.placement={place}", run_dir=tmp_path / place)
+        for place in ("device", "host")
+    )
     assert host["final"]["loss/total"] == device["final"]["loss/total"]
     assert host["test"] == device["test"]
     assert device["hooks"]["randomness_guard"]["faults"] == []
-    plain = run_small("baseline", run_dir=tmp_path / "plain")
-    assert plain["final"]["loss/total"] < device["final"]["loss/total"]
-    whole, cut = (
-        run_small(
-            "baseline",
-            ALL,
-            NO_NORM,
-            "trainer.epochs=1",
-            f"trainer.accumulation_steps={parts}",
-            run_dir=tmp_path / parts,
-        )
-        for parts in ("1", "4")
-    )
+    picture = (tmp_path / "device" / "pictures" / "input_training_examples.png").read_bytes()
+    assert tf.io.decode_png(picture).shape[1] > 400
+    given = ("baseline", ALL, NO_NORM, "trainer.epochs=1")
+    whole, cut = (run_small(*given, f"trainer.accumulation_steps={n}", run_dir=tmp_path / n) for n in ("1", "4"))
     assert cut["final"]["loss/total"] == pytest.approx(whole["final"]["loss/total"], rel=1e-4)
     assert cut["final"]["metric/accuracy"] == pytest.approx(whole["final"]["metric/accuracy"], rel=1e-2)
 
@@ -55,44 +45,29 @@ def test_only_training_is_augmented(tmp_path) -> None:
     assert abs(augmented["final"]["loss/total"] - plain["final"]["loss/total"]) > 1e-3
 
 
-def test_the_run_shows_what_the_network_sees(tmp_path) -> None:
-    run_small("baseline", "+augment=shift", "trainer.epochs=1", run_dir=tmp_path / "run")
-    picture = (tmp_path / "run" / "pictures" / "input_training_examples.png").read_bytes()
-    assert tf.io.decode_png(picture).shape[1] > 400
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["hooks"]["randomness_guard"]["faults"] == []
-
-
 def test_maps_and_further_domains_go_along(tmp_path) -> None:
     supervised = "hooks.bernoulli_attention.supervision={key: map}"
-    summary = run_small("attention", "+augment=[shift,rotate]", supervised, run_dir=tmp_path / "attention")
-    assert summary["status"] == "completed"
-    summary = run_small("gradient_reversal", "+augment=standard_digits", run_dir=tmp_path / "domains")
-    assert summary["status"] == "completed"
+    for recipe, given in (
+        ("attention", ("+augment=[shift,rotate]", supervised)),
+        ("gradient_reversal", ("+augment=standard_digits",)),
+    ):
+        assert run_small(recipe, *given, run_dir=tmp_path / recipe)["status"] == "completed"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["recipe=baseline", "+hooks=center_loss"], "hooks.center_loss needs one class for each example, but augment"),
-        (["recipe=retrieval"], "The triplet loss needs one class for each example"),
-        (["recipe=gradient_reversal"], "augment.mixup: it mixes examples, and would leave target_domain"),
-        (
-            ["recipe=attention", "data.train_examples=600"],
-            "augment.mixup: it mixes examples, and would leave box, map of the data",
-        ),
-    ],
-)
-def test_who_needs_one_class_for_each_example_refuses_mixtures_in_one_line(overrides, message) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        assemble(config_of(*overrides, "+augment=mixup"))
-    assert "\n" not in str(caught.value)
+def test_who_needs_one_class_for_each_example_refuses_mixtures() -> None:
+    for overrides, message in (
+        (["recipe=baseline", "+hooks=center_loss"], "hooks.center_loss needs one class for each example"),
+        (["recipe=retrieval"], "triplet loss needs one class for each example"),
+        (["recipe=gradient_reversal"], "would leave target_domain"),
+        (["recipe=attention", "data.train_examples=600"], "would leave box, map"),
+    ):
+        with pytest.raises(UserError, match=message):
+            assemble(config_of(*overrides, "+augment=mixup"))
 
 
-def test_the_plan_names_the_augmentations_in_their_order_and_older_configs_have_none() -> None:
-    config = config_of("recipe=baseline", "model.units=[8]", "+augment=[noise,mixup,shift]")
-    assert plan_run(config, "baseline", assemble(config)).facts["augmentation"] == "shift, noise, mixup"
-    del config["augment"]
-    parts = assemble(config)
-    assert parts.training.augmentation is None
-    assert "augmentation" not in plan_run(config, "baseline", parts).facts
+def test_the_split_guard_of_a_run_reads_all_splits_and_finds_no_copies(tmp_path) -> None:
+    counts = ("data.validation_fraction=150", "data.test_fraction=300", "trainer.epochs=1")
+    guard = ("+hooks=split_guard", "hooks.split_guard.on_leak=stop")
+    found = run_small("baseline", *guard, *counts, run_dir=tmp_path / "run")["hooks"]["split_guard"]
+    assert found["examples"] == 1797
+    assert found["exact"] == found["near"] == {}

@@ -115,7 +115,7 @@ def test_a_file_that_a_run_writes_to_is_its_own(name: str, kind: str, run: Path,
     assert is_whole(victim)
 
 
-def test_links_under_every_temporary_name_and_files_of_junk_cost_nothing_but_themselves(run: Path, victim: Path, capfd):
+def test_links_under_temporary_names_and_junk_cost_only_themselves(run: Path, victim: Path, capfd):
     names = ["summary.json", "metrics.jsonl", "checkpoints/index.json", "pictures/filters_dense_1.png"]
     checkpoint = next((run / "checkpoints").glob("step_*")).name
     for name in (*names, f"checkpoints/{checkpoint}"):

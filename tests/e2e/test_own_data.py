@@ -48,13 +48,10 @@ def test_of_a_class_of_the_users_own_the_row_that_fails_is_named(tmp_path, monke
     given = ["recipe=baseline", "data=custom", "data.cache=none", "plugins=[my_photos]", "hooks.progress=null", SMALL]
     own = ["+data.source._target_=my_photos.Photos", "+data.source.broken=17", "trainer.compile=off"]
     assert main([*given, *own, "trainer.batch_size=128", "run_dir=broken"]) == 2
-    line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("Error: data.source (Photos), row 17: KeyError: 'photo' (my_photos.py:15).")
+    assert "row 17: KeyError: 'photo' (my_photos.py:15)" in capfd.readouterr().err.strip().splitlines()[-1]
     assert main([*given, "run_dir=never"]) == 2
     assert main([*given, *own, "run_dir=never", "trainer.placement=device"]) == 2
-    lines = capfd.readouterr().err.strip().splitlines()
-    assert [line.partition(";")[0] for line in lines] == [
-        "Error: data.source is null",
-        "Error: Received placement 'device' for data that Python or files give batch by batch",
-    ]
+    null, placed = capfd.readouterr().err.strip().splitlines()
+    assert "data.source is null" in null
+    assert "placement 'device'" in placed
     assert not (tmp_path / "never").exists()

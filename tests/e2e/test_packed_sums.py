@@ -25,7 +25,7 @@ BATCH = 500
 
 @pytest.mark.long
 @pytest.mark.skipif(not MNIST, reason="HOOKLINE_MNIST names no mnist.npz")
-def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph_and_every_class_that_of_the_run(tmp_path):
+def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
     run_small(
         "bnn", "data=mnist", f"data.path={MNIST}", "model=larq_tutorial_cnn", "hooks.bnn_rounding.all_binary=true",
         "trainer.epochs=1", run_dir=tmp_path / "run",

@@ -71,7 +71,7 @@ def summary_of(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "summary.json").read_text())
 
 
-def test_a_run_of_its_recipe_goes_on_after_its_time_was_over(run: Path) -> None:
+def test_a_run_of_its_recipe_is_resumed_after_its_time_was_over(run: Path) -> None:
     summary = summary_of(run)
     assert (summary["recipe"], summary["status"], summary["steps"]) == ("moons", "completed", MADE)
     assert 0 < summary["resumed_at"][0] < MADE
@@ -100,17 +100,13 @@ def test_noise_of_its_hook_changes_what_is_learned(run: Path, installed: Path, t
 
 
 def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run: Path, capsys) -> None:
-    for main, arguments in (
-        (train.main, [f"resume={run}"]),
-        (export.main, [f"run={run}"]),
-        (evaluate.main, [f"run={run}"]),
-    ):
-        assert main(arguments) == 2
+    for main, argument in ((train.main, "resume"), (export.main, "run"), (evaluate.main, "run")):
+        assert main([f"{argument}={run}"]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert line.startswith("Error: The run uses hookline_moons.")
-        assert "'hookline_moons' is no plugin that is installed here. Expected it installed, or plugins=" in line
+        assert "'hookline_moons' is no plugin that is installed here" in line
     assert train.main(["recipe=moons"]) == 2
-    assert "Unknown recipe 'moons'." in capsys.readouterr().err
+    assert "'moons'" in capsys.readouterr().err
 
 
 def test_the_package_may_be_named_in_place_of_being_installed(run: Path, site: Path, tmp_path, monkeypatch) -> None:
@@ -129,8 +125,7 @@ def test_another_version_of_the_package_is_told_where_the_run_uses_it(
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert changed_environment(run) == ["the plugin moons was 1.2.0 and is 1.3.0"]
     config = (run / "config.yaml").read_text().replace("hookline_moons", "hooks")
-    other = tmp_path / "other"
-    other.mkdir()
+    (other := tmp_path / "other").mkdir()
     (other / "config.yaml").write_text(config)
     shutil.copy(run / "environment.json", other)
     assert changed_environment(other) == []

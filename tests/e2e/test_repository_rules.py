@@ -1,9 +1,8 @@
-"""The rules of the house that a machine can check, each with a planted fault that it must find."""
+"""The rules of the house that no linter checks, each with a planted fault that it must find."""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -21,70 +20,40 @@ FORBIDDEN_IMPORTS = {
 }
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
-SKIPPED_FOLDERS = {"runs", "multirun", "outputs", "data", "build", "dist", "venv", "__pycache__"}
+SKIPPED_FOLDERS = {"runs", "multirun", "outputs", "build", "dist", "venv", "__pycache__"}
 
 # Put together from parts, so that this file does not break its own rules.
 MACHINE_PATH = re.compile(
     r"(?<![\w./-])/(?:" + "|".join(["work", "root", "home", "Users", "tmp/hk", "opt/pypi"]) + ")/"
 )
-INDEX_HOST = re.compile(
-    "|".join(
-        [
-            r"pypi\." + "(org|python|ngc|nvidia)",
-            "pythonhosted" + r"\.org",
-            "anaconda" + r"\.(org|com)",
-            "(pypi|simple)" + "/simple",
-            r"^\s*--(extra-)?(index-url|find-links)",
-        ]
-    ),
-    re.MULTILINE | re.IGNORECASE,
-)
+INDEX_HOSTS = [r"pypi\." + "(org|python|ngc|nvidia)", "pythonhosted" + r"\.org", "anaconda" + r"\.(org|com)"]
+INDEX_HOSTS += ["(pypi|simple)" + "/simple", r"^\s*--(extra-)?(index-url|find-links)"]
+INDEX_HOST = re.compile("|".join(INDEX_HOSTS), re.MULTILINE | re.IGNORECASE)
 
 Files = dict[str, str]
 Rule = Callable[[Files], list[str]]
 
 
-def _listed_by_git() -> list[str] | None:
+def _names() -> list[str]:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return [name for name in listed.stdout.split("\0") if name]
+        return [name for name in listed.stdout.split("\0") if name]
+    except (OSError, subprocess.CalledProcessError):  # no clone
+        paths = [path.relative_to(ROOT) for path in ROOT.rglob("*")]
+        return [path.as_posix() for path in paths if not any(_is_skipped(each) for each in path.parts)]
 
 
-def _listed_by_walking() -> list[str]:
-    names = []
-    for folder, inner, files in os.walk(ROOT):
-        here = Path(folder)
-        top = here == ROOT
-        inner[:] = [name for name in inner if not _is_skipped(name, top=top)]
-        names += [(here / name).relative_to(ROOT).as_posix() for name in files]
-    return names
-
-
-def _is_skipped(folder: str, *, top: bool) -> bool:
-    if folder == "__pycache__" or (folder.startswith(".") and folder != ".ci"):
-        return True
-    return top and folder in SKIPPED_FOLDERS
-
-
-def _read(names: list[str]) -> Files:
-    files = {}
-    for name in sorted(names):
-        path = ROOT / name
-        if path.is_file() and not path.is_symlink():
-            data = path.read_bytes()
-            if b"\0" not in data:
-                files[name] = data.decode("utf-8")
-    return files
+def _is_skipped(folder: str) -> bool:
+    return folder in SKIPPED_FOLDERS or (folder.startswith(".") and folder != ".ci")
 
 
 @pytest.fixture(scope="module")
 def repository() -> Files:
     """Text files of the repository: path from its root, and content."""
-    listed = _listed_by_git()
-    return _read(_listed_by_walking() if listed is None else listed)
+    paths = {name: ROOT / name for name in sorted(_names())}
+    found = {name: path.read_bytes() for name, path in paths.items() if path.is_file() and not path.is_symlink()}
+    return {name: data.decode("utf-8") for name, data in found.items() if b"\0" not in data}
 
 
 def _python(files: Files) -> Iterator[tuple[str, str, ast.Module]]:
@@ -124,20 +93,6 @@ def imports_against_the_direction(files: Files) -> list[str]:
     ]
 
 
-def uses_of_tf_keras(files: Files) -> list[str]:
-    found = []
-    for name, _, tree in _python(files):
-        for line, module in _imported_modules(name, tree):
-            if module == "tf_keras" or module.startswith(("tensorflow.keras", "tensorflow.python.keras", "tf_keras.")):
-                found.append(f"{name}:{line}")
-        found += [
-            f"{name}:{node.lineno}"
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Attribute) and ast.unparse(node) in {"tf.keras", "tensorflow.keras"}
-        ]
-    return found
-
-
 def long_files(files: Files) -> list[str]:
     lengths = {name: len(text.splitlines()) for name, text in files.items() if name.endswith((".py", ".sh", ".yaml"))}
     return [f"{name} has {length} lines" for name, length in lengths.items() if length > MAX_FILE_LINES]
@@ -151,20 +106,6 @@ def long_functions(files: Files) -> list[str]:
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > MAX_FUNCTION_LINES:
                     found.append(f"{name}:{node.lineno} {node.name} has {length} lines")
-    return found
-
-
-def missing_docstrings(files: Files) -> list[str]:
-    found = []
-    for name, _, tree in _python(files):
-        if not _room(name) and name != "train.py":
-            continue
-        if not ast.get_docstring(tree):
-            found.append(f"{name}: module")
-        for node in tree.body:
-            documented = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-            if documented and not node.name.startswith("_") and not ast.get_docstring(node):
-                found.append(f"{name}:{node.lineno} {node.name}")
     return found
 
 
@@ -185,45 +126,22 @@ def index_hosts(files: Files) -> list[str]:
     return _lines_matching(files, INDEX_HOST)
 
 
-RULES = [
-    imports_against_the_direction,
-    uses_of_tf_keras,
-    long_files,
-    long_functions,
-    missing_docstrings,
-    machine_paths,
-    index_hosts,
-]
-
+RULES = [imports_against_the_direction, long_files, long_functions, machine_paths, index_hosts]
 BODY = "\n".join(["    pass"] * MAX_FUNCTION_LINES)
 DOC = '"""Say something."""\n'
 FAULTS: list[tuple[Rule, str, str]] = [
     (imports_against_the_direction, "trainer/step/loop.py", "import hooks.center_loss"),
-    (imports_against_the_direction, "trainer/loop.py", "from recipes import bnn"),
     (imports_against_the_direction, "trainer/loop.py", "def late():\n    from hooks.center_loss import CenterLoss"),
     (imports_against_the_direction, "trainer/loop.py", "import importlib\nimportlib.import_module('hooks.freeze')"),
     (imports_against_the_direction, "trainer/step/loop.py", "from ... import hooks"),
-    (imports_against_the_direction, "hooks/freeze.py", "from recipes.data import digits"),
-    (imports_against_the_direction, "hooks/monitors/watch.py", "import train"),
     (imports_against_the_direction, "recipes/bnn.py", "from hooks.freeze import Freeze"),
-    (uses_of_tf_keras, "scripts/plan.py", "import tensorflow as tf\nlayer = tf.keras.layers.Dense(3)"),
-    (uses_of_tf_keras, "tests/unit/test_a.py", "from tensorflow import keras"),
-    (uses_of_tf_keras, "hooks/freeze.py", "import tensorflow.keras.layers"),
-    (uses_of_tf_keras, "hooks/freeze.py", "import tf_keras"),
     (long_files, "hooks/freeze.py", "x = 1\n" * (MAX_FILE_LINES + 1)),
     (long_functions, "tests/unit/test_a.py", f"def long():\n{BODY}"),
-    (long_functions, "hooks/freeze.py", f"class A:\n    async def long(self):\n{BODY.replace('    ', ' ' * 8)}"),
-    (missing_docstrings, "trainer/__init__.py", ""),
-    (missing_docstrings, "scripts/plan.py", f"{DOC}def plan(): ..."),
-    (missing_docstrings, "recipes/models/cnn.py", f"{DOC}class Cnn: ..."),
-    (missing_docstrings, "train.py", "x = 1"),
-    (machine_paths, "README.md", "see /" + "work/data/digits.npz"),
     (machine_paths, "configs/train.yaml", "path: /" + "home/someone/data"),
-    (machine_paths, "scripts/setup.sh", "cd '/" + "root/x'"),
     (index_hosts, "requirements.lock", "--extra-index" + "-url https://example.com/"),
     (index_hosts, "requirements.lock", "x @ https://files.python" + "hosted.org/x.whl"),
-    (index_hosts, "README.md", "https://" + "PyPI" + ".org/project/x"),
 ]
+ALLOWED = DOC + "import trainer\nfrom . import monitors\nTEXT = 'network/root/of/hooks'"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -231,41 +149,16 @@ def test_the_repository_keeps(rule: Rule, repository: Files):
     assert rule(repository) == []
 
 
-@pytest.mark.parametrize(("rule", "name", "source"), FAULTS, ids=[f"{r.__name__}-{n}" for r, n, _ in FAULTS])
-def test_a_planted_fault_is_found(rule: Rule, name: str, source: str):
-    assert len(rule({name: source})) == 1
-
-
-def test_every_rule_has_a_planted_fault():
+def test_planted_faults_are_found_and_what_is_allowed_is_left_alone():
     assert {rule for rule, _, _ in FAULTS} == set(RULES)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        DOC + "import trainer\nfrom trainer.hook import GraphHook\nimport keras\nfrom . import monitors",
-        DOC + "def _private(): ...\nTEXT = 'network/root/of/hooks, tf.keras is not used, scripts/root/a'",
-        DOC + f"def long():\n    {DOC}" + "\n".join(["    pass"] * (MAX_FUNCTION_LINES - 2)),
-        DOC + "x = 1\n" * (MAX_FILE_LINES - 1),
-    ],
-)
-def test_what_is_allowed_is_left_alone(source: str):
-    assert [found for rule in RULES for found in rule({"hooks/freeze.py": source})] == []
-
-
-def test_walking_the_tree_finds_the_source_files_that_git_lists(repository: Files):
-    walked = _read(_listed_by_walking())
-    rooms = {name for name in repository if _room(name) and name.endswith(".py")}
-    assert rooms <= walked.keys()
-    assert {"pyproject.toml", ".ci/run", "LICENSE"} <= walked.keys() & repository.keys()
-    assert not any(name.startswith((".git/", ".venv/", "runs/")) for name in walked)
+    for rule, name, source in FAULTS:
+        assert len(rule({name: source})) == 1, (rule.__name__, source)
+    assert [found for rule in RULES for found in rule({"hooks/freeze.py": ALLOWED})] == []
 
 
 def test_every_lock_entry_is_pinned_and_hashed(repository: Files):
     locks = {name: text for name, text in repository.items() if name.endswith(".lock")}
     assert len(locks) == 3
     for name, text in locks.items():
-        entries = text.replace("\\\n", " ").splitlines()
-        assert entries, name
-        for entry in entries:
+        for entry in text.replace("\\\n", " ").splitlines():
             assert re.match(r"[\w.-]+==[^ ]+ .*--hash=sha256:[0-9a-f]{64}", entry), f"{name}: {entry[:80]}"

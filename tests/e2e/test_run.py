@@ -47,20 +47,16 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys) -> N
     assert summary["test"]["metric/accuracy"] >= 0.93
     assert summary["hooks"]["bnn_rounding"]["kind"] == "BNN"
     assert summary["bytes"]["deployed"] < 0.3 * summary["bytes"]["float32"]
-    printed = capsys.readouterr().out
-    assert f"{summary['test']['metric/accuracy']:.3f}" in printed
-    assert "\x1b" not in printed
+    assert f"{summary['test']['metric/accuracy']:.3f}" in capsys.readouterr().out
 
 
 def test_saved_kernels_are_latent_and_round_to_signs(tmp_path) -> None:
     assert main(["recipe=bnn", *SMALL, f"run_dir={tmp_path / 'run'}"]) == 0
-    name = CheckpointStore(tmp_path / "run" / "checkpoints").tags()["last"]
-    with np.load(tmp_path / "run" / "checkpoints" / name / "tensors.npz") as tensors:
-        kernel = tensors["network/model/dense_2/kernel"]
-        iterations = tensors["optimizer/model/iteration"]
+    tensors = CheckpointStore(tmp_path / "run" / "checkpoints").load("last").tensors
+    kernel = tensors["network/model/dense_2/kernel"]
     assert np.abs(kernel).max() <= 1.0
     assert len(np.unique(kernel)) > 100
-    assert iterations == summary_of(tmp_path / "run")["steps"]
+    assert tensors["optimizer/model/iteration"] == summary_of(tmp_path / "run")["steps"]
 
 
 def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> None:
@@ -74,7 +70,7 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> Non
     assert summary["test"] == {}
 
 
-def test_sweep_prints_both_side_by_side_and_goes_on_after_a_failure(tmp_path, monkeypatch, capfd) -> None:
+def test_sweep_prints_both_side_by_side_and_continues_after_a_failure(tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["-m", "recipe=baseline", "init_from=absent,null", *SMALL, "--sweep", "s"]) == 2
     printed = capfd.readouterr().out

@@ -53,9 +53,6 @@ def value_and_gradient(function: Callable[[tf.Tensor], tf.Tensor], x: Any) -> tu
     return y.numpy(), gradient.numpy()
 
 
-# One function forward, another backward.
-
-
 def test_f_forward_and_g_backward() -> None:
     x = np.array([-1.2, 0.3, 2.0], np.float32)
 
@@ -96,9 +93,6 @@ def test_the_gradient_of_some_entries_stops() -> None:
         np.testing.assert_array_equal(gradient, mask * 2.0 * x)
 
 
-# Tensors and variables.
-
-
 def test_adding_to_a_variable_makes_tensors_and_leaves_the_variable() -> None:
     with session() as run:
         variable = a = v1.Variable([1], use_resource=False)
@@ -124,8 +118,6 @@ def test_adding_to_a_variable_makes_tensors_and_leaves_the_variable() -> None:
     variable.scatter_update(tf.IndexedSlices([9], [0]))
     assert variable.numpy().tolist() == [9]
 
-
-# stop_gradient.
 
 INPUTS = np.array([[0.5, -1.0], [0.25, 1.5], [-1.0, 0.07864934]], np.float32)  # they sum to 0.32864934
 TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -160,7 +152,7 @@ def two_layers(middle: list[keras.layers.Layer]) -> Network:
     return network
 
 
-def test_a_frozen_layer_gives_the_same_and_a_gradient_that_stops_by_accident_does_not_start() -> None:
+def test_a_frozen_layer_does_the_same_and_an_accident_is_refused() -> None:
     def loop(network: Network, hooks: list[Any]) -> ChunkLoop:
         for hook in hooks:
             hook.build(build_context(network))
@@ -176,8 +168,6 @@ def test_a_frozen_layer_gives_the_same_and_a_gradient_that_stops_by_accident_doe
     with pytest.raises(UserError, match="No gradient reaches .*w1/kernel"):
         loop(two_layers([keras.layers.Lambda(tf.stop_gradient, output_shape=lambda shape: shape)]), [])
 
-
-# Control dependencies.
 
 PUZZLE: dict[str, tuple[Callable[[Any, Any], Any], list[float]]] = {
     "y = x": (lambda x, added: x, [0, 0, 0, 0, 0]),
@@ -250,15 +240,13 @@ def test_batch_norm_computes_what_its_algorithm_says() -> None:
     np.testing.assert_allclose(layer(x, training=True), gamma * normalized + beta, atol=1e-5)
 
 
-# Ops that nothing depends on: the centers of the center loss.
-
 FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
 CLASSES = np.array([0, 0, 2])
 CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
 MOVED = CENTERS - 0.5 * np.array([[-4 / 3, 2 / 3], [0.0, 0.0], [-1 / 2, -3 / 2]], np.float32)
 
 
-def test_centers_move_only_when_their_update_is_run_and_it_counts_every_example() -> None:
+def test_centers_move_only_when_their_update_is_run() -> None:
     with session() as run:
         centers = v1.get_variable("centers", initializer=CENTERS, trainable=False, use_resource=False)
         counts = np.bincount(CLASSES)[CLASSES][:, None]
@@ -291,9 +279,6 @@ def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
     assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
 
 
-# Several networks, and copies between them.
-
-
 def test_networks_of_one_step_train_without_touching_each_other() -> None:
     def train(*names: str) -> dict[str, dict[str, np.ndarray]]:
         networks = []
@@ -310,7 +295,7 @@ def test_networks_of_one_step_train_without_touching_each_other() -> None:
             np.testing.assert_allclose(left, right, atol=1e-6)
 
 
-def test_load_copies_a_value_from_the_graph_of_one_network_into_that_of_another() -> None:
+def test_load_copies_a_value_from_one_graph_into_another() -> None:
     first, second = tf.Graph(), tf.Graph()
     with first.as_default():
         source, source_session = v1.Variable([1.0, 2.0]), v1.Session()
@@ -328,7 +313,7 @@ def test_load_copies_a_value_from_the_graph_of_one_network_into_that_of_another(
     target_session.close()
 
 
-def test_assign_and_a_variable_made_of_another_were_called_references_and_copy_today() -> None:
+def test_assign_and_a_variable_made_of_another_copy_the_value() -> None:
     with session() as run:
         source, target = v1.Variable([1.0], use_resource=False), v1.Variable([0.0], use_resource=False)
         made = v1.Variable(source, use_resource=False)
@@ -344,7 +329,7 @@ def test_assign_and_a_variable_made_of_another_were_called_references_and_copy_t
     assert (target.numpy(), reference.numpy()) == ([1.0], [5.0])
 
 
-def test_weights_that_are_set_are_a_deep_copy_and_a_layer_that_is_shared_is_none() -> None:
+def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none() -> None:
     source, target = toy_network("a").model, toy_network("b").model
     shared = keras.Sequential([keras.Input((6,)), source.layers[0]])
     target.set_weights(source.get_weights())
@@ -354,9 +339,6 @@ def test_weights_that_are_set_are_a_deep_copy_and_a_layer_that_is_shared_is_none
     for left, right in zip(target.get_weights(), before, strict=True):
         np.testing.assert_array_equal(left, right)
     np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
-
-
-# The queue.
 
 
 def rows(*numbers: int) -> np.ndarray:
@@ -380,7 +362,7 @@ def test_an_example_of_the_validation_is_not_trained_on() -> None:
         Data("mine", **{k: Split(k, source, v) for k, v in splits.items()}, input_shape=(), classes=6)
 
 
-def test_what_is_random_differs_at_every_step_and_repeats_in_any_number_of_threads() -> None:
+def test_what_is_random_differs_by_step_and_repeats_in_any_threads() -> None:
     network = toy_network()
 
     def noise(step: tf.Tensor) -> tf.Tensor:
@@ -392,9 +374,6 @@ def test_what_is_random_differs_at_every_step_and_repeats_in_any_number_of_threa
 
     np.testing.assert_array_equal(drawn(1), drawn(4))
     assert len(np.unique(drawn(4))) == 80
-
-
-# tf.gather out of range.
 
 
 def gather(indices: Any) -> tf.Tensor:

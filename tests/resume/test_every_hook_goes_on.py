@@ -1,4 +1,4 @@
-"""Every technique hook goes on from where a run was left, which makes three fits in one process.
+"""Every technique hook resumes where a run was left, which makes three fits in one process.
 
 A new hook is covered by being there.
 """
@@ -21,7 +21,7 @@ HOOKS = [
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_run_with_the_hook_goes_on_with_its_bits(name: str, tmp_path: Path) -> None:
+def test_a_run_with_the_hook_resumes_with_its_bits(name: str, tmp_path: Path) -> None:
     parts = ["trainer.accumulation_steps=2"] if name in ("center_loss", "ema") else []
     overrides = [f"+hooks={name}", *overrides_for(name), *parts]
     whole = run_small("baseline", *overrides, run_dir=tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Every recipe with every technique hook, killed at every kind of cut, goes on with the bits of the whole run.
+"""Every recipe with every technique hook, killed at every kind of cut, resumes with the bits of the whole run.
 
 The whole matrix takes hours: `pytest -m long tests/resume/test_matrix.py`, in parts with -k "bnn and prune-1".
 Combinations that are refused are skipped tests; -rs lists them.
@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     gc.collect()
 
 
-def test_micro_batches_a_change_of_masks_an_evaluation_and_an_animation_go_on(directory: Path) -> None:
+def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory: Path) -> None:
     whole = make_whole(Case("baseline", "prune", 2, ("hooks.pictures.animate=true",)), directory)
     assert list(whole.directory.glob("pictures/*.gif"))
     cuts = {cut: kind for cut, kind in choose_cuts(whole).items() if CHANGE in kind or EVALUATION in kind}
@@ -50,7 +50,7 @@ def test_micro_batches_a_change_of_masks_an_evaluation_and_an_animation_go_on(di
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ALL, ids=[f"{case.recipe}-{case.hook}-{case.parts}" for case in ALL])
-def test_a_recipe_with_a_hook_goes_on_from_every_cut(case: Case, directory: Path) -> None:
+def test_a_recipe_with_a_hook_resumes_from_every_cut(case: Case, directory: Path) -> None:
     try:
         whole = make_whole(case, directory)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Runs that are ended and go on: the bits, the curves and the results of those that were never ended."""
+"""Runs that are ended and resumed: the bits, the curves and the results of those that were never ended."""
 
 from __future__ import annotations
 
@@ -35,23 +35,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return directory, summary
 
 
-@pytest.mark.parametrize(
-    ("cuts", "evaluation"),
-    [([1, 6, 9, 10, 25], False), ([20], True)],
-    ids=["first step, between reports, around the end of an epoch", "in an evaluation"],
-)
-def test_a_run_that_goes_on_is_the_whole_run(whole, cuts: list[int], evaluation: bool, tmp_path: Path) -> None:
+CUTS = [
+    ([1, 6, 9, 10, 25], False, ()),  # first step, between reports, around the end of an epoch
+    ([20], True, ()),
+    ([6, 14], False, ("trainer.placement=host",)),  # its queue resumes, too
+]
+
+
+@pytest.mark.parametrize(("cuts", "evaluation", "more"), CUTS)
+def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    summary = run_cut("bnn", *WHOLE, cuts=cuts, run_dir=directory, evaluation=evaluation)
+    summary = run_cut("bnn", *WHOLE, *more, cuts=cuts, run_dir=directory, evaluation=evaluation)
     check_same(directory, summary, *whole)
     assert summary["resumed_at"] == cuts
     assert curve(directory) == curve(whole[0])
-
-
-def test_a_queue_of_the_host_goes_on_where_the_run_does(whole, tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    summary = run_cut("bnn", *WHOLE, "trainer.placement=host", cuts=[6, 14], run_dir=directory)
-    check_same(directory, summary, *whole)
 
 
 def left_at(steps: int, directory: Path, *overrides: str) -> Path:
@@ -89,7 +86,7 @@ def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Pa
     assert go_on(directory, "trainer.threads=null")["status"] == "completed"
 
 
-def test_out_of_time_is_no_error_and_goes_on(whole, tmp_path: Path) -> None:
+def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
     assert error.value.signal_number is None
@@ -98,7 +95,7 @@ def test_out_of_time_is_no_error_and_goes_on(whole, tmp_path: Path) -> None:
     check_same(tmp_path / "run", go_on(tmp_path / "run", "trainer.max_seconds=null"), *whole)
 
 
-def test_what_was_killed_before_its_first_checkpoint_starts_again_in_its_place(whole, tmp_path: Path) -> None:
+def test_what_was_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
     with (directory / "metrics.jsonl").open("a") as file:
@@ -117,16 +114,17 @@ def write_arrays(path: Path, seed: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
-)
-def test_an_environment_that_is_none_is_told(text: str, tmp_path: Path) -> None:
-    (tmp_path / "environment.json").write_text(text)
+NONE = ["[]", "[" * 100_000, '{"packages": [], "cpu_flags": {"a": 1}, "plugins": [1], "python": {"a": {}}}']
+
+
+def test_an_environment_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
-    found = changed_environment(tmp_path)
-    assert all("\n" not in line for line in found)
-    assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
-    assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read, so noth")
+    for text in NONE:
+        (tmp_path / "environment.json").write_text(text)
+        found = changed_environment(tmp_path)
+        assert all("\n" not in line for line in found)
+        assert len(found) > 1 if text.startswith("{") else found[0].startswith("environment.json cannot be read")
+        assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
 
 
 def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:
@@ -176,9 +174,7 @@ def curve(directory: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(
-    whole, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, room, tmp_path: Path, monkeypatch) -> None:
     written: list[int] = []
 
     def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
@@ -204,7 +200,7 @@ def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(
 
 def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(splits: object) -> str:
-        raise UserError("Row 17 cannot be read. Mend it.")
+        raise UserError("Row 17 cannot be read. Fix it.")
 
     monkeypatch.setattr("trainer.run.session.data_fingerprint", unreadable)
     with pytest.raises(UserError, match="Row 17"):

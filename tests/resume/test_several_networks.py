@@ -37,9 +37,7 @@ def values(parts: Assembly) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("recipe", SETTINGS)
-def test_a_run_that_goes_on_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(
-    recipe: str, tmp_path: Path
-) -> None:
+def test_a_run_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(recipe: str, tmp_path: Path) -> None:
     whole = started(recipe)
     whole.loop.run(0, CUT)
     store = CheckpointStore(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -52,9 +51,7 @@ class Page:
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._write, self._read = to_browser, from_browser
         self._pending, self._messages, self._session = b"", 0, None
-        self.console: list[str] = []
-        self.failed: list[str] = []
-        self._urls: dict[str, str] = {}
+        self.said: list[str] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -63,15 +60,12 @@ class Page:
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return what Chromium answers to a command of the DevTools protocol."""
         self._messages += 1
-        number = self._messages
-        message = {"id": number, "method": method, "params": parameters}
+        message = {"id": self._messages, "method": method, "params": parameters}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         for answer in self._incoming(60.0):
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
+            if answer.get("id") == message["id"]:
                 return answer["result"]
         raise TimeoutError(f"Chromium does not answer {method}.")
 
@@ -83,27 +77,17 @@ class Page:
     def open(self, url: str) -> None:
         """Go to an address; what an earlier page said is forgotten."""
         self.ask("Page.navigate", url="about:blank")
-        self.console, self.failed = [], []
+        self.said = []
         self.ask("Page.navigate", url=url)
-
-    def evaluate(self, script: str) -> Any:
-        """Return the value of JavaScript."""
-        return self.ask("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
 
     def text_with(self, *expected: str, seconds: float = 60.0) -> str:
         """Return the text of the page once all that is expected is in it, or after the time."""
         end = time.monotonic() + seconds
         while True:
-            text = str(self.evaluate(TEXT))
+            text = str(self.ask("Runtime.evaluate", expression=TEXT, returnByValue=True)["result"].get("value"))
             if all(each in text for each in expected) or time.monotonic() > end:
                 return text
             self.wait(0.5)
-
-    def screenshot(self, path: Path, *, width: int = 1400, height: int = 1000) -> None:
-        """Write what is to be seen as a PNG file."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self.wait(1.5)
-        path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
 
     def _incoming(self, seconds: float) -> Iterator[dict[str, Any]]:
         """Yield messages as they come; note what the console says and what fails."""
@@ -118,40 +102,29 @@ class Page:
                 self._pending += os.read(self._read, 1 << 20)
 
     def _note(self, method: str, parameters: dict[str, Any]) -> None:
-        if method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
+        if method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "assert"):
             texts = (str(each.get("value", each.get("description", ""))) for each in parameters["args"])
-            self.console.append(f"{parameters['type']}: {' '.join(texts)}")
+            self.said.append(f"{parameters['type']}: {' '.join(texts)}")
         elif method == "Runtime.exceptionThrown":
             details = parameters["exceptionDetails"]
-            self.console.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
-        elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
-            entry = parameters["entry"]
-            self.console.append(f"{entry['level']}: {entry['text']} {entry.get('url', '')}")
-        elif method == "Network.requestWillBeSent":
-            self._urls[parameters["requestId"]] = parameters["request"]["url"]
+            self.said.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] == "error":
+            self.said.append(f"error: {parameters['entry']['text']} {parameters['entry'].get('url', '')}")
         elif method == "Network.responseReceived" and parameters["response"]["status"] >= 400:
-            self.failed.append(f"{parameters['response']['status']} {parameters['response']['url']}")
+            self.said.append(f"error: {parameters['response']['status']} {parameters['response']['url']}")
         elif method == "Network.loadingFailed" and not parameters.get("canceled"):
-            self.failed.append(f"{parameters['errorText']} {self._urls.get(parameters['requestId'], '')}")
+            self.said.append(f"error: {parameters['errorText']}")
 
 
 @contextmanager
 def open_page(browser: str, profile: Path) -> Iterator[Page]:
-    """Start Chromium and give a page of it.
-
-    Args:
-        browser: path of the program.
-        profile: a folder of its own.
-    """
+    """Start Chromium, with a folder of its own, and give a page of it."""
     (child_read, write), (read, child_write) = os.pipe(), os.pipe()
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "--enable-unsafe-swiftshader"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", AS_3_AND_4, str(child_read), str(child_write), browser, *options],
-        pass_fds=(child_read, child_write),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-c", AS_3_AND_4, str(child_read), str(child_write), browser, *options]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, pass_fds=(child_read, child_write), **quiet)
     os.close(child_read)
     os.close(child_write)
     try:

@@ -11,18 +11,7 @@ DOT_SHAPES = {"parallelogram", "cylinder", "box"}
 DOT_STYLES = {"filled", "rounded,filled", "filled,bold", "dashed"}
 DOT_ATTRIBUTES = {"label", "shape", "style", "fillcolor", "fontname", "fontsize"}
 MERMAID_SHAPES = {"[/": "/]", "[(": ")]", "[[": "]]", "[": "]", "(": ")"}
-MERMAID_RESERVED = {
-    "end",
-    "graph",
-    "flowchart",
-    "subgraph",
-    "style",
-    "class",
-    "classDef",
-    "click",
-    "default",
-    "linkStyle",
-}
+RESERVED = {*["end", "graph", "flowchart", "subgraph", "style", "class", "classDef", "click", "default", "linkStyle"]}
 MERMAID_TEXT = r'"((?:[^"\n<>&`\\#;]|#\d+;|<br/>)*)"'
 MERMAID_BOX = re.compile(rf"([A-Za-z]\w*)(\[/|\[\(|\[\[|\[|\(){MERMAID_TEXT}(/\]|\)\]|\]\]|\]|\)):::(\w+)")
 MERMAID_FRAME = re.compile(rf"subgraph ([A-Za-z]\w*)\[{MERMAID_TEXT}\]")
@@ -47,16 +36,13 @@ class Drawing:
     inside: dict[str, list[str]] = field(default_factory=dict)
 
     def add_box(self, key: str, lines: list[str], frames: list[str]) -> None:
-        """Add a box to the innermost frame."""
         assert key not in self.boxes, f"{key} comes twice"
         self.boxes[key] = lines
         if frames:
             self.inside[frames[-1]].append(key)
 
     def add_frame(self, key: str, title: str) -> None:
-        """Add a frame."""
-        assert key not in self.frames
-        assert key not in self.boxes
+        assert key not in {**self.frames, **self.boxes}
         self.frames[key], self.inside[key] = title, []
 
     def check(self) -> Drawing:
@@ -75,7 +61,7 @@ def read_mermaid(text: str) -> Drawing:
         if found := MERMAID_BOX.fullmatch(line):
             key, left, label, right, kind = found.groups()
             assert MERMAID_SHAPES[left] == right, line
-            assert key not in MERMAID_RESERVED
+            assert key not in RESERVED
             drawing.add_box(key, _mermaid_lines(label), open_frames)
             kinds.add(kind)
         elif found := MERMAID_FRAME.fullmatch(line):
@@ -95,83 +81,63 @@ def read_mermaid(text: str) -> Drawing:
 
 
 def _mermaid_lines(label: str) -> list[str]:
-    lines = label.split("<br/>")
-    return [re.sub(r"#(\d+);", lambda found: chr(int(found[1])), line) for line in lines]
+    return [re.sub(r"#(\d+);", lambda found: chr(int(found[1])), line) for line in label.split("<br/>")]
 
 
 def read_dot(text: str) -> Drawing:
     """Read a digraph, token by token."""
-    reader = _DotReader(text)
-    assert reader.take() == "digraph"
-    reader.take()
-    reader.expect("{")
-    reader.statements([])
-    assert not reader.tokens
-    return reader.drawing.check()
+    tokens: list[str] = []
+    position = 0
+    while position < len(text.rstrip()):
+        found = DOT_TOKEN.match(text, position)
+        assert found, f"not understood: {text[position : position + 40]!r}"
+        tokens.append(found[0].strip())
+        position = found.end()
+    tokens.reverse()
+    assert (tokens.pop(), tokens.pop() and tokens.pop()) == ("digraph", "{")
+    drawing = Drawing()
+    _dot_statements(tokens, drawing, [])
+    assert not tokens
+    return drawing.check()
 
 
-class _DotReader:
-    def __init__(self, text: str) -> None:
-        self.drawing = Drawing()
-        self.tokens: list[str] = []
-        position = 0
-        while position < len(text.rstrip()):
-            found = DOT_TOKEN.match(text, position)
-            assert found, f"not understood: {text[position : position + 40]!r}"
-            self.tokens.append(found[0].strip())
-            position = found.end()
-        self.tokens.reverse()
-
-    def take(self) -> str:
-        return self.tokens.pop()
-
-    def expect(self, token: str) -> None:
-        assert (found := self.take()) == token, f"{found} in the place of {token}"
-
-    def statements(self, frames: list[str]) -> None:
-        while (token := self.take()) != "}":
-            if token == "subgraph":
-                key = self.take().removeprefix("cluster_")
-                self.drawing.add_frame(key, "")
-                self.expect("{")
-                self.statements([*frames, key])
-                continue
-            self.statement(token, frames)
-            self.expect(";")
-
-    def statement(self, token: str, frames: list[str]) -> None:
-        following = self.tokens[-1]
+def _dot_statements(tokens: list[str], drawing: Drawing, frames: list[str]) -> None:
+    while (token := tokens.pop()) != "}":
+        if token == "subgraph":
+            key = tokens.pop().removeprefix("cluster_")
+            drawing.add_frame(key, "")
+            assert tokens.pop() == "{"
+            _dot_statements(tokens, drawing, [*frames, key])
+            continue
         if token in ("graph", "node", "edge"):
-            self.attributes()
-        elif following == "=":
-            self.take()
-            assert token == "label"
-            self.drawing.frames[frames[-1]] = "\n".join(_dot_lines(self.take()))
-        elif following == "->":
-            self.take()
-            end = self.take()
-            attributes = self.attributes() if self.tokens[-1] == "[" else {}
+            _dot_attributes(tokens)
+        elif tokens[-1] == "=":
+            assert (token, tokens.pop()) == ("label", "=")
+            drawing.frames[frames[-1]] = "\n".join(_dot_lines(tokens.pop()))
+        elif tokens[-1] == "->":
+            end = (tokens.pop(), tokens.pop())[1]
+            attributes = _dot_attributes(tokens) if tokens[-1] == "[" else {}
             label = "".join(_dot_lines(attributes.get("label", '""')))
-            self.drawing.arrows.append((token, end, label, attributes.get("style") == "dashed"))
+            drawing.arrows.append((token, end, label, attributes.get("style") == "dashed"))
         else:
-            attributes = self.attributes()
+            attributes = _dot_attributes(tokens)
             assert attributes["shape"] in DOT_SHAPES
-            self.drawing.add_box(token, _dot_lines(attributes["label"]), frames)
+            drawing.add_box(token, _dot_lines(attributes["label"]), frames)
+        assert tokens.pop() == ";"
 
-    def attributes(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        self.expect("[")
-        while True:
-            key = self.take()
-            assert key in DOT_ATTRIBUTES, key
-            assert key not in found
-            self.expect("=")
-            found[key] = self.take()
-            if key == "style":
-                assert found[key].strip('"') in DOT_STYLES
-            if (token := self.take()) == "]":
-                return found
-            assert token == ","
+
+def _dot_attributes(tokens: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    assert tokens.pop() == "["
+    while True:
+        key = tokens.pop()
+        assert key in DOT_ATTRIBUTES - found.keys(), key
+        assert tokens.pop() == "="
+        found[key] = tokens.pop()
+        assert key != "style" or found[key].strip('"') in DOT_STYLES
+        if (token := tokens.pop()) == "]":
+            return found
+        assert token == ","
 
 
 def _dot_lines(label: str) -> list[str]:

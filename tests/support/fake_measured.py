@@ -17,26 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.support.stored_runs import config_of, summary_of, write_run
 
-ENVIRONMENT = {
-    "python": "3.11.7",
-    "packages": {"tensorflow": "2.21.0", "keras": "3.15.1"},
-    "cpu_count": 2,
-    "gpus": [],
-    "git_commit": "0123456789abcdef",
-}
-
-
-def wait(run: Path) -> None:
-    """Wait for a signal, save and end."""
-
-    def end(number: int, frame: object) -> None:
-        (run / "summary.json").write_text(json.dumps({"status": "interrupted"}))
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-    (run / "ready").touch()
-    time.sleep(60)
-    sys.exit("nobody has sent a signal")
+PACKAGES = {"tensorflow": "2.21.0", "keras": "3.15.1"}
+ENVIRONMENT = {"python": "3.11.7", "packages": PACKAGES, "cpu_count": 2, "gpus": [], "git_commit": "0123456789abcdef"}
 
 
 def main() -> None:
@@ -51,15 +33,20 @@ def main() -> None:
         write_run(run, config_of(int(values["seed"])), None, own)
         (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
     if run.name in os.environ.get("FAKE_WAITS", "").split(","):
-        wait(run)
+
+        def end(number: int, frame: object) -> None:
+            (run / "summary.json").write_text(json.dumps({"status": "interrupted"}))
+            sys.exit(128 + number)
+
+        signal.signal(signal.SIGTERM, end)
+        (run / "ready").touch()
+        time.sleep(60)
+        sys.exit("nobody has sent a signal")
     given = dict(line.split("=", 1) for line in (run / "overrides.txt").read_text().splitlines())
-    seed = int(given["seed"])
-    twin = given["recipe"] == "baseline"
-    accuracy = 0.9 + seed / 100 - (0.05 if twin else 0.0)
-    size = {"float32": 4000, "deployed": 4000 if twin else 2048}
-    summary = summary_of(
-        accuracy, 0.3, seconds=2.0 + seed, bytes=size, hooks={"prune": {"total": {"times_fewer": 10.0 + seed}}}
-    )
+    seed, twin = int(given["seed"]), given["recipe"] == "baseline"
+    more = {"seconds": 2.0 + seed, "bytes": {"float32": 4000, "deployed": 4000 if twin else 2048}}
+    more["hooks"] = {"prune": {"total": {"times_fewer": 10.0 + seed}}}
+    summary = summary_of(0.9 + seed / 100 - (0.05 if twin else 0.0), 0.3, **more)
     (run / "summary.json").write_text(json.dumps(summary))
 
 

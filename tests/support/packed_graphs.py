@@ -9,7 +9,6 @@ import numpy as np
 
 from trainer.inference.bits import encode_order, pack_signs, pack_stream
 from trainer.inference.graph import Encoded, Graph, Op, graph_to_json, parse_graph
-from trainer.inference.shapes import BINARY, INTEGER, infer
 
 
 class GraphBuilder:
@@ -106,6 +105,3 @@ def random_cnn(channels: tuple[int, int, int] = (8, 12, 16), size: int = 18, see
     builder.add("dense", kernel=builder.signs((64, 10)))
     builder.batch_norm(10)
     return builder
-
-
-__all__ = ["BINARY", "INTEGER", "GraphBuilder", "infer", "random_cnn", "random_mlp"]

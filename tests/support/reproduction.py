@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from scripts.reproduction.session import Session
-from scripts.reproduction.targets import Target, read_targets
+from scripts.reproduction.targets import read_targets
 
 FAKE = Path(__file__).parent / "fake_measured.py"
 ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}
@@ -20,11 +20,7 @@ TARGETS: dict[str, Any] = {
         "data": "digits",
         "seeds": [0, 1, 2],
         "runs": {"bnn": ["recipe=bnn"], "twin": ["recipe=baseline"]},
-        "measures": {
-            "accuracy": ACCURACY,
-            "error": {**ACCURACY, "as": "error"},
-            "twin": {**ACCURACY, "run": "twin"},
-        },
+        "measures": {"accuracy": ACCURACY, "error": {**ACCURACY, "as": "error"}, "twin": {**ACCURACY, "run": "twin"}},
         "goals": [
             {"measure": "accuracy", "at_least": 90.5, "source": "Somebody 2016"},
             {"measure": "error", "at_most": 8.5, "source": "Somebody 2016"},
@@ -36,10 +32,7 @@ TARGETS: dict[str, Any] = {
         "recipe": "frozen_mask",
         "data": "digits",
         "seeds": [0],
-        "runs": {
-            "pruned": ["recipe=frozen_mask", "init_from={twin}"],
-            "twin": {"of": "first", "variant": "twin"},
-        },
+        "runs": {"pruned": ["recipe=frozen_mask", "init_from={twin}"], "twin": {"of": "first", "variant": "twin"}},
         "measures": {
             "error": {"run": "pruned", "metric": "metric/accuracy", "as": "error"},
             "times": {"run": "pruned", "summary": "hooks.prune.total.times_fewer", "as": "number"},
@@ -62,17 +55,10 @@ def write_targets(path: Path, content: Any = None) -> Path:
     return path
 
 
-def open_session(
-    directory: Path,
-    only: Sequence[str] = (),
-    lines: list[str] | None = None,
-    *,
-    content: Any = None,
-    **options: Any,
-) -> Session:
-    """Return a session in a directory; what it says goes to `lines`."""
-    targets = read_targets(write_targets(directory / "targets.yaml", content))
-    chosen: list[Target] = [targets[name] for name in only or targets]
+def open_session(directory: Path, only: Sequence[str] = (), lines: list[str] | None = None, **options: Any) -> Session:
+    """Return a session in a directory; what it says goes to `lines`; `content` is of the file of targets."""
+    targets = read_targets(write_targets(directory / "targets.yaml", options.pop("content", None)))
     said = [] if lines is None else lines
     values: dict[str, Any] = {"seeds": None, "places": {}, "say": said.append, "script": FAKE, **options}
+    chosen = [targets[name] for name in only or targets]
     return Session(targets=targets, chosen=chosen, results=directory / "results.json", **values)

@@ -48,33 +48,21 @@ def read(content: bytes) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", FILES)
-@pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn of some of them before they give up, or go on
-def test_a_wrong_byte_raises_a_known_fault_or_none(kind: str) -> None:
+@pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn of some of them before they give up, or continue
+def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind: str) -> None:
     content, caught = FILES[kind], set()
+    assert len(read(content)) == 1
     for place in range(len(content)):
         for value in (content[place] ^ 0x01, content[place] ^ 0x80, ord("(")):
             try:
                 read(content[:place] + bytes([value]) + content[place + 1 :])
             except ARRAY_FAULTS as error:
                 caught.add(type(error))
-    assert len(caught) > 1
-
-
-@pytest.mark.parametrize("kind", FILES)
-def test_a_file_that_is_cut_off_raises_a_known_fault(kind: str) -> None:
-    for length in range(len(FILES[kind])):
         with pytest.raises(ARRAY_FAULTS):
-            read(FILES[kind][:length])
+            read(content[:place])
+    assert len(caught) > 1
 
 
 def test_entries_that_zip_cannot_read_raise_a_known_fault() -> None:
     with pytest.raises(ARRAY_FAULTS, match="encrypted"):
         read(encrypted(FILES["npz"]))
-
-
-def test_whole_files_are_read() -> None:
-    assert [(each.shape, each.sum()) for content in FILES.values() for each in read(content)] == [
-        ((2, 3), 15.0),
-        ((2, 3), 15.0),
-        ((500,), 0.0),
-    ]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from scripts.csv_text import csv_text
-from trainer.errors import UserError, one_line, printable
+from trainer.errors import UserError, one_line, printable, unknown_name
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_a_name_is_shown_as_it_is_written():
+    for text, shown in (
         ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
         ("cat\u202egnp.exe", r"cat\u202egnp.exe"),
         ("a\r\nb\u2028c\x9b", r"a\r\nb\u2028c\x9b"),
         ("\udcff", r"\udcff"),  # a byte of a file name that is no UTF-8
         ("Über ÄÖ 猫　x🐈 %\\n", "Über ÄÖ 猫　x🐈 %\\n"),
-    ],
-)
-def test_a_name_is_shown_as_it_is_written(text: str, shown: str):
-    assert printable(text) == shown
+    ):
+        assert printable(text) == shown
+    assert "'adam'" in str(unknown_name("optimizer", "adm", ["sgd", "adam"]))
 
 
 def test_a_message_is_one_line_of_print():

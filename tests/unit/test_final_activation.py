@@ -39,10 +39,8 @@ def pixelwise() -> keras.Model:
 ENDS = {
     "dense": lambda: stack(layers.Dense(3, activation="softmax", name="last")),
     "dense of TensorFlow": lambda: stack(layers.Dense(3, activation=tf.nn.softmax)),
-    "sigmoid": lambda: stack(layers.Dense(3, activation="sigmoid")),
     "activation": lambda: stack(layers.Dense(3), layers.Activation("softmax", dtype="float32")),
     "softmax layer": lambda: stack(layers.Dense(3), layers.Softmax()),
-    "operation": lambda: functional(keras.ops.softmax),
     "sigmoid operation": lambda: functional(keras.activations.sigmoid),
     "convolution and flatten": pixelwise,
     "nested dense": lambda: nested(stack(layers.Dense(3, activation="softmax"))),
@@ -124,7 +122,7 @@ def test_probabilities_of_an_unknown_end_are_refused(make) -> None:
         check_logits(make(), DATA)
 
 
-@pytest.mark.parametrize("last", [layers.Dense(3, activation="relu"), layers.Dense(3), layers.UnitNormalization()])
+@pytest.mark.parametrize("last", [layers.Dense(3, activation="relu"), layers.UnitNormalization()])
 def test_other_ends_are_taken_for_logits(last: keras.Layer) -> None:
     model = stack(last)
     assert take_off(model) == (model, ())

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.toy import toy_network
 from trainer.network import Network
+from trainer.rate_schedules import ScaledRate
 
 
 class Repeated(keras.Model):
@@ -26,32 +27,28 @@ def test_repeated_paths_are_told_apart_in_order() -> None:
     model = Repeated()
     model(np.zeros((1, 3), np.float32))
     names = Network("model", model, keras.optimizers.SGD()).variables
-    assert list(names) == [
-        "repeated/dense/kernel",
-        "repeated/dense/bias",
-        "repeated/dense/kernel_1",
-        "repeated/dense/bias_1",
-    ]
+    assert [name.removeprefix("repeated/dense/") for name in names] == ["kernel", "bias", "kernel_1", "bias_1"]
     assert names["repeated/dense/kernel_1"] is model.second.kernel
 
 
-def test_seed_state_is_named_after_its_layer_not_after_the_history_of_the_process() -> None:
-    first, second = toy_network(dropout=0.5), toy_network(dropout=0.5)
-    assert list(first.variables) == list(second.variables)
-    assert "dropout/seed_generator_state" in first.variables
-
-
-def test_roles_split_the_variables() -> None:
-    network = toy_network(dropout=0.5)
+def test_roles_split_the_variables_and_names_are_the_same_each_time() -> None:
+    network = toy_network("model", keras.optimizers.Adam(), dropout=0.5)
+    assert list(network.variables) == list(toy_network(dropout=0.5).variables)
     assert set(network.trainable_variables) | set(network.state_variables) == set(network.variables)
     assert not set(network.trainable_variables) & set(network.state_variables)
     assert set(network.variables) - set(network.weights) == {"dropout/seed_generator_state"}
     assert {"toy/norm/moving_mean", "toy/norm/moving_variance"} <= set(network.weights)
-
-
-def test_optimizer_variables_carry_the_names_of_what_they_belong_to() -> None:
-    network = toy_network(optimizer=keras.optimizers.Adam())
     assert {"iteration", "learning_rate", "toy_hidden_kernel_velocity"} <= set(network.optimizer_variables)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors(scaled: bool) -> None:
+    constant = keras.optimizers.schedules.ExponentialDecay(0.8, 10, 1.0)
+    rate = ScaledRate(constant) if scaled else 0.8
+    network = toy_network(optimizer=keras.optimizers.SGD(rate))
+    for factor in (0.5, 0.25):
+        network.lower_rate(factor)
+    assert float(network.optimizer.learning_rate) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -23,23 +23,14 @@ def names(*hooks: StatelessHook) -> list[str]:
     return [hook.name for hook in order_hooks(hooks)]
 
 
-def test_name_decides_when_nothing_else_does() -> None:
-    assert names(named("c"), named("a"), named("b")) == ["a", "b", "c"]
+def instances(key: str, *networks: str, **declarations: object) -> list[StatelessHook]:
+    return [named(f"{key}@{network}", network=network, **declarations) for network in networks]
 
 
-def test_priority_beats_name() -> None:
-    assert names(named("a", priority=90), named("b", priority=10)) == ["b", "a"]
-
-
-def test_declaration_beats_priority() -> None:
-    assert names(named("mask", priority=99, before=("rounding",)), named("rounding", priority=0)) == [
-        "mask",
-        "rounding",
-    ]
+def test_declarations_decide_then_priority_then_the_name() -> None:
+    assert names(named("c"), named("a", priority=90), named("b")) == ["b", "c", "a"]
+    assert names(named("mask", priority=99, before=("round",)), named("round", priority=0)) == ["mask", "round"]
     assert names(named("late", priority=0, after=("early",)), named("early", priority=99)) == ["early", "late"]
-
-
-def test_reading_anothers_state_orders_after_it() -> None:
     assert names(named("a", reads=("z/mask",)), named("z")) == ["z", "a"]
 
 
@@ -47,19 +38,23 @@ def test_declarations_about_absent_hooks_do_not_count() -> None:
     assert names(named("b", before=("absent",), after=("absent",), conflicts=("absent",)), named("a")) == ["a", "b"]
 
 
-def test_cycle_names_both_hooks() -> None:
-    with pytest.raises(UserError, match="hooks a, b ask to run before and after one another"):
-        order_hooks([named("a", before=("b",)), named("b", before=("a",))])
+def test_what_cannot_be_ordered_is_refused_with_both_names() -> None:
+    class Watching(StatelessHook, HostHook):
+        def state_dict(self) -> dict:
+            return {}
 
-
-def test_conflict_names_both_hooks_and_the_remedy() -> None:
-    with pytest.raises(UserError, match="'a' and 'b' cannot run together.*hooks.b=null"):
-        order_hooks([named("a", conflicts=("b",)), named("b")])
-
-
-def test_repeated_name_is_refused() -> None:
-    with pytest.raises(UserError, match="share a name"):
-        order_hooks([named("a"), named("a")])
+    watching = Watching("b")
+    watching.network = "d"
+    for hooks, message in (
+        ([named("a", before=("b",)), named("b", before=("a",))], "hooks a, b "),
+        ([named("a", conflicts=("b",)), named("b")], "'a' and 'b' cannot run together.*hooks.b=null"),
+        ([named("a"), named("a")], "share a name"),
+        ([*instances("a", "g", conflicts=("b",)), *instances("b", "d", "g")], "'a@g' and 'b@g'"),
+        ([*instances("a", "g", conflicts=("b",)), watching], "'a@g' and 'b'"),  # it watches the run
+    ):
+        with pytest.raises(UserError, match=message):
+            order_hooks(hooks)
+    assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
 
 
 @given(st.permutations(range(6)), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
@@ -78,10 +73,6 @@ def test_every_declared_edge_holds_and_the_input_order_does_not_matter(
             assert ordered.index(f"h{first}") < ordered.index(f"h{second}")
 
 
-def instances(key: str, *networks: str, **declarations: object) -> list[StatelessHook]:
-    return [named(f"{key}@{network}", network=network, **declarations) for network in networks]
-
-
 def test_declarations_speak_of_every_instance_of_a_hook() -> None:
     hooks = [
         *instances("a", "g", "d", priority=0),
@@ -91,23 +82,6 @@ def test_declarations_speak_of_every_instance_of_a_hook() -> None:
     ]
     assert names(*hooks) == ["z@d", "z@g", "a@d", "a@g", "m", "n"]
     assert names(*reversed(hooks)) == names(*hooks)
-
-
-def test_hooks_of_different_networks_do_not_conflict() -> None:
-    assert names(*instances("a", "g", conflicts=("b",)), *instances("b", "d")) == ["a@g", "b@d"]
-    with pytest.raises(UserError, match="'a@g' and 'b@g' cannot run together.*hooks.b=null"):
-        order_hooks([*instances("a", "g", conflicts=("b",)), *instances("b", "d", "g")])
-
-
-def test_hook_that_watches_the_run_conflicts_whatever_the_network() -> None:
-    class Watching(StatelessHook, HostHook):
-        def state_dict(self) -> dict:
-            return {}
-
-    watching = Watching("b")
-    watching.network = "d"
-    with pytest.raises(UserError, match="'a@g' and 'b' cannot run together"):
-        order_hooks([*instances("a", "g", conflicts=("b",)), watching])
 
 
 def test_first_instance_stands_for_its_hook() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
-    with plain_warnings():
+    before = warnings.formatwarning
+    with suppress(KeyError), plain_warnings():
         shown = warnings.formatwarning(UserWarning("Attention\ncollapsed."), UserWarning, "hooks/file.py", 7)
+        raise KeyError
     assert shown == "Warning: Attention collapsed.\n"
+    assert warnings.formatwarning is before
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
@@ -30,10 +34,3 @@ def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed: 
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert found.stderr.startswith("Error: " if "2>&-" not in closed else "")
-
-
-def test_afterwards_python_shows_warnings_as_before() -> None:
-    before = warnings.formatwarning
-    with pytest.raises(KeyError), plain_warnings():
-        raise KeyError
-    assert warnings.formatwarning is before

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.adversarial.frechet_distance import Moments, frechet_distance, moments
+from recipes.adversarial.frechet_distance import frechet_distance, moments
 
 SEEDS = st.integers(0, 2**31 - 1)
 
@@ -47,51 +47,9 @@ def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarra
 @given(SEEDS, st.integers(12, 40), st.integers(12, 40), st.integers(1, 8))
 def test_distance_is_that_of_the_definition(seed, first_count, second_count, width) -> None:
     first, second = features(seed, first_count, width), features(seed + 1, second_count, width)
-    assert distance(first, second) == pytest.approx(
-        expected(first.astype(np.float64), second.astype(np.float64)), rel=1e-4, abs=1e-4
-    )
-
-
-@settings(deadline=None, max_examples=20)
-@given(SEEDS, st.integers(2, 30), st.floats(0.01, 100.0))
-def test_distance_is_symmetric_zero_to_itself_and_grows_with_the_square_of_the_scale(seed, count, scale) -> None:
-    first, second = features(seed, count, 4), features(seed + 1, 30, 4)
-    there = distance(first, second)
-    assert there >= 0.0
-    assert distance(second, first) == pytest.approx(there, rel=1e-5, abs=1e-6)
-    assert distance(first, first) == pytest.approx(0.0, abs=1e-8)
-    assert distance(np.float32(scale) * first, np.float32(scale) * second) == pytest.approx(
-        scale**2 * there, rel=1e-3, abs=1e-5
-    )
-
-
-@settings(deadline=None, max_examples=20)
-@given(SEEDS)
-def test_rotation_and_shift_of_both_change_nothing(seed) -> None:
-    generator = np.random.default_rng(seed)
-    rotation, _ = np.linalg.qr(generator.normal(size=(5, 5)))
-    first, second = features(seed, 30, 5), features(seed + 1, 30, 5)
-    moved = [(each @ rotation + 3.0).astype(np.float32) for each in (first, second)]
-    assert distance(*moved) == pytest.approx(distance(first, second), rel=1e-3, abs=1e-4)
-
-
-def test_shift_alone_is_its_squared_length() -> None:
-    first = features(3, 50, 6)
-    shift = np.array([1.0, -2.0, 0.0, 0.5, 0.0, 2.0], np.float32)
-    assert distance(first, first + shift) == pytest.approx(float(shift @ shift), rel=1e-4)
-
-
-def test_normal_distributions_on_a_line_differ_by_means_and_standard_deviations() -> None:
-    first = Moments(tf.constant([1.0], tf.float64), tf.constant([[4.0]], tf.float64))
-    second = Moments(tf.constant([4.0], tf.float64), tf.constant([[25.0]], tf.float64))
-    assert float(frechet_distance(first, second)) == pytest.approx(3.0**2 + (2.0 - 5.0) ** 2)
-
-
-def test_covariance_is_unbiased() -> None:
-    values = features(0, 7, 3)
-    found = moments(tf.constant(values))
-    np.testing.assert_allclose(found.mean, values.mean(axis=0, dtype=np.float64), rtol=1e-12)
-    np.testing.assert_allclose(found.covariance, np.cov(values.astype(np.float64), rowvar=False), rtol=1e-9)
+    there = expected(first.astype(np.float64), second.astype(np.float64))
+    assert distance(first, second) == pytest.approx(there, rel=1e-4, abs=1e-4)
+    assert distance(second, first) == pytest.approx(there, rel=1e-4, abs=1e-4)
 
 
 def test_fewer_examples_than_features_and_dead_features_stay_exact() -> None:
@@ -105,7 +63,10 @@ def test_fewer_examples_than_features_and_dead_features_stay_exact() -> None:
 
 def test_large_means_do_not_swallow_small_spreads() -> None:
     values = features(1, 100, 3, scale=0.01)
-    near = distance(values, 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0))
-    far = distance(values + 64.0, 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0) + 64.0)
+    wide = 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0)
+    near, far = distance(values, wide), distance(values + 64.0, wide + 64.0)
     assert far == pytest.approx(near, rel=0.01)
     assert near > 0.0
+    found = moments(tf.constant(values[:7]))
+    np.testing.assert_allclose(found.mean, values[:7].mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_allclose(found.covariance, np.cov(values[:7].astype(np.float64), rowvar=False), rtol=1e-9)

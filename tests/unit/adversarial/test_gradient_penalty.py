@@ -55,16 +55,11 @@ def test_the_two_sided_penalty_is_between_real_and_generated_examples(scores):
     points = share * real + (1 - share) * fake
     np.testing.assert_allclose(found, (slopes_by_differences(scores, points) - 1) ** 2, rtol=5e-3, atol=1e-4)
     assert len(np.unique(share)) == NETWORKS * BATCH  # a place of its own for each
-
-
-def test_a_linear_score_of_slope_one_is_not_penalised():
-    def linear(points):
-        return points[..., 0] * 0.6 + points[..., 1] * 0.8
-
-    real, fake = draw((1, BATCH, 2)), draw((1, BATCH, 2), 1)
-    penalty = traced(lambda a, b: two_sided_penalty(linear, a, b, tf.constant(SEED), tf.gradients), real, fake)
-    np.testing.assert_allclose(penalty, 0.0, atol=1e-6)
-    np.testing.assert_allclose(traced(lambda a: r1_penalty(linear, a, tf.gradients), real), 0.5, rtol=1e-5)
+    more = draw((NETWORKS, BATCH + 3, 2), 1)  # more generated examples than real ones are cut
+    seed = tf.constant(SEED)
+    cut = traced(lambda a, b: Penalty("two_sided", 2.5)(scores, a, b, seed, tf.gradients), real, more)
+    alone = traced(lambda a, b: two_sided_penalty(scores, a, b, seed, tf.gradients), real, more[:, :BATCH])
+    np.testing.assert_allclose(cut, 2.5 * alone, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,30 +91,3 @@ def test_an_example_without_slope_gives_no_nan():
         return tf.gradients(penalty, [model.trainable_variables[0].value])[0]
 
     assert np.isfinite(traced(gradient, draw((1, BATCH, 2)), draw((1, BATCH, 2), 1))).all()
-
-
-def test_the_weight_scales_and_more_generated_examples_than_real_ones_are_cut(scores):
-    real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH + 3, 2), 1)
-    seed = tf.constant(SEED)
-    found = traced(lambda a, b: Penalty("two_sided", 2.5)(scores, a, b, seed, tf.gradients), real, fake)
-    alone = traced(lambda a, b: two_sided_penalty(scores, a, b, seed, tf.gradients), real, fake[:, :BATCH])
-    np.testing.assert_allclose(found, 2.5 * alone, rtol=1e-5)
-
-
-def test_no_gradient_flows_through_the_examples_themselves(scores):
-    def gradient(a):
-        return tf.gradients(r1_penalty(scores, a * 1.0, tf.gradients), [a])[0] is None
-
-    assert tf.function(gradient, autograph=False)(tf.constant(draw((NETWORKS, BATCH, 2))))
-
-
-def test_generated_examples_in_half_precision_meet_real_ones_in_float32(scores):
-    real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH, 2), 1)
-
-    def penalty(dtype):
-        made = tf.constant(fake, tf.float16)
-        return traced(
-            lambda a: two_sided_penalty(scores, a, tf.cast(made, dtype), tf.constant(SEED), tf.gradients), real
-        )
-
-    np.testing.assert_array_equal(penalty(tf.float16), penalty(tf.float32))

@@ -41,24 +41,11 @@ def test_both_forms_give_the_same_outputs_and_gradients(models):
         found.append((outputs.numpy(), [g.numpy() for g in tape.gradient(loss, variables)]))
     (outputs, gradients), (expected, parts) = found
     assert outputs.shape[:2] == (COUNT, BATCH)
+    changed = stacked(tf.tensor_scatter_nd_update(inputs, [[1]], [inputs[1] + 1.0])).numpy()
+    np.testing.assert_array_equal(changed[[0, 2]], stacked(inputs).numpy()[[0, 2]])  # each sees nothing of the others
     np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
     layers = len(gradients)
     for place, gradient in enumerate(gradients):
         for network in range(COUNT):
             part = parts[network * layers + place]
             np.testing.assert_allclose(gradient[network].reshape(part.shape), part, rtol=1e-4, atol=1e-4)
-
-
-def test_a_network_of_a_stack_sees_nothing_of_the_others(models):
-    stacked, _, inputs = models
-    changed = tf.tensor_scatter_nd_update(inputs, [[1]], [inputs[1] + 1.0])
-    before, after = stacked(inputs).numpy(), stacked(changed).numpy()
-    assert not np.allclose(before[1], after[1])
-    np.testing.assert_array_equal(before[[0, 2]], after[[0, 2]])
-
-
-def test_a_single_network_is_a_group_of_one_and_not_stacked():
-    group = Group(("generator",), 1)
-    assert not group.stacked
-    outputs = forward_group(lambda name, values: values * 2.0, group, tf.ones([1, 5, 2]))
-    np.testing.assert_array_equal(outputs, 2.0 * np.ones((1, 5, 2)))

@@ -40,14 +40,11 @@ def test_every_term_is_the_papers_formula(name: str, scores: list[float]):
         assert found.shape == values.shape
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_the_generator_rises_where_the_discriminator_wins(name: str):
-    scores = tf.constant([-20.0, -1.0, 0.0])
-    with tf.GradientTape() as tape:
-        tape.watch(scores)
-        loss = LOSSES[name].generator(scores)
-    assert (tape.gradient(loss, scores).numpy() < -0.4).all()  # a saturating loss would be flat at -20
-
-
-def test_only_the_wasserstein_loss_needs_a_penalty():
-    assert {name for name, loss in LOSSES.items() if loss.needs_penalty} == {"wasserstein"}
+def test_the_generator_rises_where_the_discriminator_wins():
+    for name, loss in LOSSES.items():
+        scores = tf.constant([-20.0, -1.0, 0.0])
+        with tf.GradientTape() as tape:
+            tape.watch(scores)
+            total = loss.generator(scores)
+        assert (tape.gradient(total, scores).numpy() < -0.4).all(), name  # a saturating loss would be flat at -20
+        assert loss.needs_penalty == (name == "wasserstein")

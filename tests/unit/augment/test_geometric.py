@@ -19,7 +19,7 @@ from recipes.augment.translation import translate
 from trainer.errors import UserError
 
 SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9), st.integers(1, 3))
-PROPERTY = settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 FILL = -7.0
 
 
@@ -31,29 +31,6 @@ def offsets(moved: np.ndarray, original: np.ndarray) -> np.ndarray:
         (from_y, from_x), *_ = np.argwhere(original[..., 0] == image[y, x])
         found.append((x - from_x, y - from_y))
     return np.array(found)
-
-
-def shifted(image: np.ndarray, right: int, down: int) -> np.ndarray:
-    height, width = image.shape[:2]
-    result = np.full_like(image, FILL)
-    rows = slice(max(0, down), height + min(0, down))
-    columns = slice(max(0, right), width + min(0, right))
-    from_rows = slice(max(0, -down), height + min(0, -down))
-    from_columns = slice(max(0, -right), width + min(0, -right))
-    result[rows, columns] = image[from_rows, from_columns]
-    return result
-
-
-@PROPERTY
-@given(size=SIZES, data=st.data())
-def test_a_shift_keeps_values_and_fills_the_rest(size, data, change, numbered):
-    images = numbered(16, *size)
-    share = data.draw(st.floats(0.5 / min(size[:2]) + 0.01, 0.6))
-    moved = change(Shift(share=share, fill=FILL), inputs=images)["inputs"]
-    for image, (right, down) in zip(moved, offsets(moved, images[0]), strict=True):
-        assert abs(right) <= round(share * size[1])
-        assert abs(down) <= round(share * size[0])
-        np.testing.assert_array_equal(image, shifted(images[0], right, down))
 
 
 def test_every_shift_is_equally_likely(change, numbered):
@@ -82,24 +59,13 @@ def test_a_crop_is_a_part_of_the_padded_image(size, padding, change, numbered):
         assert len({image.tobytes() for image in moved}) > 2
 
 
-@PROPERTY
-@given(size=SIZES, horizontal=st.booleans(), vertical=st.booleans())
-def test_flipping_twice_gives_the_image_back_and_once_the_mirrored(size, horizontal, vertical, change, numbered):
-    if not (horizontal or vertical):
-        return
-    images = numbered(3, *size)
-    flip = Flip(horizontal=horizontal, vertical=vertical, probability=1.0 - 1e-9)
-    once = change(flip, inputs=images)["inputs"]
-    axes = [axis for axis, wanted in ((2, horizontal), (1, vertical)) if wanted]
-    np.testing.assert_array_equal(once, np.flip(images, axes))
-    np.testing.assert_array_equal(change(flip, inputs=once, step=1)["inputs"], images)
-
-
-@pytest.mark.parametrize("probability", [0.2, 0.5])
-def test_both_flips_come_by_chances_of_their_own(probability, change, numbered):
+def test_both_flips_come_by_chances_of_their_own(change, numbered):
+    probability = 0.3
     images = numbered(6_000, 3, 4)
     moved = change(Flip(vertical=True, probability=probability), inputs=images)["inputs"]
     right, down = moved[:, 1, 0, 0] > moved[:, 1, 3, 0], moved[:, 0, 1, 0] > moved[:, 2, 1, 0]
+    for image, mirrored, upset in zip(moved, right, down, strict=True):
+        np.testing.assert_array_equal(image, images[0][:: -1 if upset else 1, :: -1 if mirrored else 1])
     deviation = 4 * math.sqrt(0.25 / 6_000)
     assert right.mean() == pytest.approx(probability, abs=deviation)
     assert down.mean() == pytest.approx(probability, abs=deviation)
@@ -116,16 +82,6 @@ def test_turning_by_quarters_is_exact(size, quarters, numbered):
     np.testing.assert_allclose(turned, np.rot90(images, quarters, axes=(1, 2)), rtol=1e-4)
     if quarters == 0:
         np.testing.assert_array_equal(turned, images)
-
-
-def test_turning_there_and_back_moves_nothing_in_the_middle():
-    y, x = np.meshgrid(np.arange(31.0), np.arange(31.0), indexing="ij")
-    smooth = np.exp(-((x - 15) ** 2 + (y - 11) ** 2) / 30).astype(np.float32)[None, ..., None]
-    angle = tf.constant([0.3])
-    there = warp(tf.constant(smooth), rotations(angle, 31, 31), "BILINEAR", "constant", 0.0)
-    back = warp(there, rotations(-angle, 31, 31), "BILINEAR", "constant", 0.0)
-    assert np.abs(there - smooth).max() > 0.15
-    np.testing.assert_allclose(back, smooth, atol=0.05)
 
 
 def test_angles_are_uniform_up_to_the_largest(change):
@@ -190,47 +146,23 @@ def test_a_turned_box_holds_what_was_in_it_and_little_more(angle, top, left, tal
     assert start + wide <= x + found_wide <= start + wide + 2
 
 
-def test_a_box_that_leaves_the_image_has_no_area():
-    maps = moved_back(tf.constant([20, -20]), tf.constant([0, 1]))
-    found = move_boxes(tf.constant([[2, 3, 4, 4], [2, 3, 4, 4]]), maps, 10, 10).numpy()
-    np.testing.assert_array_equal(found, [[2, 10, 4, 0], [3, 0, 4, 0]])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Crop(padding=0), "padding=0 received. Expected a whole number of pixels, at least 1."),
-        (lambda: Crop(padding=1.5), "padding=1.5 received. Expected a whole number"),
-        (lambda: Crop(border="reflekt"), "Unknown border 'reflekt'. Did you mean 'reflect'"),
-        (lambda: Shift(share=0.0), "share=0.0 received. Expected a number in (0, 1]"),
-        (lambda: Shift(share=1.1), "share=1.1 received"),
-        (lambda: Shift(fill=float("nan")), "fill=nan received. Expected a number, such as -1"),
-        (lambda: Rotate(degrees=181), "degrees=181 received. Expected a number in (0, 180]"),
-        (lambda: Rotate(degrees=True), "degrees=True received"),
-        (lambda: Flip(horizontal=False), "horizontal=false and vertical=false received"),
-        (lambda: Flip(horizontal=1), "horizontal=1 received. Expected true or false."),
-        (lambda: Flip(probability=1), "probability=1 received: all training images would be mirrored"),
-        (lambda: Flip(probability=0), "probability=0 received. Expected a number in (0, 1]"),
-    ],
-)
-def test_options_out_of_range_are_one_line(make, message):
-    with pytest.raises(UserError) as caught:
-        make()
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("augment", "inputs", "message"),
-    [
-        (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8 received for images of 8 pixels"),
-        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "less than half a pixel of 8.*Expected at least 0.12"),
-        (Flip(), np.zeros([2, 5], np.float32), r"inputs are float32 of shape \[5\]. Expected images"),
-        (Flip(), np.zeros([2, 5, 5, 1], np.uint8), "inputs are uint8"),
-    ],
-)
-def test_data_that_does_not_suit_is_one_line(augment, inputs, message, change):
-    with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
-        change(augment, inputs=inputs)
+def test_options_and_data_that_do_not_suit_are_one_line(change):
+    for make, message in (
+        (lambda: Crop(border="reflekt"), "'reflect'"),
+        (lambda: Shift(share=1.1), "share=1.1"),
+        (lambda: Rotate(degrees=181), "degrees=181"),
+        (lambda: Flip(horizontal=False), "horizontal=false and vertical=false"),
+        (lambda: Flip(probability=1), "probability=1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+    for augment, inputs, message in (
+        (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8"),
+        (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "half a pixel .*0.12"),
+        (Flip(), np.zeros([2, 5], np.float32), "Expected images"),
+    ):
+        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
+            change(augment, inputs=inputs)
 
 
 @given(
@@ -239,7 +171,7 @@ def test_data_that_does_not_suit_is_one_line(augment, inputs, message, change):
     border=st.sampled_from(["reflect", "constant", "nearest"]),
     dtype=st.sampled_from(["float32", "uint8", "int64"]),
 )
-def test_whole_pixels_are_copied_to_where_the_projective_transform_puts_them(size, move, border, dtype):
+def test_whole_pixels_are_copied_to_where_the_transform_puts_them(size, move, border, dtype):
     height, width, channels = size
     count = 2 * height * width * channels
     images = tf.constant(np.arange(count).reshape(2, *size) % 200, dtype)

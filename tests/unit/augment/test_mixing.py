@@ -11,7 +11,6 @@ from scipy import stats
 
 from recipes.augment.beta import beta
 from recipes.augment.cutmix import Cutmix
-from recipes.augment.mixing import random_partners
 from recipes.augment.mixup import Mixup
 from trainer.errors import UserError
 from trainer.input.draws import example_seeds
@@ -29,7 +28,7 @@ def constant_images(count, side=6):
     return np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, side, side, 1)).copy()
 
 
-@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.7, 1.0, 2.5, 30.0])
+@pytest.mark.parametrize("alpha", [0.05, 0.7, 1.0, 30.0])
 def test_weights_follow_the_beta_distribution(alpha):
     found = beta(seeds_of(20_000), "a", alpha).numpy()
     assert found.dtype == np.float32
@@ -39,29 +38,6 @@ def test_weights_follow_the_beta_distribution(alpha):
     assert np.mean(found < 0.5) == pytest.approx(0.5, abs=0.015)
     assert found.mean() == pytest.approx(0.5, abs=0.02)
     assert found.var() == pytest.approx(0.25 / (2 * alpha + 1), rel=0.04)
-
-
-def test_partners_are_every_permutation_equally_often():
-    found = {}
-    for step in range(600):
-        order = tuple(random_partners(seeds_of(3, step)).numpy())
-        found[order] = found.get(order, 0) + 1
-    assert len(found) == 6
-    assert max(abs(count - 100) for count in found.values()) < 45
-
-
-@PROPERTY
-@given(count=st.integers(2, 40), alpha=st.floats(0.1, 5.0), step=st.integers(0, 1000))
-def test_mixup_mixes_inputs_and_targets_by_one_weight(count, alpha, step, change):
-    changed = change(Mixup(alpha=alpha), inputs=constant_images(count), targets=np.arange(count) % 3, step=step)
-    flat = changed["inputs"].reshape(count, -1)
-    np.testing.assert_allclose(flat, np.broadcast_to(flat[:, :1], flat.shape), rtol=1e-6)
-    shares = changed[TARGET_SHARES]
-    np.testing.assert_allclose(shares.sum(1), 1.0, rtol=1e-6)
-    assert shares.min() >= 0.0
-    # A mean over a permutation with weights that differ is not the same, but every input lies between two others.
-    assert flat.min() >= 0.0
-    assert flat.max() <= count - 1 + 1e-4
 
 
 @PROPERTY
@@ -98,18 +74,6 @@ def test_cutmix_shares_are_the_areas(height, width, step, change):
         np.testing.assert_allclose(shares, expected, atol=1e-6)
 
 
-def test_cutmix_rectangles_lie_everywhere_and_have_every_size(change):
-    count = 3_000
-    changed = change(Cutmix(probability=1.0), inputs=constant_images(count, 8))
-    taken = changed["inputs"][..., 0] != np.arange(count)[:, None, None]
-    often = taken.mean(0)
-    np.testing.assert_allclose(often, often[::-1, ::-1], atol=0.12)
-    assert often.min() > 0.1
-    sizes = taken.sum((1, 2))
-    assert sizes.max() > 45
-    assert np.mean(sizes == 0) < 0.1
-
-
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
 def test_the_probability_says_how_many_are_mixed(kind, change):
     count = 3_000
@@ -120,33 +84,17 @@ def test_the_probability_says_how_many_are_mixed(kind, change):
     np.testing.assert_array_equal(changed[TARGET_SHARES][~mixed], untouched)
 
 
-def test_mixup_takes_inputs_of_any_shape(change):
-    changed = change(Mixup(alpha=1.0), inputs=np.eye(6, dtype=np.float32))
-    assert np.count_nonzero(changed["inputs"]) > 6
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Mixup(alpha=0), r"alpha=0 received. Expected a number in \(0, 100\]"),
-        (lambda: Mixup(alpha="1"), "alpha=1 received"),
-        (lambda: Cutmix(alpha=101), "alpha=101 received"),
-        (lambda: Cutmix(probability=2), "probability=2 received"),
-        (lambda: Mixup(probability=-1), "probability=-1 received"),
-    ],
-)
-def test_options_out_of_range_are_one_line(make, message):
-    with pytest.raises(UserError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("augment", "inputs", "message"),
-    [
-        (Mixup(), np.zeros([2, 4], np.int64), "the inputs are int64. Expected floating point."),
+def test_options_and_data_that_do_not_suit_are_one_line(change):
+    for make, message in (
+        (lambda: Mixup(alpha=0), "alpha=0"),
+        (lambda: Cutmix(alpha=101), "alpha=101"),
+        (lambda: Mixup(probability=-1), "probability=-1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+    for augment, inputs, message in (
+        (Mixup(), np.zeros([2, 4], np.int64), "int64"),
         (Cutmix(), np.zeros([2, 4], np.float32), "Expected images"),
-    ],
-)
-def test_data_that_does_not_suit_is_one_line(augment, inputs, message, change):
-    with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
-        change(augment, inputs=inputs)
+    ):
+        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
+            change(augment, inputs=inputs)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
-import yaml
 from sklearn.datasets import load_digits
 
 from recipes.data.digits import digits
 from trainer.errors import UserError
 from trainer.input.batches import EvaluationBatches
-
-CONFIG = Path(__file__).parents[3] / "configs" / "data" / "digits.yaml"
 
 
 def rows_of(data):
@@ -26,13 +20,12 @@ def test_splits_cover_the_set_and_share_nothing():
     rows = rows_of(digits())
     assert {name: part.size for name, part in rows.items()} == {"train": 1258, "validation": 180, "test": 359}
     np.testing.assert_array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(1797))
-
-
-def test_every_split_holds_every_class_in_proportion():
     labels = load_digits().target
     share = np.bincount(labels) / labels.size
-    for part in rows_of(digits()).values():
+    for part in rows.values():
         np.testing.assert_allclose(np.bincount(labels[part]), share * part.size, atol=2)
+    data = digits(validation_fraction=0.25, test_fraction=0.5)
+    assert (data.validation.size, data.test.size) == (449, 898)
 
 
 def test_images_and_labels_are_those_of_scikit_learn_scaled_to_one():
@@ -54,30 +47,11 @@ def test_the_split_follows_its_own_seed():
     for name in first:
         np.testing.assert_array_equal(first[name], again[name])
     assert not np.array_equal(first["test"], other["test"])
-
-
-def test_fractions_set_the_sizes():
-    data = digits(validation_fraction=0.25, test_fraction=0.5)
-    assert (data.validation.size, data.test.size) == (449, 898)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"validation_fraction": 0.0}, "validation fraction 0.0"),
+    for settings, message in (
         ({"test_fraction": 1.0}, "test fraction 1.0"),
         ({"validation_fraction": 0.6, "test_fraction": 0.5}, "sum below 1"),
         ({"validation_fraction": 0.0001}, "'validation' of 1797 examples is empty"),
-        ({"seed": -1}, "split seed -1"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(UserError, match=message):
-        digits(**settings)
-
-
-def test_the_config_lists_every_argument_with_its_default():
-    config = yaml.safe_load(CONFIG.read_text())
-    assert config.pop("_target_") == "recipes.data.digits.digits"
-    assert config == {name: p.default for name, p in inspect.signature(digits).parameters.items()}
-    assert CONFIG.read_text().startswith("# ")
+        ({"seed": -1}, "seed -1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            digits(**settings)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import yaml
 
 from recipes.data.clutter import Clutter
 from recipes.data.digits import digits
@@ -18,7 +16,6 @@ from trainer.input.batches import EvaluationBatches
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 
-CONFIG = Path(__file__).parents[3] / "configs" / "data" / "domains.yaml"
 NAMES = ("train", "validation", "test")
 PLAIN = Look(Clutter(9, 0, 2), inverted=False)
 CLUTTERED = Look(Clutter(9, 4, 2), inverted=False)
@@ -36,12 +33,7 @@ def numbered(*, labels: np.ndarray | None = None) -> Data:
     images = np.broadcast_to((rows + 1).astype(np.float32)[:, None, None, None], (240, 8, 8, 1))
     labels = rows % 10 if labels is None else labels
     source = ArraySource({"inputs": images / 127.5 - 1.0, "targets": labels}, lambda batch: batch)
-    return split_at([100, 160], source)
-
-
-def split_at(ends: list[int], source: ArraySource) -> Data:
-    """Return 240 originals in three splits."""
-    parts = zip(NAMES, np.split(np.arange(240), ends), strict=True)
+    parts = zip(NAMES, np.split(rows, [100, 160]), strict=True)
     splits = {name: Split(name, source, part) for name, part in parts}
     return Data("numbered", **splits, input_shape=(8, 8, 1), classes=10)
 
@@ -61,7 +53,7 @@ def default() -> Data:
     return domains()
 
 
-def test_batches_hold_images_of_both_domains_and_labels_of_the_target_in_the_test_alone(default: Data) -> None:
+def test_batches_hold_both_domains_and_target_labels_in_the_test_alone(default: Data) -> None:
     assert (default.train.size, default.validation.size, default.test.size) == (629, 90, 179)
     assert (default.input_shape, default.classes, default.name) == ((12, 12, 1), 10, "domains_of_digits")
     added = {"index", "weights"}
@@ -79,6 +71,10 @@ def test_batches_hold_images_of_both_domains_and_labels_of_the_target_in_the_tes
 def test_no_original_is_in_two_domains_or_in_two_splits() -> None:
     found = [brightest(batch[key]) for batch in paired().values() for key in ("inputs", TARGET_IMAGES)]
     assert [len(each) for each in found] == [50, 50, 30, 30, 40, 40]
+    for name, batch in paired().items():
+        np.testing.assert_array_equal(batch["targets"], (brightest(batch["inputs"]) - 1) % 10)
+        if name == "test":
+            np.testing.assert_array_equal(batch[TARGET_LABELS], (brightest(batch[TARGET_IMAGES]) - 1) % 10)
     together = np.concatenate(found)
     assert len(np.unique(together)) == len(together) == 240
     for (low, high), pair in zip(((1, 100), (101, 160), (161, 240)), (found[:2], found[2:4], found[4:]), strict=True):
@@ -95,13 +91,6 @@ def test_fragments_are_of_other_originals_of_the_same_domain_and_split() -> None
                 assert set(shown) - {0} <= own, (name, key)
                 assert (found[name][key] >= plain[name][key]).all()  # the images stay at their places
                 assert (found[name][key] > plain[name][key]).any() == bool(look.clutter.fragments)
-
-
-def test_labels_go_with_their_images() -> None:
-    for name, batch in paired().items():
-        np.testing.assert_array_equal(batch["targets"], (brightest(batch["inputs"]) - 1) % 10)
-        if name == "test":
-            np.testing.assert_array_equal(batch[TARGET_LABELS], (brightest(batch[TARGET_IMAGES]) - 1) % 10)
 
 
 def test_an_image_tells_nothing_of_the_other_one_of_its_pair() -> None:
@@ -137,7 +126,7 @@ def test_the_labels_of_the_target_change_nothing_but_the_test() -> None:
             np.testing.assert_array_equal(second[name][key], value, err_msg=f"{name} {key}")
 
 
-def test_originals_come_again_at_other_places_and_a_smaller_number_takes_the_first_of_them() -> None:
+def test_originals_come_again_at_other_places_and_the_seed_decides() -> None:
     more, less, usual = paired(train=120, test=7), paired(train=20), paired()
     for key in ("inputs", TARGET_IMAGES):
         shown = brightest(more["train"][key])
@@ -147,84 +136,23 @@ def test_originals_come_again_at_other_places_and_a_smaller_number_takes_the_fir
         np.testing.assert_array_equal(brightest(less["train"][key]), shown[:20])
         assert len(more["test"][key]) == 7
     np.testing.assert_array_equal(more["train"]["targets"][50:100], more["train"]["targets"][:50])
-
-
-def test_everything_follows_from_the_seed() -> None:
     first, again, other = (paired((PLAIN, CLUTTERED), seed=seed) for seed in (3, 3, 4))
-    for name in NAMES:
-        for key in ("inputs", TARGET_IMAGES):
-            np.testing.assert_array_equal(first[name][key], again[name][key])
-            assert not np.array_equal(np.sort(brightest(first[name][key])), np.sort(brightest(other[name][key])))
+    for name, key in itertools.product(NAMES, ("inputs", TARGET_IMAGES)):
+        np.testing.assert_array_equal(first[name][key], again[name][key])
+        assert not np.array_equal(np.sort(brightest(first[name][key])), np.sort(brightest(other[name][key])))
 
 
-def test_an_original_that_is_left_over_is_in_no_domain() -> None:
-    found = paired(data=split_at([101, 160], numbered().train.source))
-    assert [len(batch["targets"]) for batch in found.values()] == [50, 29, 40]
-    shown = [brightest(batch[key]) for batch in found.values() for key in ("inputs", TARGET_IMAGES)]
-    assert len(np.unique(np.concatenate(shown))) == 238
-
-
-def test_mnist_stands_on_canvases_of_its_own_size(tmp_path) -> None:
-    generator = np.random.default_rng(0)
-    arrays = {
-        "x_train": generator.integers(0, 256, (5100, 28, 28), np.uint8),
-        "y_train": np.arange(5100) % 10,
-        "x_test": generator.integers(0, 256, (30, 28, 28), np.uint8),
-        "y_test": np.arange(30) % 10,
-    }
-    np.savez(tmp_path / "mnist.npz", **arrays)
-    options = {"originals": "mnist", "path": str(tmp_path / "mnist.npz"), "validation_examples": 5}
-    data = domains(**options)
-    assert (data.train.size, data.validation.size, data.test.size) == (50, 5, 15)
-    assert (data.input_shape, data.name) == ((42, 42, 1), "domains_of_mnist")
-    source, target = (whole(data.test)[key] for key in ("inputs", TARGET_IMAGES))
-    assert (source > -1).sum(axis=(1, 2, 3)).max() <= 28 * 28 < (target > -1).sum(axis=(1, 2, 3)).max()
-    small = domains(**options, canvas=30, fragment_size=1, target_fragments=1, target_inverted=True)
-    assert small.input_shape == (30, 30, 1)
-    assert (whole(small.test)[TARGET_IMAGES][:, :, 0] > -1).mean() > 0.9
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"originals": "digit"}, "Unknown data.originals 'digit'. Did you mean 'digits'.? Expected one of: digits"),
-        ({"path": "a.npz"}, "data.path=a.npz for data.originals=digits, which is embedded.*Set data.originals=mnist"),
-        ({"originals": "mnist", "path": "/no/such.npz"}, "does not exist"),
-        ({"canvas": 8}, "data.canvas=8; expected 'auto' or a number of pixels of 9 or more"),
-        ({"fragment_size": 9}, r"data.fragment_size=9; expected 'auto' or a number of pixels in 1\.\.8"),
-        ({"source_fragments": -1}, "data.source_fragments=-1; expected an integer of 0 or more"),
-        ({"target_fragments": 1.5}, "data.target_fragments=1.5"),
-        ({"seed": -1}, "data.seed=-1"),
-        ({"train_examples": 0}, "data.train_examples=0; expected an integer of 1 or more, or null"),
-        ({"test_examples": "all"}, "data.test_examples='all'"),
-        ({"validation_examples": 1}, "1 validation image of a domain for canvases with fragments.*fragments to 0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        domains(**settings)
-    assert "\n" not in str(error.value)
-
-
-def test_one_original_is_not_enough_for_two_domains() -> None:
-    source = numbered().train.source
-    parts = [Split(name, source, np.array([row])) for row, name in enumerate(NAMES)]
-    data = Data("tiny", *parts, input_shape=(8, 8, 1), classes=10)
-    with pytest.raises(UserError, match="Received 1 train image for two domains; expected 2 or more"):
-        paired(data=data)
-
-
-def test_the_config_lists_every_argument_with_its_default() -> None:
-    config = yaml.safe_load(CONFIG.read_text())
-    assert config.pop("_target_") == "recipes.data.domains.domains"
-    assert config == {name: p.default for name, p in inspect.signature(domains).parameters.items()}
-    assert CONFIG.read_text().startswith("# ")
-
-
-def test_the_two_images_of_a_pair_stand_at_places_of_their_own() -> None:
-    wide = Look(Clutter(24, 0, 2), inverted=False)  # 17 x 17 places
-    batch = paired(looks=(wide, wide))["train"]
-    rows, columns = (
-        [(batch[key].max(axis=(axis, 3)) > -1.0).argmax(axis=1) for key in ("inputs", TARGET_IMAGES)] for axis in (2, 1)
-    )
-    assert 0 < np.mean((rows[0] == rows[1]) | (columns[0] == columns[1])) < 0.4
+def test_settings_out_of_range_are_refused() -> None:
+    for settings, message in (
+        ({"path": "a.npz"}, "Set data.originals=mnist"),
+        ({"canvas": 8}, "data.canvas=8; .* 9 or more"),
+        ({"fragment_size": 9}, r"data.fragment_size=9; .* 1\.\.8"),
+        ({"train_examples": 0}, "data.train_examples=0"),
+        ({"validation_examples": 1}, "fragments to 0"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            domains(**settings)
+        assert "\n" not in str(error.value)
+    parts = [Split(name, numbered().train.source, np.array([row])) for row, name in enumerate(NAMES)]
+    with pytest.raises(UserError, match="1 train image for two domains"):
+        paired(data=Data("tiny", *parts, input_shape=(8, 8, 1), classes=10))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from recipes.data.gaussian_mixture import MixtureData, grid, ring
 from trainer.errors import UserError
@@ -25,7 +21,7 @@ def rows(data: MixtureData, split: str) -> tuple[np.ndarray, np.ndarray]:
     return batch["inputs"].numpy(), batch["targets"].numpy()
 
 
-def test_the_ring_is_that_of_the_literature():
+def test_ring_and_grid_are_those_of_the_literature():
     data = ring()
     assert (data.name, data.classes, data.input_shape, data.deviation) == ("ring", 8, (2,), 0.01)
     np.testing.assert_allclose(np.linalg.norm(data.centers, axis=1), 1.0, rtol=1e-6)
@@ -33,9 +29,8 @@ def test_the_ring_is_that_of_the_literature():
     neighbours = np.linalg.norm(data.centers - np.roll(data.centers, 1, axis=0), axis=1)
     np.testing.assert_allclose(neighbours, 2 * np.sin(np.pi / 8), rtol=1e-5)
     assert [getattr(data, split).size for split in ("train", "validation", "test")] == [40_000, 5_000, 5_000]
-
-
-def test_the_grid_is_that_of_the_literature():
+    centers = ring(modes=5, radius=3.0, examples=100).centers
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), 3.0, rtol=1e-5)
     data = grid()
     assert (data.name, data.classes, data.input_shape, data.deviation) == ("grid", 25, (2,), 0.0125)
     expected = {(x, y) for x in (-1, -0.5, 0, 0.5, 1) for y in (-1, -0.5, 0, 0.5, 1)}
@@ -56,38 +51,18 @@ def test_points_scatter_evenly_around_the_center_of_their_target(name: str):
     counts = np.bincount(targets, minlength=data.classes)
     assert counts.max() - counts.min() <= 3  # every split holds the modes evenly
     assert len(np.unique(points, axis=0)) == len(points)
+    np.testing.assert_array_equal(rows(SMALL[name](seed=0), "train")[0], points)
+    assert not np.array_equal(rows(SMALL[name](seed=1), "train")[0], points)
 
 
-@given(modes=st.integers(2, 20), radius=st.floats(0.1, 10.0))
-def test_the_modes_of_a_ring_are_evenly_on_it(modes: int, radius: float):
-    centers = ring(modes=modes, radius=radius, examples=20 * modes, deviation=0.001).centers
-    assert centers.shape == (modes, 2)
-    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), radius, rtol=1e-5)
-    np.testing.assert_allclose(centers.sum(axis=0), 0.0, atol=1e-4 * radius)
-
-
-@pytest.mark.parametrize("name", ["ring", "grid"])
-def test_the_seed_gives_the_points(name: str):
-    first, again, other = (rows(SMALL[name](seed=seed), "train")[0] for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("ring", {"modes": 1}, "Received modes 1; expected a whole number of at least 2"),
-        ("ring", {"radius": 0.0}, "Received radius 0.0; expected a number above 0"),
-        ("ring", {"deviation": float("nan")}, "Received deviation nan; expected a number above 0"),
-        ("ring", {"examples": 159}, "Received examples 159; .* at least 160, 20 for each of 8 Gaussians"),
-        ("grid", {"side": 1.5}, "Received side 1.5; expected a whole number of at least 2"),
-        ("grid", {"spacing": -1.0}, "Received spacing -1.0"),
-        ("grid", {"examples": 400}, "Received examples 400; .* at least 500"),
-        ("grid", {"seed": -1}, "Received seed -1"),
-        ("ring", {"test_fraction": 1.5}, "test"),
-    ],
-)
-def test_wrong_settings_are_one_line(name: str, options: dict[str, Any], message: str):
-    with pytest.raises(UserError, match=message) as error:
-        SMALL[name](**options)
-    assert "\n" not in str(error.value)
+def test_wrong_settings_are_refused():
+    for name, options in (
+        ("ring", {"radius": 0.0}),
+        ("ring", {"deviation": float("nan")}),
+        ("ring", {"examples": 159}),
+        ("grid", {"spacing": -1.0}),
+        ("grid", {"seed": -1}),
+        ("ring", {"test_fraction": 1.5}),
+    ):
+        with pytest.raises(UserError, match=next(iter(options)).partition("_")[0]):
+            SMALL[name](**options)

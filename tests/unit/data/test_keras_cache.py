@@ -37,12 +37,9 @@ def leave(folder, first=b"whole", second=b"whole"):
     return load
 
 
-def test_the_known_files_are_loaded_whether_they_lie_there_or_are_downloaded(folder):
-    assert load_pinned("mnist", leave(folder)) == "arrays"
-    assert load_pinned("mnist", leave(folder)) == "arrays"
-
-
-def test_a_truncated_file_in_the_cache_is_named_before_keras_would_replace_it(folder):
+def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
+    for _ in range(2):  # downloaded, and then there
+        assert load_pinned("mnist", leave(folder)) == "arrays"
     (folder / "inner/second").write_bytes(b"who")
     called = []
     with pytest.raises(UserError, match=r"inner/second' \(3 bytes\) is truncated or altered.*Delete it") as caught:
@@ -52,21 +49,18 @@ def test_a_truncated_file_in_the_cache_is_named_before_keras_would_replace_it(fo
     assert (folder / "inner/second").read_bytes() == b"who"
 
 
-def test_a_download_that_brings_something_else_is_refused(folder):
+def test_a_download_that_brings_something_else_or_nothing_is_refused(folder):
     with pytest.raises(UserError, match=r"first' .* is truncated or altered"):
         load_pinned("mnist", leave(folder, first=b"other"))
-
-
-def test_a_file_that_cannot_be_found_to_check_is_no_success(folder):
-    with pytest.raises(UserError, match="did not leave inner/second in .* so that it cannot be checked"):
+    (folder / "first").unlink()
+    (folder / "inner/second").unlink()
+    with pytest.raises(UserError, match="did not leave inner/second in"):
         load_pinned("mnist", leave(folder, second=None))
 
-
-def test_a_failed_download_is_one_line_with_the_way_out(folder):
     def fail():
-        raise Exception("URL fetch failure:\n no route")
+        raise Exception("URL fetch failure:\n no route")  # what Keras raises
 
-    with pytest.raises(UserError, match=r"could not be loaded \(Exception: URL .*data.path=<mnist.npz>") as caught:
+    with pytest.raises(UserError, match=r"URL .*data.path=<mnist.npz>") as caught:
         load_pinned("mnist", fail)
     assert "\n" not in str(caught.value)
 
@@ -80,12 +74,3 @@ def test_the_pins_are_those_that_keras_declares():
             assert file.removesuffix("_archive").rpartition("/")[2] in source
             if name != "fashion_mnist":  # for which Keras has no sums
                 assert pin in source
-
-
-def test_the_files_are_looked_for_where_keras_puts_them(tmp_path, monkeypatch):
-    # A file that lies there is not downloaded, so this asks nobody.
-    monkeypatch.setattr(keras_cache.importlib.import_module("keras.src.backend.config"), "keras_home", lambda: tmp_path)
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets" / "mnist.npz").write_bytes(b"archive")
-    found = keras.utils.get_file("mnist.npz", origin="file:///nowhere/mnist.npz")
-    assert str(keras_cache._folders()[0] / "mnist.npz") == str(found)

@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from recipes.data.arrays import arrays
 from recipes.data.cluttered import cluttered
-from recipes.data.digits import digits
 from recipes.data.domains import domains
-from recipes.data.gaussian_mixture import ring
 from recipes.data.image_decoding import decode_image
 from recipes.data.image_folder import image_folder
 from recipes.data.image_form import ImageForm
-from recipes.data.keras_dataset import keras_dataset
-from recipes.data.toy_points import toy_points
 from trainer.input.data import Data
 
 SIDE = 6
@@ -32,22 +27,6 @@ def inputs_of(data: Data) -> np.ndarray:
 
 def random_pixels(*shape: int) -> np.ndarray:
     return np.random.default_rng(3).integers(0, 256, shape, np.uint8)
-
-
-def test_digits():
-    data = digits()
-    assert data.preparation is not None
-    assert np.array_equal(data.preparation.of_arrays(load_digits().images), inputs_of(data))
-
-
-@pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1)])
-def test_sets_of_keras(tmp_path, shape):
-    images, labels = random_pixels(40, *shape), np.arange(40) % 10
-    path = tmp_path / "mnist.npz"
-    np.savez(path, x_train=images, y_train=labels, x_test=images[:20], y_test=labels[:20])
-    data = keras_dataset(name="mnist", path=str(path), validation_size=10)
-    assert data.preparation is not None
-    assert np.array_equal(data.preparation.of_arrays(images), inputs_of(data))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +75,3 @@ def test_canvases_have_the_range_of_their_originals(make: Callable[..., Data]):
     assert raw.min() == 0
     assert raw.max() == made.peak == 16
     assert np.allclose(made.of_arrays(raw), inputs, atol=1e-6)
-
-
-@pytest.mark.parametrize("make", [toy_points, ring])
-def test_points_are_taken_as_they_are(make: Callable[..., Data]):
-    data = make()
-    assert data.preparation is not None
-    assert np.array_equal(data.preparation.of_arrays(inputs_of(data)), inputs_of(data))
-    assert data.preparation.shape == data.input_shape

@@ -30,26 +30,10 @@ def test_points_lie_on_the_side_of_the_line_that_their_class_says() -> None:
         sizes[split] = len(points)
     assert sizes == {"train": 600, "validation": 200, "test": 200}
     points, _ = rows(data, "train")
+    np.testing.assert_array_equal(rows(toy_points(seed=0), "train")[0], points)
+    assert not np.array_equal(rows(toy_points(seed=1), "train")[0], points)
+    with pytest.raises(UserError, match="examples 3"):
+        toy_points(examples=3)
     np.testing.assert_allclose(points.mean(axis=0), [1, 2], atol=0.15)
     np.testing.assert_allclose(points.std(axis=0), [1, 1], atol=0.15)
     assert (data.input_shape, data.classes) == ((2,), 2)
-
-
-def test_the_seed_gives_the_points() -> None:
-    first, again, other = (rows(toy_points(seed=seed), "train")[0] for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"examples": 3}, "Received examples 3; expected a whole number of at least 20"),
-        ({"examples": 100.0}, "Received examples 100.0"),
-        ({"seed": -1}, "Received seed -1"),
-        ({"test_fraction": 1.5}, "test"),
-    ],
-)
-def test_wrong_settings_are_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        toy_points(**options)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,9 +121,8 @@ def test_no_sign_is_another_one(parts: list[Part], seed: int, bias: bool):
 T = "threshold"
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
+def test_what_moves_or_chooses_stands_before_or_behind_the_threshold():
+    for parts, expected in (
         ([], [T]),
         ([NORM, NORM, rescale(-1.0)], [T]),
         ([POOL, NORM], ["max_pool2d", T]),  # the pool sees the sums
@@ -134,16 +132,12 @@ T = "threshold"
         ([NORM, LARGEST, activation("leaky_relu", 0.5)], [T, "global_max_pool2d"]),
         ([SHAPE], [T, "reshape"]),
         ([activation("hard_tanh"), POOL, NORM], ["max_pool2d", T]),
-        ([NORM, POOL, rescale(0.0)], [T, "max_pool2d"]),
-    ],
-)
-def test_what_moves_or_chooses_stands_before_or_behind_the_threshold(parts: list[Part], expected: list[str]):
-    assert folded(parts) == ["sign", "conv2d", *expected]
+    ):
+        assert folded(parts) == ["sign", "conv2d", *expected]
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [
+def test_what_cannot_change_places_stays():
+    for parts in (
         [NORM, POOL, NORM],  # a channel may fall
         [rescale(-1.0), POOL, NORM],
         [NORM, POOL, rescale(-1.0)],
@@ -151,49 +145,29 @@ def test_what_moves_or_chooses_stands_before_or_behind_the_threshold(parts: list
         [NORM, LARGEST, activation("leaky_relu", -0.5), rescale(1.0, -1.0)],
         [FLAT, NORM],  # numbers a place, where thresholds are a channel's
         [("average_pool2d", POOL[1]), NORM],
-    ],
-)
-def test_what_cannot_change_places_stays(parts: list[Part]):
-    nodes, shapes = network(parts, 3)
-    assert fold_signs(nodes, "out", shapes, evaluate) == nodes
-
-
-@pytest.mark.parametrize("function", sorted(ACTIVATIONS.keys() - {"linear", "softmax", "log_softmax"}))
-def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls(function: str):
-    rises = (np.diff(find_activation(function, None)(np.linspace(-9, 9, 999, dtype=np.float32))) >= 0).all()
-    nodes, shapes = network([POOL, activation(function), rescale(1.0, -0.5)], 1)
-    found = [node.kind for node in fold_signs(nodes, "out", shapes, evaluate)]
-    assert (found[2:] == [T, "max_pool2d"]) == rises
-
-
-def test_a_threshold_has_the_name_of_what_it_stands_for_and_directions_where_a_channel_falls():
-    for parts, name, falls in (([rescale(-1.0)], "rescale_0", True), ([POOL], "last", False)):
-        nodes, shapes = network(parts, 1)
-        found = fold_signs(nodes, "out", shapes, evaluate)
-        assert (found[-1].op.output, found[1].arrays.keys()) == ("out", {"kernel"})
-        assert set(np.unique(found[1].arrays["kernel"])) == {-1.0, 1.0}
-        (threshold,) = (node for node in found if node.kind == T)
-        assert (threshold.op.name, "descending" in threshold.arrays) == (name, falls)
-
-
-@pytest.mark.parametrize(
-    ("parts", "shape"),
-    [
-        ([], (4, 6)), ([NORM, POOL], (4, 6)), ([POOL, NORM], (2, 3)), ([TALLER, NORM, POOL], (8, 6)),
-        ([NORM, POOL, activation("relu")], (4, 6)), ([POOL], (2, 3)), ([LARGEST, NORM], ()),
-    ],
-)  # fmt: skip
-def test_layers_are_tried_at_the_size_that_they_have_in_the_network(parts: list[Part], shape: tuple[int, ...]):
-    """A hook may have large tensors computed otherwise than small ones."""
-    seen: list[tuple[int, ...]] = []
-    nodes, shapes = network(parts, 1)
-    fold_signs(nodes, "out", shapes, lambda calls, shape: seen.append(shape) or evaluate(calls, shape))
-    assert seen == [(*shape, CHANNELS)]
-
-
-def test_sums_that_the_network_also_gives_or_uses_twice_are_kept():
-    nodes, shapes = network([NORM], 2)
+    ):
+        nodes, shapes = network(parts, 3)
+        assert fold_signs(nodes, "out", shapes, evaluate) == nodes
+    nodes, shapes = network([NORM], 2)  # sums that the network also gives, or uses twice
     assert fold_signs(nodes, "sum", shapes, evaluate) == nodes
     assert fold_signs(nodes, "v0", shapes, evaluate) == nodes
     again = [*nodes, Node(Op("add", "again", ("sum", "out"), "both", {}))]
     assert fold_signs(again, "both", {**shapes, "both": shapes["sum"]}, evaluate) == again
+
+
+def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls():
+    for function in ACTIVATIONS.keys() - {"linear", "softmax", "log_softmax"}:
+        rises = (np.diff(find_activation(function, None)(np.linspace(-9, 9, 999, dtype=np.float32))) >= 0).all()
+        nodes, shapes = network([POOL, activation(function), rescale(1.0, -0.5)], 1)
+        found = [node.kind for node in fold_signs(nodes, "out", shapes, evaluate)]
+        assert (found[2:] == [T, "max_pool2d"]) == rises, function
+
+
+def test_layers_are_tried_at_the_size_that_they_have_in_the_network():
+    """A hook may have large tensors computed otherwise than small ones."""
+    for parts, shape in (([NORM, POOL], (4, 6)), ([POOL, NORM], (2, 3)), ([TALLER, NORM, POOL], (8, 6)),
+                         ([LARGEST, NORM], ())):  # fmt: skip
+        seen: list[tuple[int, ...]] = []
+        nodes, shapes = network(parts, 1)
+        fold_signs(nodes, "out", shapes, lambda calls, at, seen=seen: seen.append(at) or evaluate(calls, at))
+        assert seen == [(*shape, CHANNELS)]

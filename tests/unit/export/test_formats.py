@@ -1,4 +1,4 @@
-"""The table of formats: what reads a file is found by its name, and nothing is imported before."""
+"""The table of formats and their options: a file is known by its name, and nothing is imported before."""
 
 from __future__ import annotations
 
@@ -7,51 +7,53 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import keras
 import pytest
 
 from trainer.errors import UserError
 from trainer.export.formats import FORMATS, format_of
+from trainer.export.keras_file import load_keras
 from trainer.export.options import ExportOptions
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_has_a_writer_a_loader_and_options_that_exist(name: str):
-    form = FORMATS[name]
-    for place in (form.writer, form.loader):
-        module, _, function = place.partition(":")
-        assert callable(getattr(import_module(module), function))
-    assert {"tolerance", *form.options} <= vars(ExportOptions()).keys()
-    assert form.name == name
-    assert form.suffix
-
-
-def test_every_option_is_taken_by_a_format():
+def test_every_format_has_a_writer_a_loader_and_options_that_exist():
+    for name, form in FORMATS.items():
+        for place in (form.writer, form.loader):
+            module, _, function = place.partition(":")
+            assert callable(getattr(import_module(module), function))
+        assert form.name == name
+        assert form.suffix
     taken = {option for form in FORMATS.values() for option in form.options}
     assert taken == vars(ExportOptions()).keys() - {"tolerance"}
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("a.keras", "keras"), ("a b.tflite", "litert"), ("net.v2.onnx", "onnx"), (".x.12.onnx", "onnx")]
-)
-def test_a_file_is_known_by_the_end_of_its_name(name: str, found: str):
-    assert format_of(Path(name)).name == found
-
-
-def test_a_directory_is_known_by_what_is_in_it(tmp_path: Path):
+def test_a_file_is_known_by_the_end_of_its_name_and_a_directory_by_its_content(tmp_path: Path):
+    for name, found in {"a.keras": "keras", "a b.tflite": "litert", ".x.12.onnx": "onnx"}.items():
+        assert format_of(Path(name)).name == found
+    for name in ("a.h5", "keras", "a_saved_model", "a.onnx.gz"):
+        with pytest.raises(UserError, match="is of no format that is known"):
+            format_of(Path(name))
     with pytest.raises(UserError, match="is a directory without saved_model.pb"):
         format_of(tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert format_of(tmp_path).name == "saved_model"
 
 
-@pytest.mark.parametrize("name", ["a.h5", "keras", "a_saved_model", "a.onnx.gz"])
-def test_another_name_is_one_line(name: str):
-    with pytest.raises(
-        UserError, match=r"is of no format that is known\. Expected a name that ends with one of .*\.onnx"
-    ):
-        format_of(Path(name))
+def test_options_of_another_type_or_range_are_refused():
+    for values in ({"int8": 1}, {"int8": None}, {"tolerance": True}, {"tolerance": -0.1}, {"tolerance": float("nan")}):
+        with pytest.raises(UserError, match=f"Invalid {next(iter(values))}"):
+            ExportOptions(**values)
+    assert ExportOptions(tolerance=0).changed == ["tolerance"]
+    assert ExportOptions(int8=True, tolerance=0.1).changed == ["tolerance", "int8"]
+
+
+def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
+    layer = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))
+    keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "a.keras")
+    with pytest.raises(UserError, match="cannot be loaded by Keras"):
+        load_keras(tmp_path / "a.keras")
 
 
 def test_the_table_and_the_runtimes_of_others_are_there_without_tensorflow():

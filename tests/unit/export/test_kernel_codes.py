@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
@@ -48,27 +47,17 @@ def test_few_values_make_a_codebook_where_it_is_smaller(shape, seed, count):
     assert code.shape == shape
 
 
-@pytest.mark.parametrize(
-    ("count", "encoding", "bits"), [(3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)]
-)
-def test_the_bits_are_those_that_tell_the_values_apart(count: int, encoding: str, bits: int):
-    kernel = np.resize(np.arange(count, dtype=np.float32), (64, 65))
-    code = encode(kernel)
-    assert (code.encoding, code.bits) == (encoding, bits)
-    assert code.bytes == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
-
-
-def test_a_scale_a_channel_is_no_gain_where_each_channel_has_one_weight():
-    kernel = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
-    assert encode(kernel).encoding == "float32"
-
-
-def test_zeros_of_a_pruned_kernel_are_kept():
-    kernel = np.where(np.eye(20) > 0, 1.0, 0.0).astype(np.float32)
-    code = encode(kernel)
-    assert (code.encoding, code.bits) == ("codebook", 1)
-    np.testing.assert_array_equal(decode(code), kernel)
-    np.testing.assert_array_equal(decode(encode(np.zeros((3, 4), np.float32))), np.zeros((3, 4)))
+def test_the_bits_are_those_that_tell_the_values_apart():
+    for count, encoding, bits in ((3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)):
+        code = encode(np.resize(np.arange(count, dtype=np.float32), (64, 65)))
+        assert (code.encoding, code.bits) == (encoding, bits)
+        assert code.bytes == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
+    one_weight_a_channel = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
+    assert encode(one_weight_a_channel).encoding == "float32"
+    pruned = np.eye(20, dtype=np.float32)
+    assert (encode(pruned).encoding, encode(pruned).bits) == ("codebook", 1)
+    for kernel in (pruned, np.zeros((3, 4), np.float32)):
+        np.testing.assert_array_equal(decode(encode(kernel)), kernel)
 
 
 def test_half_precision_rounds_what_has_no_smaller_exact_form():

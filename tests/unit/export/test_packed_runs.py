@@ -11,22 +11,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hooks import fused_batch_norm
 from hooks.bnn_rounding import BnnRounding
 from hooks.fused_batch_norm import FusedBatchNorm
-from hooks.gradient_override import GradientOverride
 from tests.support.masking import build_hooks
 from tests.support.packed import kinds, layers, randomize
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
 from trainer.errors import UserError
 from trainer.export.options import ExportOptions
-from trainer.export.packed import COLUMNS, packed_nodes, predictions_differ_by_rounding, write_packed
+from trainer.export.packed import packed_nodes, predictions_differ_by_rounding, write_packed
+from trainer.final_activation import take_off
 from trainer.hook import GraphHook
+from trainer.inference.card import read_card
 from trainer.inference.container import PACKED, container_sizes, read_container
 from trainer.inference.engine import Model, load_model
 from trainer.network import Network
 from trainer.run.finished import FinishedRun
 from trainer.run.precision import computing_in
-from trainer.run.results import format_bytes
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
 
@@ -42,19 +43,27 @@ def small_model(units: int = 24) -> keras.Model:
     return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="small")
 
 
+class Classify(ToyObjective):
+    """Have losses of classes, whose names go into the file."""
+
+    class_losses = ("loss",)
+
+
 def finished(*hooks: GraphHook, model: keras.Model | None = None) -> FinishedRun:
     """Return a run whose latent weights and statistics are random."""
-    model = model or small_model()
+    model, ends = take_off(model or small_model())
     randomize(model, 1, dict.fromkeys(("first", "second", "logits")))
     for hook in hooks:
         model = hook.rebuild_model(model)
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(model.trainable_variables)
-    network = Network("model", model, optimizer)
-    trainer = Trainer([network], [ToyObjective()], build_hooks(hooks, network), seed=0)
+    network = Network("model", model, optimizer, final_activations=ends)
+    trainer = Trainer([network], [Classify()], build_hooks(hooks, network), seed=0)
 
     class Parts:
-        data = SimpleNamespace(input_shape=(FEATURES,), classes=CLASSES, class_names=("a", "b", "c"), preparation=None)
+        data = SimpleNamespace(
+            input_shape=(FEATURES,), classes=CLASSES, class_names=("cat", "ant", "bee"), preparation=None
+        )
         test = Evaluator(trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
 
     Parts.trainer = trainer  # type: ignore[attr-defined]
@@ -62,14 +71,8 @@ def finished(*hooks: GraphHook, model: keras.Model | None = None) -> FinishedRun
 
 
 def rounding(**options) -> BnnRounding:
-    hook = BnnRounding(all_binary=True, **options)
+    hook = BnnRounding(**{"all_binary": True, **options})
     hook.name = "bnn_rounding"
-    return hook
-
-
-def fused(**options) -> FusedBatchNorm:
-    hook = FusedBatchNorm(network="model", **options)
-    hook.name = "fused_batch_norm"
     return hook
 
 
@@ -96,11 +99,11 @@ def written(
     before = {name: variable.numpy().tobytes() for name, variable in variables.items()}
     contents = write_packed(run, "model", path, options or ExportOptions())
     assert {name: variable.numpy().tobytes() for name, variable in variables.items()} == before
-    assert contents.columns == COLUMNS
-    header, data = container_sizes(path)
+    _, data = container_sizes(path)
     assert contents.rows[-1][-1] == f"{data:,}"
     assert sum(int(row[-1].replace(",", "")) for row in contents.rows[:-1]) == data
-    assert contents.notes[0] == f"data {data:,} bytes ({format_bytes(data)}), header {header:,} bytes"
+    assert f"data {data:,} bytes" in contents.notes[0]
+    assert read_card(path).classes == ("cat", "ant", "bee")
     return load_model(path), contents.rows
 
 
@@ -108,13 +111,11 @@ def written(
     "options",
     [
         {},
-        {"clip": 0.3},
         {"kernel_quantizer": "magnitude_aware_sign"},
         {"kernel_quantizer": {"name": "dorefa", "k_bit": 2}, "input_quantizer": {"name": "dorefa", "k_bit": 2}},
         {"kernel_quantizer": "ste_tern", "input_quantizer": "ste_tern"},
         {"input_quantizer": None},
-        {"kernel_quantizer": None},
-        {"quantize_first_input": True},
+        {"kernel_quantizer": None, "quantize_first_input": True},
     ],
     ids=lambda options: " ".join(f"{key}={value}" for key, value in options.items()) or "sign",
 )
@@ -131,33 +132,38 @@ def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, o
     if options.get("input_quantizer", "ste_sign") == "ste_sign" and isinstance(quantizer, str):
         assert encodings["second"] == "sign"
         assert "threshold" in kinds(packed)
-    if quantizer is None:
-        assert encodings["second"] == "float32"
-    if quantizer == "ste_tern":
-        assert encodings["second"] == "codebook"
+        assert not {"identity", "activation"} & {*kinds(packed)}
+    if quantizer in (None, "ste_tern"):
+        assert encodings["second"] == ("float32" if quantizer is None else "codebook")
+
+
+def test_a_final_softmax_is_in_the_file(tmp_path: Path):
+    model = small_model()
+    model.get_layer("logits").activation = keras.activations.softmax
+    run = finished(rounding(), model=model)
+    packed, _ = written(run, tmp_path / "a.packed.safetensors")
+    inputs, logits = outputs_of(run)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(packed(inputs), shares, rtol=1e-4, atol=1e-5)
+    assert read_card(tmp_path / "a.packed.safetensors").activation == "softmax"
 
 
 def test_thresholds_are_those_of_the_kernel_that_evaluation_runs_on(tmp_path: Path, monkeypatch):
     seen: list[str] = []
-    run = finished(rounding(), fused(min_entries=0))
-    import hooks.fused_batch_norm as module
+    hook = FusedBatchNorm(network="model", min_entries=0)
+    hook.name = "fused_batch_norm"
+    run = finished(rounding(), hook)
+    inner = fused_batch_norm.call_fused
 
-    inner = module.call_fused
-    monkeypatch.setattr(
-        module, "call_fused", lambda layer, *args, **kwargs: seen.append(layer.name) or inner(layer, *args, **kwargs)
-    )
+    def call(layer, *args, **kwargs):
+        seen.append(layer.name)
+        return inner(layer, *args, **kwargs)
+
+    monkeypatch.setattr(fused_batch_norm, "call_fused", call)
     packed, _ = written(run, tmp_path / "a.packed.safetensors")
     assert "norm_2" in seen
     inputs, expected = outputs_of(run)
     np.testing.assert_array_equal(packed(inputs).argmax(1), expected.argmax(1))
-
-
-def test_layers_that_change_gradients_alone_are_left_out(tmp_path: Path):
-    override = GradientOverride(layers="*", backward="clip", network="model")
-    override.name = "gradient_override"
-    run = finished(rounding(), override)
-    packed, _ = written(run, tmp_path / "a.packed.safetensors")
-    assert kinds(packed) == ["dense", "scale_shift", "sign", "dense", "threshold", "dense"]
 
 
 def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
@@ -177,41 +183,23 @@ def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
 
 
 def test_float16_is_for_what_has_no_smaller_exact_form(tmp_path: Path):
-    hook = rounding()
-    hook.all_binary = False
-    run = finished(hook)
+    run = finished(rounding(all_binary=False))
     _, rows = written(run, tmp_path / "half.packed.safetensors", ExportOptions(float16=True))
-    assert [(row[0], row[1], row[3]) for row in rows[:-1]] == [
-        ("first", "kernel", "float16"),
-        ("norm_1", "scale", "float32"),
-        ("norm_1", "shift", "float32"),
-        ("second", "kernel", "sign"),
-        ("norm_2", "scale", "float32"),
-        ("norm_2", "shift", "float32"),
-        ("logits", "kernel", "float16"),
-        ("logits", "bias", "float16"),
-    ]
-
-
-def one_more(layer: keras.Layer) -> keras.Model:
-    inputs = keras.Input((FEATURES,))
-    return keras.Model(inputs, layers.Dense(CLASSES)(layer(inputs)), name="net")
+    assert [" ".join((row[0], row[1], row[3])) for row in rows[:-1]] == [
+        "first kernel float16", "norm_1 scale float32", "norm_1 shift float32",
+        "second kernel sign", "norm_2 scale float32", "norm_2 shift float32",
+        "logits kernel float16", "logits bias float16",
+    ]  # fmt: skip
 
 
 class Subclassed(keras.Model):
     """Have no graph."""
 
-    def __init__(self) -> None:
-        super().__init__(name="own")
-        self.dense = layers.Dense(CLASSES)
-        self.build((None, FEATURES))
-
     def build(self, shape) -> None:
-        self.dense.build(shape)
         self.built = True
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return self.dense(inputs)
+        return inputs
 
 
 def two_inputs() -> keras.Model:
@@ -219,31 +207,7 @@ def two_inputs() -> keras.Model:
     return keras.Model([first, second], [layers.Dense(CLASSES)(layers.Add()([first, second]))], name="net")
 
 
-def grouped() -> keras.Model:
-    return keras.Sequential([keras.Input((4, 4, 4)), layers.Conv2D(4, 3, groups=2, name="conv")], name="net")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: one_more(layers.LayerNormalization(name="norm")), "for norm (LayerNormalization) of 'net'"),
-        (lambda: one_more(layers.Activation("gelu", name="act")), "act (Activation: activation gelu)"),
-        (lambda: one_more(layers.ReLU(max_value=3.0, name="act")), "act (ReLU: max_value=3)"),
-        (grouped, "conv (Conv2D: groups=2)"),
-        (Subclassed, "'own' is a Subclassed"),
-        (two_inputs, "'net' has 2 inputs and 1 outputs"),
-    ],
-)  # fmt: skip
-def test_what_the_format_cannot_hold_is_one_line(tmp_path: Path, make, message: str):
-    with pytest.raises(UserError) as caught:
-        packed_nodes(make(), lambda *_: pytest.fail("nothing is computed"))
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_values_that_are_not_finite_are_refused(tmp_path: Path):
-    run = finished()
-    run.parts.trainer.networks["model"].model.get_layer("second").kernel.assign(np.full((24, 16), np.nan))
-    with pytest.raises(UserError, match="second/kernel holds values that are not finite"):
-        write_packed(run, "model", tmp_path / "a.packed.safetensors", ExportOptions())
-    assert not list(tmp_path.iterdir())
+def test_what_is_no_graph_of_one_input_is_refused():
+    for make, words in ((Subclassed, "is a Subclassed"), (two_inputs, "'net' has 2 inputs and 1 outputs")):
+        with pytest.raises(UserError, match=words):
+            packed_nodes(make(), lambda *_: pytest.fail("nothing is computed"))

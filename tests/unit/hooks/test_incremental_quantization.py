@@ -8,13 +8,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hooks.freeze_layers import FreezeLayers
 from hooks.frozen_mask import FrozenMask
 from hooks.incremental_quantization import IncrementalQuantization
-from hooks.prune import Prune
+from hooks.quantization.accumulated_shares import change_steps, check_shares
+from hooks.quantization.distinct_values import most_values
+from hooks.quantization.powers_of_two import level_exponents, nearest_exponent, power_of_two, round_to_levels
 from tests.support.power_of_two_oracle import paper_exponents, paper_rounding
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import ToyObjective, build_context, toy_batch, toy_network, values_of
 from trainer.errors import UserError
 from trainer.hook import GraphHook
 from trainer.network import Network
@@ -75,8 +78,7 @@ def loop_of(hooks: list[GraphHook], network: Network, *, total_steps: int = 100,
     return ChunkLoop(Trainer([network], [ToyObjective()], built, seed=0), toy_batch, xla=xla)
 
 
-@pytest.mark.parametrize("with_keeper", [False, True], ids=["alone", "frozen_mask"])
-@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize(("xla", "with_keeper"), [(False, False), (True, True)], ids=["alone", "frozen_mask_xla"])
 def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper: bool):
     network, hook = toy_network(optimizer=OPTIMIZERS["momentum"]()), named()
     loop = loop_of([hook, *([keeper()] if with_keeper else [])], network, xla=xla)
@@ -88,6 +90,8 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
         loop.run(step, 1)
         after = kernels_of(network)
         share = {0: 0.5, 8: 0.75, 16: 0.875, 24: 1.0}.get(step)
+        reported = loop.accumulators.read()["incremental_quantization/share"]
+        loop.accumulators.reset()
         for name in KERNELS:
             if share is not None:
                 ranked = np.where(masks[name], np.abs(before[name]), np.inf).ravel()
@@ -100,12 +104,22 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
                 assert np.mean(after[name][masks[name]] != before[name][masks[name]]) > 0.9
             np.testing.assert_array_equal(masks_of(hook)[name], masks[name])
             assert exponents_of(hook)[name] == list(levels[name])
+        assert reported == pytest.approx(np.mean(np.concatenate([~mask.ravel() for mask in masks.values()])), rel=1e-5)
     assert not any(mask.any() for mask in masks.values())
+    assert hook.summary()["on_levels"]
+    assert hook.stored_bits(kernels_of(network)) == dict.fromkeys(KERNELS, 5.0)
+    network.variables[KERNELS[0]].assign(np.full((6, 8), 0.3))
+    assert not hook.summary()["on_levels"]
+    assert hook.stored_bits(kernels_of(network)).keys() == {KERNELS[1]}
 
 
-@pytest.mark.parametrize("average", [{}, {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}])
-@pytest.mark.parametrize("with_keeper", [False, True], ids=["alone", "frozen_mask"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+AVERAGE = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "with_keeper", "average"),
+    [*((name, False, AVERAGE) for name in OPTIMIZERS), ("adam", True, AVERAGE), ("momentum", False, {})],
+)
 def test_quantized_entries_never_move_again_and_the_others_train(optimizer: str, with_keeper: bool, average: dict):
     built = OPTIMIZERS[optimizer](global_clipnorm=1.0, **average)
     network, hook = toy_network(optimizer=built, regularizer=0.05), named(begin_epoch=1)  # due at steps 4, 12, 20, 28
@@ -126,212 +140,146 @@ def test_quantized_entries_never_move_again_and_the_others_train(optimizer: str,
         assert value.tobytes() == after[name].tobytes()
 
 
-@pytest.mark.parametrize("bits", [2, 3, 5, 8])
-@pytest.mark.parametrize("criterion", ["magnitude", "random"])
-def test_in_the_end_every_weight_is_zero_or_a_power_of_two_within_the_levels(bits: int, criterion: str):
-    network, hook = toy_network(optimizer=OPTIMIZERS["adam"]()), named(bits=bits, criterion=criterion)
-    loop = loop_of([hook], network)
-    start = kernels_of(network)
-    loop.run(0, 25)
-    for name, value in kernels_of(network).items():
-        first, last = exponents_of(hook)[name]
-        assert (first, last) == paper_exponents(float(np.abs(start[name]).max()), bits)
-        magnitudes = np.abs(value[value != 0])
-        exponents = np.log2(magnitudes.astype(np.float64))
-        assert np.all(exponents == np.round(exponents))
-        assert exponents.min() >= last
-        assert exponents.max() <= first
-    assert hook.summary()["on_levels"]
-    assert hook.stored_bits(kernels_of(network)) == dict.fromkeys(KERNELS, float(bits))
-
-
-@pytest.mark.parametrize("begin_epoch", [1, 2.5], ids=["before_the_end", "at_the_end"])
-def test_a_run_ends_fully_quantized_even_if_the_last_share_falls_on_its_end(begin_epoch: float):
+@pytest.mark.parametrize(("begin_epoch", "settled"), [(1, 11), (2.5, 16)], ids=["before_the_end", "at_the_end"])
+def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end(begin_epoch: float, settled: int):
     network, hook = toy_network(), named(begin_epoch=begin_epoch, step_epochs=0.5)
     loop = loop_of([hook], network, total_steps=16)
     loop.run(0, 15)
-    done = begin_epoch == 1
-    assert all(mask.any() != done for mask in masks_of(hook).values())
-    assert bool(hook.stored_bits(kernels_of(network))) == done
+    assert all(mask.any() == (settled == 16) for mask in masks_of(hook).values())
+    assert bool(hook.stored_bits(kernels_of(network))) == (settled == 11)
     loop.run(15, 1)
     assert not any(mask.any() for mask in masks_of(hook).values())
     for name, value in kernels_of(network).items():
         np.testing.assert_array_equal(value, paper_levels(value, *exponents_of(hook)[name]))
-    assert hook.settled_at() == (11 if done else 16)
+    assert hook.settled_at() == settled
 
 
-def test_the_random_choice_is_a_function_of_the_seed_and_not_of_the_magnitude():
-    def masks() -> dict[str, np.ndarray]:
+def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
+    chosen = []
+    for criterion in ("random", "random", "magnitude"):
         keras.utils.set_random_seed(1)
-        network, hook = toy_network(), named(criterion="random")
+        network, hook = toy_network(), named(criterion=criterion, bits=3)
         loop_of([hook], network).run(0, 1)
-        return masks_of(hook)
-
-    first, second = masks(), masks()
-    by_size = named()
-    keras.utils.set_random_seed(1)
-    loop_of([by_size], toy_network()).run(0, 1)
-    for name in KERNELS:
-        np.testing.assert_array_equal(first[name], second[name])
-        assert not np.array_equal(first[name], masks_of(by_size)[name])
-        assert (~first[name]).mean() == 0.5
-
-
-def test_no_gradient_reaches_quantized_entries():
-    class Probe(StatelessHook):
-        priority = 100
-
-        def measure(self, context):
-            mask = hook.state()[f"mask/{KERNELS[0]}"]
-            gradient = tf.abs(context.gradients[KERNELS[0]])
-            return {"quantized": tf.reduce_max(tf.where(mask, 0.0, gradient)), "left": tf.reduce_max(gradient)}
-
-    hook, network = named(), toy_network(regularizer=0.05)
-    loop = loop_of([hook, Probe()], network)
-    loop.run(0, 1)
-    loop.accumulators.reset()
-    loop.run(1, 6)
-    values = loop.accumulators.read()
-    assert values["quantized"] == 0.0
-    assert values["left"] > 1e-4
-
-
-def test_a_step_of_the_plan_that_was_held_back_is_made_up_for():
-    network, hook = toy_network(), named()
-    loop = loop_of([hook], network)
-    loop.run(0, 7)
-    loop.run(10, 1)  # step 8 never came
-    assert all((~mask).mean() == 0.75 for mask in masks_of(hook).values())
-
-
-def test_ties_and_zeros_are_quantized_in_exact_shares():
-    network, hook = toy_network(optimizer=keras.optimizers.SGD(0.0)), named()
-    network.variables[KERNELS[0]].assign(np.zeros((6, 8)))
+        chosen.append(masks_of(hook)[KERNELS[0]])
+        assert chosen[-1].mean() == 0.5
+    np.testing.assert_array_equal(chosen[0], chosen[1])
+    assert not np.array_equal(chosen[0], chosen[2])
+    network, hook = toy_network(optimizer=keras.optimizers.SGD(0.1)), named(layers="logits")
     network.variables[KERNELS[1]].assign(np.full((8, 3), -0.3))
-    loop = loop_of([hook], network)
+    start, loop = values_of(network), loop_of([hook], network)
     loop.run(0, 1)
-    assert [(~mask).mean() for mask in masks_of(hook).values()] == [0.5, 0.5]
-    loop.run(1, 24)
-    assert exponents_of(hook) == {KERNELS[0]: [0, -7], KERNELS[1]: [-2, -9]}
-    np.testing.assert_array_equal(network.variables[KERNELS[0]].numpy(), np.zeros((6, 8)))
-    np.testing.assert_array_equal(network.variables[KERNELS[1]].numpy(), np.full((8, 3), -0.25))
-
-
-def test_only_the_chosen_kernels_are_quantized_and_biases_and_batch_norm_train():
-    network, hook = toy_network(), named(layers="logits", shares=[1.0])
-    loop = loop_of([hook], network)
-    start = values_of(network)
-    loop.run(0, 3)
     assert hook.projected() == {KERNELS[1]}
-    assert set(hook.state()) == {f"mask/{KERNELS[1]}", f"exponents/{KERNELS[1]}", "updates"}
-    after = values_of(network)
-    for name in network.trainable_variables.keys() - {KERNELS[1]}:
-        assert np.any(after[name] != start[name]), name
+    kernel = network.variables[KERNELS[1]].numpy()
+    assert (kernel == -0.25).sum() == 12
+    loop.run(1, 2)
+    assert all(np.any(values_of(network)[name] != start[name]) for name in network.trainable_variables)
 
 
-def test_measures_and_summary_tell_how_far_it_is():
-    network, hook = toy_network(), named()
-    loop = loop_of([hook], network)
-    assert hook.summary()["kernels"][KERNELS[0]] == {
-        "n1": None,
-        "n2": None,
-        "share": 0.0,
-        "on_levels": True,
-        "zeros": 0.0,
+def test_what_does_not_fit_is_refused_by_name():
+    wrong = {
+        "layers": [],
+        "shares": [0.5, 0.9],
+        "begin_epoch": -1,
+        "step_epochs": 0,
+        "bits": 1,
+        "criterion": "magnitud",
     }
-    loop.run(0, 8)
-    values = loop.accumulators.read()
-    prefix = "incremental_quantization/share"
-    assert [values[key] for key in (prefix, f"{prefix}/hidden", f"{prefix}/logits")] == [0.5, 0.5, 0.5]
-    summary = hook.summary()
-    assert summary["bits"] == 5
-    assert summary["steps"] == [0, 8, 16, 24]
-    assert summary["kernels"][KERNELS[0]]["n2"] == summary["kernels"][KERNELS[0]]["n1"] - 7
-    assert summary["kernels"][KERNELS[0]]["share"] == 0.5
-    assert summary["on_levels"]
-    network.variables[KERNELS[0]].assign(np.full((6, 8), 0.3))
-    assert not hook.summary()["on_levels"]
-    assert hook.stored_bits(kernels_of(network)) == {}
+    for name, value in wrong.items():
+        with pytest.raises(UserError, match=name):
+            named(**{name: value})
+    for options, word in (({"layers": "norm"}, "norm"), ({"begin_epoch": 20}, "epoch 26")):
+        with pytest.raises(UserError, match=word):
+            named(**options).build(build_context(toy_network()))
 
 
-def test_what_is_pruned_stays_zero_and_what_is_frozen_may_be_quantized():
-    network = toy_network(optimizer=OPTIMIZERS["adamw"]())
-    prune = Prune(schedule="one_shot", final_sparsity=0.5, begin_epoch=1)
-    prune.name, prune.priority = "prune", 0  # the declarations decide
-    freeze = FreezeLayers(layers="logits")
-    freeze.name = "freeze_layers"
-    hook = named()
-    hooks = [prune, hook, freeze]
-    assert [each.name for each in order_hooks(hooks)] == ["freeze_layers", "incremental_quantization", "prune"]
-    loop = loop_of(hooks, network)
-    loop.run(0, 4)
-    half = network.variables[KERNELS[1]].numpy()[~masks_of(hook)[KERNELS[1]]]
-    assert np.all(np.abs(half) == np.exp2(np.round(np.log2(np.abs(half)))))
-    for step in range(4, 30):
-        loop.run(step, 1)
-        for name, value in kernels_of(network).items():
-            kept = prune.state()[f"mask/{name}"].numpy()
-            assert np.all(value[~kept] == 0)
-            assert np.mean(value == 0) >= 0.5
-    assert hook.summary()["on_levels"]
+# When shares grow.
 
 
-def test_an_unfinished_plan_goes_on_from_the_saved_state():
-    first, hook = toy_network(optimizer=OPTIMIZERS["adam"]()), named()
-    loop = loop_of([hook], first)
-    loop.run(0, 13)
-    saved, state = values_of(first), {name: np.array(each) for name, each in hook.state().items()}
-    second, resumed = toy_network(optimizer=OPTIMIZERS["adam"]()), named()
-    again = loop_of([resumed], second)
-    for name, variable in {**second.variables, **second.optimizer_variables}.items():
-        variable.assign(saved.get(name, saved.get(f"optimizer/{name}")))
-    for name, variable in resumed.state().items():
-        variable.assign(state[name])
-    loop.run(13, 14)
-    again.run(13, 14)
-    for name, value in values_of(first).items():
-        assert value.tobytes() == values_of(second)[name].tobytes(), name
-    assert hook.summary() == resumed.summary()
+def steps(count: int = 4, begin: float = 0.0, apart: float | None = None, total: int = 100, epoch: float = 4.0):
+    return change_steps(count, begin_epoch=begin, step_epochs=apart, total_steps=total, steps_per_epoch=epoch)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": []}, "Invalid layers: \\[\\]. Expected a pattern"),
-        ({"shares": [0.5, 0.9]}, "Invalid shares: .* Expected rising shares above 0 that end with 1"),
-        ({"begin_epoch": -1}, "Invalid begin_epoch: -1. Expected a number of epochs of at least 0."),
-        ({"step_epochs": 0}, "Invalid step_epochs: 0. Expected a number of epochs above 0, or null."),
-        ({"bits": 1}, "Invalid bits: 1. Expected a whole number from 2 to 8."),
-        ({"bits": 5.0}, "Invalid bits: 5.0. Expected a whole number"),
-        ({"criterion": "magnitud"}, "Unknown criterion 'magnitud'. Did you mean 'magnitude'\\?"),
-    ],
-)
-def test_wrong_options_are_refused_in_one_line(options: dict, message: str):
-    with pytest.raises(UserError, match=f"^{message}"):
-        named(**options)
+def test_shares_grow_at_the_first_step_of_their_epoch():
+    for arguments, expected in (
+        ({"begin": 5}, [20, 40, 60, 80]),
+        ({"apart": 0.5, "begin": 1.25}, [5, 7, 9, 11]),
+        ({"count": 1, "begin": 3}, [12]),
+        ({"apart": 1, "epoch": 3.3}, [0, 4, 7, 10]),
+        ({"total": 4, "epoch": 2.0}, [0, 1, 2, 3]),
+        ({"apart": 5, "begin": 10}, [40, 60, 80, 99]),  # at the very end, in the last step
+        ({"count": 2, "begin": 24.75, "apart": 0.25}, [99, 99]),
+    ):
+        assert steps(**arguments) == expected
+    for arguments, word in (({"apart": 9}, "epoch 27"), ({"begin": 25}, "one step"), ({"apart": 0.1}, "0.4 steps")):
+        with pytest.raises(UserError, match=word):
+            steps(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layers": "norm"}, "The pattern 'norm' matches no kernel layer. .*Expected one of: hidden, logits."),
-        ({"begin_epoch": 20}, "The last of 4 shares would be quantized at epoch 26, after the end of the run"),
-    ],
-)
-def test_what_does_not_fit_the_model_or_the_run_is_refused_in_one_line(options: dict, message: str):
-    with pytest.raises(UserError, match=f"^{message}"):
-        named(**options).build(build_context(toy_network()))
+def test_only_rising_shares_that_end_with_one_are_taken():
+    assert check_shares("shares", (0.5, 0.75, 1)) == [0.5, 0.75, 1.0]
+    for value in ([], 1.0, [0.5, 0.9], [0.0, 1.0], [0.5, 0.5, 1.0], [0.9, 0.5, 1.0], [0.5, 1.5], [True], ["0.5", 1.0]):
+        with pytest.raises(UserError, match="shares"):
+            check_shares("shares", value)
 
 
-def test_a_kernel_that_does_not_train_is_refused():
-    network = toy_network()
-    network.model.get_layer("hidden").trainable = False
-    with pytest.raises(UserError, match="^The kernel of layer 'hidden' is not trainable, so it cannot be quantized."):
-        named().build(build_context(network))
+# Levels and rounding against the paper's own equations, computed by exhaustive comparison in float64.
+
+FLOATS = st.floats(2.0**-60, 2.0**60, width=32)
 
 
-def test_the_audit_sees_every_declared_write():
-    network, hook = toy_network(), named()
-    loop = toy_loop([hook], network=network)
-    (commit,) = loop.trainer.commits
-    assert set(commit.hook_writes["incremental_quantization"]) == set(hook.writes()) == set(hook.state())
+def rounded(weights: np.ndarray, exponents: tuple[int, int], *, xla: bool = False) -> np.ndarray:
+    function = tf.function(round_to_levels, autograph=False, jit_compile=xla)
+    return function(tf.constant(weights), tf.constant(exponents, tf.int32)).numpy()
+
+
+def test_exponents_change_at_one_and_a_half_times_a_power():
+    exponents = np.arange(-126, 128)
+    np.testing.assert_array_equal(power_of_two(tf.constant(exponents, tf.int32)), np.ldexp(np.float32(1), exponents))
+    powers = np.ldexp(np.float32(1), np.arange(-100, 100))
+    edges = (np.float32(1.5) * powers).astype(np.float32)
+    function = tf.function(nearest_exponent, autograph=False, jit_compile=True)
+    np.testing.assert_array_equal(function(tf.constant(edges)), np.arange(-99, 101))
+    np.testing.assert_array_equal(function(tf.constant(np.nextafter(edges, 0))), np.arange(-100, 100))
+    np.testing.assert_array_equal(function(tf.constant(powers)), np.arange(-100, 100))
+
+
+@settings(max_examples=200, deadline=None)
+@given(largest=FLOATS, bits=st.integers(2, 6))
+def test_level_exponents_are_those_of_equations_1_and_2(largest: float, bits: int):
+    assert level_exponents(tf.zeros([3, 2]), 5).numpy().tolist() == [0, -7]
+    weights = np.array([[0.0, -largest], [largest / 2, 0.0]], np.float32)
+    assert tuple(level_exponents(tf.constant(weights), bits).numpy()) == paper_exponents(largest, bits)
+
+
+@pytest.mark.parametrize(("bits", "xla"), [(2, False), (5, False), (5, True), (8, False)])
+def test_weights_are_rounded_as_equation_4_says(bits: int, xla: bool):
+    generator = np.random.default_rng(bits)
+    random = generator.normal(size=400) * 2.0 ** generator.integers(-12, 1, size=400)
+    first, last = paper_exponents(float(np.float32(np.abs(random).max())), bits)
+    edges = np.float32([2.0**k * factor for k in range(last - 1, first + 2) for factor in (0.5, 0.75, 1.0, 1.5)])
+    edges = np.concatenate([edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(np.inf))])
+    weights = np.concatenate([random, edges, -edges, [0.0, -0.0]]).astype(np.float32)
+    expected = [paper_rounding(float(weight), first, last) for weight in weights]
+    found = rounded(weights, (first, last), xla=xla)
+    np.testing.assert_array_equal(found, np.float32(expected))
+    assert rounded(found, (first, last)).tobytes() == found.tobytes()
+    assert len(np.unique(found)) <= 2 ** (bits - 1) + 1
+    np.testing.assert_array_equal(rounded(np.float32([1.6, -100.0, 0.0]), (0, -7)), [1.0, -1.0, 0.0])  # outgrown
+
+
+def test_the_dtype_is_kept():
+    for dtype in (tf.float16, tf.bfloat16):
+        result = round_to_levels(tf.cast([0.3, -0.7, 0.001], dtype), tf.constant([0, -3]))
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(tf.cast(result, tf.float32), [0.25, -0.5, 0.0])
+
+
+# How many values an array has, as a whole or by channel.
+
+
+def test_values_are_counted_over_the_array_or_by_channel():
+    assert most_values(np.arange(12, dtype=np.float32).reshape(3, 4)) == 12
+    assert most_values(np.array([0.0, -0.0], np.float32)) == 1
+    assert most_values(np.array([1.0, 1.0 + 2**-10, 1.0 + 2**-9], np.float16)) == 3
+    scaled = (np.array([[1, -1, 1], [-1, -1, -1], [1, 1, 1]]) * [1.0, 2.0, 3.0]).astype(np.float32)
+    assert [most_values(scaled, axes) for axes in ((-1,), (0,), (0, 1), ())] == [2, 3, 1, 6]

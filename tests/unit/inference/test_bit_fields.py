@@ -28,25 +28,16 @@ def test_a_stream_is_the_binary_digits_of_its_numbers_one_after_another(pairs: l
     assert "".join(format(byte, "08b") for byte in stream) == digits + "0" * (-len(digits) % 8)
 
 
-def test_the_first_number_fills_the_highest_bits():
-    assert write_fields(np.array([5, 1]), np.array([3, 2])).tolist() == [0b10101000]
-
-
-@pytest.mark.parametrize("count", [4, 7, 100])
-def test_a_stream_of_another_length_than_its_numbers_is_refused(count: int):
+def test_a_stream_of_another_length_than_its_numbers_is_refused():
+    assert write_fields(np.array([5, 1]), np.array([3, 2])).tolist() == [0b10101000]  # the highest bits first
     stream = write_fields(np.arange(5, dtype=np.uint8), np.full(5, 5))
-    with pytest.raises(DamagedError, match="bits has"):
-        read_fields(stream[: 3 if count == 4 else 4], 5, 5 if count == 4 else count)
-
-
-def test_bits_behind_the_last_number_are_refused():
+    for length, count in ((3, 5), (4, 7), (4, 100)):
+        with pytest.raises(DamagedError, match="bits has"):
+            read_fields(stream[:length], 5, count)
     stream = write_fields(np.array([3, 3, 3], np.uint8), np.full(3, 3))
-    stream[-1] |= 1
+    stream[-1] |= 1  # behind the last number
     with pytest.raises(DamagedError, match="goes on"):
         read_fields(stream, 3, 3)
-
-
-def test_a_full_last_byte_has_nothing_behind_it():
     check_end(np.array([255, 255], np.uint8), 16)
     with pytest.raises(DamagedError):
         check_end(np.array([255, 255], np.uint8), 15)

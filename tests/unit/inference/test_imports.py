@@ -27,3 +27,13 @@ def test_inference_imports_numpy_and_nothing_heavy():
         "trainer.errors",
         "trainer.files",
     }
+
+
+def test_predicting_imports_nothing_heavy():
+    heavy = HEAVY - {"numba", "h5py", "yaml"}
+    names = "predict, prediction.examples, prediction.model, prediction.ranking, prediction.results"
+    modules = [f"scripts.{name}" for name in names.split(", ")]
+    modules += ["recipes.data.image_decoding", "trainer.export.formats"]
+    code = f"import sys, {', '.join(modules)}; print({heavy} & sys.modules.keys() or '')"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout == "\n"

@@ -52,27 +52,23 @@ def test_sums_are_those_of_integers(kernels, rows, units, count, block):
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("count", [64 * sign_sums.DEEPEST, 64 * sign_sums.DEEPEST + 65, 200_000])
-@pytest.mark.parametrize("block", [sign_sums.BLOCK, 64])
-def test_the_largest_sums_do_not_overflow(kernels, block, count, monkeypatch):
-    monkeypatch.setattr(sign_sums, "BLOCK", block)
-    inputs, kernel = np.ones((2, count)), np.ones((3, count))
-    inputs[1] = -1
-    found = make(kernels)(packed(kernel), count)(packed(inputs))
-    np.testing.assert_array_equal(found, [[count] * 3, [-count] * 3])
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize(("rows", "units", "count"), [(1000, 8, 64), (2, 4096, 4096), (3, 5, 10**6)])
-def test_intermediate_results_stay_small(kernels, rows, units, count):
-    words = np.zeros((rows, -(-count // 64)), np.uint64)
-    sums = make(kernels)(np.zeros((units, words.shape[1]), np.uint64), count)
-    sums(words)
-    tracemalloc.start()
-    found = sums(words)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 3 * found.nbytes + 2 * 2**20
+def test_the_largest_sums_do_not_overflow_and_intermediate_results_stay_small(kernels, monkeypatch):
+    for count, block in ((64 * sign_sums.DEEPEST + 65, 64), (200_000, sign_sums.BLOCK)):
+        monkeypatch.setattr(sign_sums, "BLOCK", block)
+        inputs, kernel = np.ones((2, count)), np.ones((3, count))
+        inputs[1] = -1
+        found = make(kernels)(packed(kernel), count)(packed(inputs))
+        np.testing.assert_array_equal(found, [[count] * 3, [-count] * 3])
+    monkeypatch.undo()
+    for rows, units, count in ((1000, 8, 64), (2, 4096, 4096), (3, 5, 10**6)):
+        words = np.zeros((rows, -(-count // 64)), np.uint64)
+        sums = make(kernels)(np.zeros((units, words.shape[1]), np.uint64), count)
+        sums(words)
+        tracemalloc.start()
+        found = sums(words)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 3 * found.nbytes + 2 * 2**20
 
 
 def test_without_numba_it_is_one_line(monkeypatch):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 import tracemalloc
 import zlib
 from collections.abc import Callable
@@ -21,15 +18,6 @@ from trainer.export.sparse_weight import store
 from trainer.inference.compressed_json import compress_json
 from trainer.inference.container import SPARSE, read_container, write_container
 from trainer.inference.sparse_file import NETWORK, read_sparse, read_sparse_network, tensor_name
-
-LIGHT = """
-import sys
-from pathlib import Path
-from trainer.inference.sparse_file import read_sparse
-assert read_sparse(Path(sys.argv[1]))["a/kernel"].shape == (240, 160)
-heavy = {"tensorflow", "keras", "omegaconf", "rich", "scipy", "sklearn"} & set(sys.modules)
-assert not heavy, heavy
-"""
 
 
 def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:
@@ -77,23 +65,7 @@ def test_the_file_has_the_forms_that_the_other_tests_damage(file: Path):
     model, tensors = read_container(file, SPARSE)
     assert [each["positions"] for each in model["weights"]] == ["gaps", "all", "bitmap", "all", "all"]
     assert [each["values"] for each in model["weights"]] == ["codebook", "float32", "float32", "codebook", "float32"]
-    assert {"0.gaps", "0.gaps_code", "0.indices", "0.indices_code", "0.codebook", "1.values", "2.bitmap"} <= set(
-        tensors
-    )
-
-
-def test_reading_takes_nothing_but_numpy(file: Path):
-    done = subprocess.run([sys.executable, "-c", LIGHT, str(file)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_quarter_of_a_million_weights_are_read_in_half_a_second(tmp_path: Path):
-    large = {"kernel": sparse_array((784, 300), 0.08, 32), "other": sparse_array((300, 100), 1.0, 32)}
-    path = write(tmp_path / "large.sparse.safetensors", large)
-    begin = time.process_time()
-    found = read_sparse(path)
-    assert time.process_time() - begin < 0.5  # 0.01 s alone on a core
-    assert all(found[name].tobytes() == values.tobytes() for name, values in large.items())
+    assert {"0.gaps", "0.gaps_code", "0.indices", "0.indices_code", "0.codebook", "1.values", "2.bitmap"} <= {*tensors}
 
 
 def change(field: str, value: Any, index: int = 0) -> Callable[[dict, dict], None]:
@@ -120,26 +92,6 @@ def rename(name: str, to: str) -> Callable[[dict, dict], None]:
 def with_item(array: np.ndarray, place: int, value: float) -> np.ndarray:
     array[place] = value
     return array
-
-
-def twice(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    model["weights"][1]["name"] = model["weights"][0]["name"]
-
-
-def further_key(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    model["hook"] = "os.system"
-
-
-def no_list(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    model["weights"] = {"0": model["weights"][0]}
-
-
-def other_about(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    model["about"] = "a network"
-
-
-def no_network(model: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
-    del tensors[NETWORK]
 
 
 def bomb() -> np.ndarray:
@@ -169,10 +121,10 @@ DAMAGE = {
     "gap bits of a bitmap": (change("gap_bits", 3, 2), "other fields"),
     "other values": (change("values", "float32"), "no flat array of float32 'values'"),
     "other positions": (change("positions", "bitmap"), "other fields"),
-    "a weight twice": (twice, "one name"),
-    "a further key": (further_key, "more or less"),
-    "facts that are no mapping": (other_about, "no mapping"),
-    "no network": (no_network, "more or less"),
+    "a weight twice": (change("name", "a/kernel", 1), "one name"),
+    "a further key": (lambda model, tensors: model.update(hook="os.system"), "more or less"),
+    "facts that are no mapping": (lambda model, tensors: model.update(about="a network"), "no mapping"),
+    "no network": (lambda model, tensors: tensors.pop(NETWORK), "more or less"),
     "a network that is no mapping": (replace(NETWORK, lambda array: compress_json([1])), "no mapping"),
     "a network that is cut": (replace(NETWORK, lambda array: array[:-3]), "does not end"),
     "a network that goes on": (replace(NETWORK, lambda array: np.append(array, np.uint8(0))), "does not end"),
@@ -183,7 +135,7 @@ DAMAGE = {
         "cannot be read",
     ),
     "a network of numbers": (replace(NETWORK, lambda array: array.astype(np.float32)), "no stream of bytes"),
-    "no list of weights": (no_list, "no list"),
+    "no list of weights": (lambda model, tensors: model.update(weights={"0": model["weights"][0]}), "no list"),
     "a stream that ends early": (replace("0.indices", lambda array: array[:-1]), "a stream"),
     "a stream that goes on": (replace("0.gaps", lambda array: np.append(array, np.uint8(0))), "a stream"),
     "bits behind the last one": (replace("2.bitmap", lambda array: with_item(array, -1, array[-1] | 1)), "goes on"),
@@ -203,29 +155,21 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_what_cannot_have_been_written_is_refused_in_one_line_without_the_memory(file: Path, name: str):
-    damage, message = DAMAGE[name]
-    model, tensors = read_container(file, SPARSE)
-    damage(model, tensors)
-    write_container(file, SPARSE, model, tensors)  # with a digest that is right
-    tracemalloc.start()
-    try:
-        with pytest.raises(UserError, match=message) as refused:
-            read_sparse(file)
-        assert tracemalloc.get_traced_memory()[1] < 2**24
-    finally:
-        tracemalloc.stop()
-    assert str(file) in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_arrays_that_belong_to_no_weight_are_refused(file: Path):
-    model, tensors = read_container(file, SPARSE)
-    for name in ("9.values", "0.more", "values", "00.values"):
-        write_container(file, SPARSE, model, {**tensors, name: np.zeros(3, np.float32)})
-        with pytest.raises(UserError, match="belongs to no weight|too many"):
-            read_sparse(file)
+def test_what_cannot_have_been_written_is_refused_in_one_line_without_the_memory(file: Path):
+    for name, (damage, message) in DAMAGE.items():
+        write(file, WEIGHTS)
+        model, tensors = read_container(file, SPARSE)
+        damage(model, tensors)
+        write_container(file, SPARSE, model, tensors)  # with a digest that is right
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match=message) as refused:
+                read_sparse(file)
+            assert tracemalloc.get_traced_memory()[1] < 2**24, name
+        finally:
+            tracemalloc.stop()
+        assert str(file) in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
@@ -239,18 +183,6 @@ def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
         else:
             with pytest.raises(UserError, match="of memory, more than"):
                 read_sparse(path)
-
-
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_byte_that_is_changed_is_noticed(file: Path, data):
-    content = bytearray(file.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] ^= data.draw(st.integers(1, 255))
-    damaged = file.with_name("damaged.sparse.safetensors")
-    damaged.write_bytes(content)
-    with pytest.raises(UserError):
-        read_sparse(damaged)
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

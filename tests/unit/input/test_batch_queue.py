@@ -37,20 +37,3 @@ def test_a_traced_function_follows_the_queue_wherever_it_is_put(batches: Trainin
         queue.seek(start)
         assert queue.position == start
         assert taken(4) == expected(batches, range(start, start + 4))
-
-
-def test_to_stay_drops_nothing(batches: TrainingBatches) -> None:
-    queue = BatchQueue(batches)
-    dataset = queue._dataset
-    queue.seek(0)
-    assert queue._dataset is dataset
-    assert queue(tf.constant(0, tf.int64))["index"].numpy().tolist() == expected(batches, range(1))[0]
-
-
-def test_the_fill_is_that_of_the_new_place(batches: TrainingBatches) -> None:
-    queue = BatchQueue(batches)
-    queue.seek(30)
-    for _ in range(2):
-        queue(tf.constant(0, tf.int64))
-    ready, room = batches.queue(32)
-    assert 0 <= ready <= room

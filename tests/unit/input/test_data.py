@@ -1,6 +1,8 @@
-"""A data set knows what its classes are called, one name each."""
+"""A data set has splits that share nothing, one name for each class, and labels within its classes."""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -10,50 +12,59 @@ from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 
 
-def make_data(targets=(0, 1, 2), **names):
-    source = ArraySource({"inputs": np.zeros((3, 1)), "targets": np.array(targets)}, lambda batch: batch)
-    splits = {name: Split(name, source, np.array([row])) for row, name in enumerate(("train", "validation", "test"))}
-    return Data("tiny", **splits, input_shape=(1,), classes=3, **names)
+def source_of(targets):
+    targets = np.array(targets)
+    return ArraySource({"inputs": np.zeros((len(targets), 1)), "targets": targets}, lambda batch: batch)
 
 
-def test_class_names_are_kept_and_may_be_left_out():
+def make_data(targets=(0, 1, 2), *, rows=((0,), (1,), (2,)), source=None, **options):
+    source = source_of(targets) if source is None else source
+    names = ("train", "validation", "test")
+    splits = {name: Split(name, source, np.array(each, np.int64)) for name, each in zip(names, rows, strict=True)}
+    return Data("tiny", **splits, input_shape=(1,), classes=3, **options)
+
+
+def test_rows_of_a_split_that_are_none_are_refused():
+    for indices, message in (
+        (np.array([], np.int64), "empty"),
+        (np.array([0, 1], np.int32), "int32"),
+        (np.array([0, 20], np.int64), r"0\.\.20; expected rows within 0\.\.19"),
+        (np.array([-1, 3], np.int64), r"-1\.\.3"),
+        (np.array([4, 4, 5, 4], np.int64), "repeats 2 rows"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Split("train", source_of([0] * 20), indices)
+
+
+def test_splits_that_share_examples_are_refused():
+    for first, second in itertools.combinations(range(3), 2):
+        rows = [[2 * place, 2 * place + 1] for place in range(3)]
+        rows[second].append(rows[first][0])
+        names = [("train", "validation", "test")[place] for place in (first, second)]
+        with pytest.raises(UserError, match=f"'{names[0]}' and '{names[1]}' of data 'tiny' share 1 examples"):
+            make_data([0] * 6, rows=rows)
+    one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources are no overlap
+    splits = [Split(name, one, np.array([row])) for row, name in enumerate(("train", "validation"))]
+    assert Data("tiny", *splits, Split("test", other, np.array([0])), input_shape=(1,), classes=2).test.size == 1
+
+
+def test_names_and_labels_that_do_not_fit_the_classes_are_refused():
     assert make_data(class_names=("ant", "bee", "cat")).class_names == ("ant", "bee", "cat")
-    assert make_data().class_names == ()
+    for options, message in (
+        ({"class_names": ("ant", "bee")}, "2 class names"),
+        ({"class_names": ("ant", "bee", "bee")}, "3 class names, 2 of them different"),
+        ({"targets": (0, 1, 3)}, "'tiny', test: 1 labels lie outside 0..2, the first is 3 in row 2"),
+        ({"targets": (0, -1, 2)}, "'tiny', validation: 1 labels lie outside 0..2, the first is -1 in row 1"),
+        ({"targets": (0.0, 1.0, 2.0)}, "float64"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make_data(**options)
 
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("ant", "bee"), "2 class names, 2 of them different, for 3 classes"),
-        (("ant", "bee", "bee"), "3 class names, 2 of them different, for 3 classes"),
-    ],
-)
-def test_names_that_do_not_fit_the_classes_are_refused(names, message):
-    with pytest.raises(UserError, match=message):
-        make_data(class_names=names)
-
-
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        ((0, 1, 3), "Data 'tiny', test: 1 labels lie outside 0..2, the first is 3 in row 2. Mend the labels"),
-        ((0, -1, 2), "Data 'tiny', validation: 1 labels lie outside 0..2, the first is -1 in row 1"),
-        ((0.0, 1.0, 2.0), r"Received targets: float64 of shape \[3\]; expected integers \[3\]"),
-        (np.eye(3, dtype=np.int64), r"Received targets: int64 of shape \[3, 3\]"),
-    ],
-)
-def test_a_label_out_of_range_is_found_in_every_split_of_every_source(targets, message):
-    with pytest.raises(UserError, match=message):
-        make_data(targets)
-
-
-def test_a_source_with_labels_of_another_number_is_refused():
     class Short(ArraySource):
         @property
         def labels(self):
             return super().labels[:-1]
 
-    source = Short({"inputs": np.zeros((3, 1)), "targets": np.arange(3)}, lambda batch: batch)
-    splits = {name: Split(name, source, np.array([row])) for row, name in enumerate(("train", "validation", "test"))}
-    with pytest.raises(UserError, match=r"Data 'tiny', train: labels of shape \[2\]; expected \[3\], one for each row"):
-        Data("tiny", **splits, input_shape=(1,), classes=3)
+    short = Short({"inputs": np.zeros((3, 1)), "targets": np.arange(3)}, lambda batch: batch)
+    with pytest.raises(UserError, match=r"'tiny', train: labels of shape \[2\]"):
+        make_data(source=short)

@@ -1,4 +1,4 @@
-"""Splits are disjoint, complete, stratified and reproducible."""
+"""Every way to split: disjoint, complete, stratified, reproducible, and whole groups and hashes where asked for."""
 
 from __future__ import annotations
 
@@ -8,25 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.errors import UserError
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
 from trainer.input.split import split_indices
 
 FRACTIONS = {"validation": 0.1, "test": 0.2}
-
-
-def make_source(size=20):
-    return ArraySource({"inputs": np.zeros((size, 1), np.uint8), "targets": np.zeros(size, np.int64)}, dict)
-
-
-def make_split(name, source, indices):
-    return Split(name, source, np.array(indices, np.int64))
+LARGE = {"validation": 0.3, "test": 0.3}  # no part of a small set is empty by chance
 
 
 @settings(deadline=None)
 @given(
     size=st.integers(20, 500),
-    validation=st.floats(0.05, 0.45),
+    validation=st.one_of(st.floats(0.05, 0.45), st.integers(1, 5)),
     test=st.floats(0.05, 0.45),
     seed=st.integers(0, 2**32),
     classes=st.integers(0, 12),
@@ -36,9 +27,9 @@ def test_parts_are_disjoint_and_complete(size, validation, test, seed, classes):
     parts = split_indices(size, {"validation": validation, "test": test}, seed, labels)
     assert list(parts) == ["train", "validation", "test"]
     np.testing.assert_array_equal(np.sort(np.concatenate(list(parts.values()))), np.arange(size))
-    assert parts["validation"].size == round(validation * size)
+    assert parts["validation"].size == (validation if isinstance(validation, int) else round(validation * size))
     assert parts["test"].size == round(test * size)
-    assert all(part.dtype == np.int64 for part in parts.values())
+    assert all(part.dtype == np.int64 and np.all(np.diff(part) > 0) for part in parts.values())
 
 
 @settings(deadline=None)
@@ -52,94 +43,101 @@ def test_parts_hold_each_class_in_proportion(size, seed, skew):
         assert np.all(np.abs(counts - fraction * np.bincount(labels, minlength=7)) <= 2)
 
 
-def test_unstratified_parts_are_drawn_from_the_whole_set():
-    parts = split_indices(10_000, FRACTIONS, 0)
-    for part in parts.values():
-        assert abs(part.mean() - 5000) < 5 * 2887 / np.sqrt(part.size)
+def test_the_only_example_of_a_class_is_trained_on():
+    labels = np.array([0] * 95 + [1, 2, 3, 4, 5])
+    for seed in range(5):
+        assert np.isin(np.arange(95, 100), split_indices(100, FRACTIONS, seed, labels)["train"]).all()
 
 
-def test_stratified_parts_are_drawn_from_the_whole_of_each_class():
-    labels = np.repeat(np.arange(10), 1000)
-    within = split_indices(10_000, FRACTIONS, 0, labels)["validation"] % 1000
-    assert abs(within.mean() - 500) < 5 * 289 / np.sqrt(within.size)
-
-
-def test_a_seed_gives_one_split_and_another_seed_another():
-    labels = np.arange(200) % 4
-    for given_labels in (None, labels):
-        first, again, other = (split_indices(200, FRACTIONS, seed, given_labels) for seed in (3, 3, 4))
+def test_a_seed_gives_one_split_which_never_changes_between_versions():
+    for labels in (None, np.arange(200) % 4):
+        first, again, other = (split_indices(200, FRACTIONS, seed, labels) for seed in (3, 3, 4))
         for name in first:
             np.testing.assert_array_equal(first[name], again[name])
         assert not np.array_equal(first["test"], other["test"])
-
-
-def test_a_split_never_changes_between_versions():
+        counted = split_indices(200, {"validation": 20, "test": 40}, 3, labels)  # a number and its share are one
+        assert all(np.array_equal(counted[name], first[name]) for name in first)
     parts = split_indices(20, {"validation": 0.15, "test": 0.2}, seed=1)
     assert parts["validation"].tolist() == [2, 9, 16]
     assert parts["test"].tolist() == [4, 14, 18, 19]
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, float("nan"), "0.1", None, True])
-def test_a_fraction_out_of_range_is_refused_by_name(fraction):
-    with pytest.raises(UserError, match="validation fraction"):
-        split_indices(100, {"validation": fraction}, 0)
+@settings(deadline=None)
+@given(size=st.integers(60, 300), groups=st.integers(6, 60), seed=st.integers(0, 2**32), labelled=st.booleans())
+def test_groups_stay_whole(size, groups, seed, labelled):
+    rng = np.random.default_rng(seed)
+    group_of = np.concatenate([np.arange(groups), rng.integers(0, groups, size - groups)])
+    parts = split_indices(size, LARGE, seed, rng.integers(0, 4, size) if labelled else None, groups=group_of)
+    np.testing.assert_array_equal(np.sort(np.concatenate(list(parts.values()))), np.arange(size))
+    for name, rows in parts.items():
+        others = np.concatenate([part for other, part in parts.items() if other != name])
+        assert not np.intersect1d(group_of[rows], group_of[others]).size
 
 
-@pytest.mark.parametrize(
-    ("size", "fractions", "seed", "labels", "message"),
-    [
-        (100, {"validation": 0.5, "test": 0.5}, 0, None, "sum below 1"),
-        (100, FRACTIONS, -1, None, "seed -1"),
-        (100, FRACTIONS, 0.5, None, "seed 0.5"),
-        (100, FRACTIONS, 0, np.zeros(99), r"labels of shape \[99\]"),
-        (3, FRACTIONS, 0, None, "'validation' of 3 examples is empty"),
-        (2, {"validation": 0.4, "test": 0.59}, 0, None, "'train' of 2 examples is empty"),
-    ],
-)
-def test_settings_that_cannot_be_split_are_refused(size, fractions, seed, labels, message):
-    with pytest.raises(UserError, match=message):
-        split_indices(size, fractions, seed, labels)
+def test_groups_are_drawn_whatever_their_size_and_stratified():
+    sizes = np.repeat([2, 20], [500, 50])
+    group_of = np.repeat(np.arange(550), sizes)
+    tests = [split_indices(len(group_of), {"test": 0.2}, seed, groups=group_of)["test"] for seed in range(8)]
+    shares = [np.mean(sizes[group_of[test]] == 20) for test in tests]
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.06)  # half of all examples are in large groups
+    rng = np.random.default_rng(0)
+    group_of = rng.integers(0, 400, 4000)
+    labels = rng.choice(5, 400, p=[0.4, 0.3, 0.15, 0.1, 0.05])[group_of]
+    stratified = split_indices(4000, FRACTIONS, 0, labels, groups=group_of)
+    for name, share in FRACTIONS.items():
+        assert np.all(np.abs(np.bincount(labels[stratified[name]], minlength=5) - share * np.bincount(labels)) <= 15)
 
 
-@pytest.mark.parametrize(
-    ("indices", "message"),
-    [
-        (np.array([], np.int64), "empty"),
-        (np.array([0, 1], np.int32), "int32"),
-        (np.array([[0, 1]], np.int64), r"shape \[1, 2\]"),
-        (np.array([0, 20], np.int64), r"0\.\.20; expected rows within 0\.\.19"),
-        (np.array([-1, 3], np.int64), r"-1\.\.3"),
-        (np.array([4, 4, 5, 4], np.int64), "repeats 2 rows"),
-    ],
-)
-def test_bad_indices_are_refused(indices, message):
-    with pytest.raises(UserError, match=message):
-        Split("train", make_source(), indices)
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "test", "message"),
-    [
-        ([0, 1, 2, 3], [3, 4, 2], [5], "'train' and 'validation' of data 'tiny' share 2 examples"),
-        ([0, 1], [2], [1, 3], "'train' and 'test' of data 'tiny' share 1 examples"),
-        ([0, 1], [2], [2, 3], "'validation' and 'test' of data 'tiny' share 1 examples"),
-    ],
-)
-def test_splits_that_share_examples_are_refused(train, validation, test, message):
-    source = make_source()
-    splits = [make_split(*pair) for pair in (("train", source, train), ("validation", source, validation))]
-    with pytest.raises(UserError, match=message):
-        Data("tiny", *splits, make_split("test", source, test), input_shape=(1,), classes=2)
-
-
-def test_the_same_rows_of_two_sources_are_no_overlap():
-    first, second = make_source(), make_source()
-    data = Data(
-        "tiny",
-        make_split("train", first, [0, 1]),
-        make_split("validation", first, [2]),
-        make_split("test", second, [0, 1]),
-        input_shape=(1,),
-        classes=2,
+@settings(deadline=None)
+@given(first=st.integers(50, 200), more=st.integers(1, 200), seed=st.integers(0, 2**32))
+def test_an_example_never_changes_its_part_when_more_arrive(first, more, seed):
+    rng = np.random.default_rng(seed)
+    names = np.array([f"class/{number}.jpg" for number in rng.permutation(first + more)])
+    order = rng.permutation(first + more)  # what arrives may sort in between
+    parts = [split_indices(len(keys), LARGE, seed, keys=keys) for keys in (names[:first], names[order])]
+    was, now = (
+        {key: name for name, rows in part.items() for key in keys[rows]}
+        for part, keys in zip(parts, (names[:first], names[order]), strict=True)
     )
-    assert (data.train.size, data.validation.size, data.test.size) == (2, 1, 2)
+    assert all(now[key] == part for key, part in was.items())
+    assert len(now) == first + more
+
+
+def test_a_hash_gives_shares_to_within_chance_and_equal_keys_go_together():
+    keys = np.arange(20_000)
+    parts = split_indices(20_000, FRACTIONS, 0, keys=keys)
+    for name, share in FRACTIONS.items():
+        assert abs(parts[name].size - share * 20_000) < 4 * np.sqrt(20_000 * share * (1 - share))
+    other = split_indices(20_000, FRACTIONS, 1, keys=keys)
+    assert np.isin(other["test"], parts["test"]).mean() == pytest.approx(0.2, abs=0.03)
+    keys = np.repeat(np.arange(60), 3)
+    for rows in split_indices(180, FRACTIONS, 0, keys=keys).values():
+        assert np.all(np.unique(keys[rows], return_counts=True)[1] == 3)
+
+
+def test_a_hash_never_changes_and_knows_keys_by_their_text():
+    numbers = np.arange(20)
+    for keys in (numbers, numbers.astype("U5"), numbers.astype("S9"), np.array([str(i) for i in range(20)], object)):
+        parts = split_indices(20, {"validation": 0.2, "test": 0.2}, 1, keys=keys)
+        assert parts["validation"].tolist() == [7, 8, 9]
+        assert parts["test"].tolist() == [0, 5, 11, 13, 16]
+
+
+def test_what_cannot_be_split_is_refused():
+    zeros = np.zeros(100, np.int64)
+    for held_out, given_, message in (
+        ({"test": float("nan")}, {}, "test fraction nan"),
+        ({"test": 0}, {}, "test fraction 0"),
+        ({"validation": 0.5, "test": 0.5}, {}, "sum below 1"),
+        ({"validation": 0.5, "test": 50}, {}, "validation: 0.5, test: 50 for 100"),
+        (FRACTIONS, {"seed": -1}, "seed -1"),
+        (FRACTIONS, {"labels": zeros[1:]}, r"labels of shape \[99\]"),
+        ({"test": 0.001}, {}, "'test' of 100 examples is empty"),
+        ({"test": 10}, {"keys": zeros}, "expected shares"),
+        ({"test": 0.1}, {"keys": zeros, "labels": zeros}, "keys alone"),
+        ({"test": 0.1}, {"groups": zeros[:, None]}, r"groups of shape \[100, 1\]"),
+        ({"test": 0.1}, {"keys": zeros + 0.5}, "key 0.5"),
+        ({"test": 0.1}, {"groups": zeros}, "more groups"),
+    ):
+        with pytest.raises(UserError, match=message):
+            split_indices(100, held_out, **{"seed": 0, **given_})

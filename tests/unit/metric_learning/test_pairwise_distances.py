@@ -41,20 +41,16 @@ def test_equal_embeddings_are_exactly_0_apart_and_near_ones_are_not():
     assert found[0, 2] == pytest.approx(1e-5, rel=0.01)  # from products it would be lost in rounding
 
 
-@pytest.mark.parametrize("squared", [False, True])
-def test_the_gradient_of_equal_embeddings_is_0(squared):
-    points = np.repeat(drawn(1, 4), 3, axis=0)
-    np.testing.assert_array_equal(gradient(points, np.ones((3, 3), np.float32), squared=squared), np.zeros((3, 4)))
-
-
-def test_equal_pairs_leave_the_gradient_of_the_others_alone():
+def test_the_gradient_of_equal_embeddings_is_0():
+    points, ones = np.repeat(drawn(1, 4), 3, axis=0), np.ones((3, 3), np.float32)
+    for squared in (False, True):
+        np.testing.assert_array_equal(gradient(points, ones, squared=squared), np.zeros((3, 4)))
     points = drawn(4, 3)
     points[1] = points[0]
     weights = np.random.default_rng(1).uniform(size=(4, 4)).astype(np.float32)
     apart = weights * (1 - np.eye(4, dtype=np.float32))
     apart[0, 1] = apart[1, 0] = 0.0
     np.testing.assert_allclose(gradient(points, weights), gradient(points, apart), rtol=1e-6)
-    assert np.isfinite(gradient(points, weights)).all()
 
 
 def test_the_gradient_has_length_1_however_near_two_embeddings_are():
@@ -62,17 +58,3 @@ def test_the_gradient_has_length_1_however_near_two_embeddings_are():
         points = np.array([[0.0, 0.0], [distance, 0.0]], np.float32)
         pull = gradient(points, np.array([[0.0, 1.0], [0.0, 0.0]], np.float32))
         np.testing.assert_allclose(pull, [[-1.0, 0.0], [1.0, 0.0]], rtol=1e-5)
-
-
-def test_xla_computes_the_same():
-    points = tf.constant(np.repeat(drawn(4, 6), 2, axis=0))
-    weights = tf.random.stateless_uniform([8, 8], [1, 2])
-
-    @tf.function(autograph=False, jit_compile=True)
-    def compiled(points):
-        distances = pairwise_distances(points)
-        return distances, tf.gradients(tf.reduce_sum(distances * weights), points)[0]
-
-    distances, pull = compiled(points)
-    np.testing.assert_allclose(distances, pairwise_distances(points), atol=1e-6)
-    np.testing.assert_allclose(pull, gradient(points.numpy(), weights.numpy()), atol=1e-5)

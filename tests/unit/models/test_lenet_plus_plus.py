@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
 from hooks.centers.features import find_features
 from recipes.models.lenet_plus_plus import lenet_plus_plus
-from trainer.errors import UserError
-
-CONFIG = Path(__file__).resolve().parents[3] / "configs" / "model" / "lenet_plus_plus.yaml"
 
 
 def test_the_layers_are_those_of_the_paper_under_readable_names() -> None:
@@ -34,16 +27,12 @@ def test_the_layers_are_those_of_the_paper_under_readable_names() -> None:
         "logits": (2, 10),
     }
     assert not any(v.path == "logits/bias" for v in model.variables)
-    assert [tuple(v.shape) for v in model.variables if "prelu_3" in v.path] == [(1, 1, 128)] * 2
-
-
-def test_a_slope_belongs_to_a_channel_and_starts_as_in_the_paper_on_prelu() -> None:
-    slopes = [v for v in lenet_plus_plus((8, 8, 1), 10, filters=(2, 3, 4)).variables if "prelu" in v.path]
-    assert [tuple(v.shape) for v in slopes] == [(1, 1, c) for c in (2, 2, 3, 3, 4, 4)]
+    slopes = [v for v in model.variables if "prelu" in v.path]  # one a channel
+    assert [tuple(v.shape) for v in slopes] == [(1, 1, c) for c in (32, 32, 64, 64, 128, 128)]
     assert all((v.numpy() == 0.25).all() for v in slopes)
 
 
-@pytest.mark.parametrize("size", [8, 9, 28, 40])
+@pytest.mark.parametrize("size", [8, 9])
 def test_images_of_eight_pixels_and_more_give_features_of_either_sign(size: int) -> None:
     model = lenet_plus_plus((size, size, 1), 7, features=3, filters=(4, 4, 4), kernel_size=3)
     images = np.random.default_rng(0).normal(size=(32, size, size, 1)).astype(np.float32)
@@ -51,29 +40,3 @@ def test_images_of_eight_pixels_and_more_give_features_of_either_sign(size: int)
     assert features.shape == (32, 3)
     assert features.min() < 0 < features.max()
     assert model(images).shape == (32, 7)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "message"),
-    [
-        ((7, 8, 1), {}, "lenet_plus_plus got inputs of shape .7, 8, 1.*at least 8"),
-        ((64,), {}, "Expected images .height, width, channels."),
-        ((8, 8, 1), {"filters": [4, 4]}, r"Invalid filters: \[4, 4\]. Expected three"),
-        ((8, 8, 1), {"filters": [4, 4, 0]}, "Invalid filters"),
-        ((8, 8, 1), {"filters": "444"}, "Invalid filters: '444'"),
-        ((8, 8, 1), {"features": 0}, "Invalid features: 0"),
-        ((8, 8, 1), {"kernel_size": True}, "Invalid kernel_size: True"),
-    ],
-)
-def test_a_wrong_argument_is_one_clear_line(shape, options, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        lenet_plus_plus(shape, 10, **options)
-
-
-def test_the_config_names_every_argument_with_its_default() -> None:
-    config = OmegaConf.to_container(OmegaConf.load(CONFIG))
-    assert CONFIG.read_text().startswith("# ")
-    assert config.pop("_target_") == "recipes.models.lenet_plus_plus.lenet_plus_plus"
-    parameters = inspect.signature(lenet_plus_plus).parameters
-    defaults = {name: each.default for name, each in parameters.items() if name not in ("input_shape", "classes")}
-    assert {name: tuple(v) if isinstance(v, list) else v for name, v in config.items()} == defaults

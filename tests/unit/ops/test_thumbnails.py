@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from trainer.ops.thumbnails import thumbnails
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((8, 8, 1), (8, 8, 1)), ((32, 20, 3), (32, 20, 3)), ((64, 32, 3), (32, 16, 3)), ((10, 1000, 1), (1, 32, 1))],
-)
-def test_images_fit_into_32_pixels_and_keep_their_proportions(shape, expected) -> None:
-    assert thumbnails(tf.zeros([2, *shape])).shape == (2, *expected)
+def test_images_fit_into_32_pixels_and_keep_their_proportions() -> None:
+    for shape, expected in (((32, 20, 3), (32, 20, 3)), ((64, 32, 3), (32, 16, 3)), ((10, 1000, 1), (1, 32, 1))):
+        assert thumbnails(tf.zeros([2, *shape])).shape == (2, *expected)
 
 
 def test_pixels_are_means_of_areas_and_small_images_stay_as_they_are() -> None:

@@ -80,18 +80,11 @@ def test_each_step_is_that_of_keras(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("xla", [False, True], ids=["graph", "xla"])
 @pytest.mark.parametrize(
     ("name", "options"),
-    [
-        ("SGD", {}),
-        ("SGD", {"momentum": 0.9, "nesterov": True}),
-        ("Adam", {}),
-        ("AdamW", {"weight_decay": 0.1}),
-        ("RMSprop", {"momentum": 0.9}),
-    ],
+    [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {"momentum": 0.9})],
 )
-def test_many_traced_steps_on_a_schedule_stay_together(name: str, options: dict[str, Any], xla: bool) -> None:
+def test_many_traced_steps_on_a_schedule_stay_together(name: str, options: dict[str, Any]) -> None:
     generator = np.random.default_rng(1)
     values = [generator.normal(size=(3, 4)).astype(np.float32)]
     gradients = [tf.constant(generator.normal(size=(3, 4)).astype(np.float32)) for _ in range(60)]
@@ -99,23 +92,10 @@ def test_many_traced_steps_on_a_schedule_stay_together(name: str, options: dict[
     for kind in PAIRS[name]:
         optimizer = kind(keras.optimizers.schedules.CosineDecay(0.02, 100), **options)
         variables = built(optimizer, values)
-        apply = traced(optimizer, variables, xla=xla)
+        apply = traced(optimizer, variables, xla=name == "AdamW")
         for gradient in gradients:
             apply(gradient)
         found.append(state_of(optimizer, variables))
     assert np.abs(found[0][0] - values[0]).min() > 1e-3
     for theirs, ours in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
-
-
-def test_an_ordinary_beta_2_is_within_what_float32_holds_of_it() -> None:
-    found = []
-    for kind in PAIRS["Adam"]:
-        optimizer = kind(0.01)
-        variables = built(optimizer, [np.zeros(3, np.float32)])
-        optimizer.apply([tf.constant([1.0, -2.0, 3.0])], variables)
-        found.append(state_of(optimizer, variables))
-    (theirs, *_, their_velocity), (ours, *_, our_velocity) = found
-    assert our_velocity == pytest.approx(their_velocity, rel=1.4e-5)
-    assert ours == pytest.approx(theirs, rel=1e-5)
-    np.testing.assert_allclose(ours, [-0.01, 0.01, -0.01], rtol=1e-5)

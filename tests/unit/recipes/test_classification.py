@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.classification import Classification
+from recipes.classification import Classification, classification
+from recipes.data.digits import digits
 from trainer.errors import UserError
 from trainer.objective import TARGET_SHARES
+from trainer.recipe import Parts
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
@@ -51,7 +54,21 @@ def test_shares_of_one_class_are_its_target() -> None:
     np.testing.assert_array_equal(shares.metrics["accuracy"], hard.metrics["accuracy"])
 
 
-@pytest.mark.parametrize("classes", [2, 6])
-def test_another_number_of_logits_than_classes_is_one_line(classes: int) -> None:
-    with pytest.raises(UserError, match=f"returns 3 logits for {classes} classes. Expected one for each"):
-        Classification(classes=classes).compute(identity, BATCH)
+def test_networks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(UserError, match="3 logits for 6 classes"):
+        Classification(classes=6).compute(identity, BATCH)
+
+    class Softmax(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="own")
+            self.dense = keras.layers.Dense(10, activation="softmax")
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.dense(tf.reshape(inputs, [-1, 64]))
+
+    own = Softmax()
+    own(tf.zeros([1, 8, 8, 1]))
+    with pytest.raises(UserError, match="'own' returns probabilities"):
+        classification(parts=Parts(digits(), lambda input_shape, classes: own, keras.optimizers.SGD))
+    with pytest.raises(UserError, match="label_smoothing=1.0"):
+        classification(parts=Parts(digits(), None, None), label_smoothing=1.0)

@@ -14,7 +14,6 @@ from trainer.errors import UserError
 from trainer.input.batches import EvaluationBatches, TrainingBatches
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
-from trainer.network import Network
 from trainer.recipe import Parts
 from trainer.step.evaluate import Evaluator
 from trainer.step.loop import ChunkLoop
@@ -68,13 +67,6 @@ def test_embeddings_count_by_their_direction_alone():
     assert float(plain.losses["triplet"]) > 0.0
 
 
-def test_the_loss_is_computed_in_float32_also_where_the_network_is_not():
-    batch = batch_of(np.random.default_rng(0).normal(size=(6, 4)), [0, 0, 1, 1, 2, 2])
-    output = Retrieval().compute(lambda _, inputs: tf.cast(inputs, tf.bfloat16), batch)
-    tensors = [output.outputs, *output.losses.values(), *output.metrics.values(), output.collected["embedding"]]
-    assert {tensor.dtype for tensor in tensors} == {tf.float32}
-
-
 @pytest.mark.parametrize("mining", ["batch_hard", "semi_hard", "batch_all"])
 def test_padding_is_in_no_triplet_and_no_metric(mining):
     generator = np.random.default_rng(0)
@@ -90,7 +82,7 @@ def test_padding_is_in_no_triplet_and_no_metric(mining):
     np.testing.assert_array_equal(found.metrics["anchors"][:9], expected.metrics["anchors"])
 
 
-def test_the_metrics_say_how_far_pairs_are_and_whether_the_embeddings_collapse():
+def test_the_metrics_say_how_far_pairs_are_and_whether_all_collapse():
     targets = [0, 0, 1, 1, 2]
     good = Retrieval().compute(identity, batch_of([[1, 0], [1, 0], [0, 1], [0, 1], [-1, 0]], targets))
     assert float(good.metrics["positive_distance"]) == 0.0
@@ -146,120 +138,25 @@ def test_training_brings_the_digits_of_a_class_together(data):
     assert measured["metric/positive_distance"] < 0.8 * measured["metric/negative_distance"]
 
 
-def test_batches_without_a_triplet_leave_the_network_as_it_is(data):
-    network, _, trainer = assembled(data)
-    apart = {"inputs": tf.random.normal([4, 8, 8, 1]), "targets": tf.range(4), "index": tf.range(4, dtype=tf.int64)}
-    start = {name: variable.numpy() for name, variable in network.trainable_variables.items()}
-    loop = ChunkLoop(trainer, lambda step: apart, xla=False)
-    loop.run(0, 3)
-    for name, variable in network.trainable_variables.items():
-        np.testing.assert_array_equal(variable.numpy(), start[name])
-    assert loop.accumulators.read()["loss/triplet"] == loop.accumulators.read()["metric/anchors"] == 0.0
-
-
-def test_without_balanced_batches_mining_takes_what_comes(data):
-    _, _, trainer = assembled(data)
-    loop = ChunkLoop(trainer, TrainingBatches(data.train, batch_size=8, seed=0).batch, xla=False)
-    loop.run(0, 20)
-    measured = loop.accumulators.read()
-    assert 0.2 < measured["metric/anchors"] < 0.9
-    assert measured["loss/triplet"] > 0.0
-
-
-def test_the_picture_shows_queries_with_neighbours_of_the_other_half(data):
-    _, objective, trainer = assembled(data)
-    assert objective.pictures({}, lambda positions: pytest.fail("nothing is evaluated yet")) == {}
-    evaluator = evaluator_of(trainer, data.validation)
-    evaluator.run(0)
-    asked = []
-
-    def examples(positions):
-        asked.append(list(positions))
-        rows = tf.constant(data.validation.indices[positions])
-        return {name: tensor.numpy() for name, tensor in data.validation.source.gather(rows).items()}
-
-    (sheet,) = objective.pictures(evaluator.collected("retrieval"), examples).values()
-    assert sheet.ndim == 3
-    assert sheet.shape[-1] == 3
-    assert (sheet >= 0.0).all()
-    assert (sheet <= 1.0).all()
-    *neighbours, queries = [each for each in asked if each != [0]]
-    assert len(queries) == len(neighbours) == 8
-    assert all(len(found) == 5 and query not in found for query, found in zip(queries, neighbours, strict=True))
-
-
-def test_inputs_that_are_no_images_give_no_picture():
-    collected = {"embedding": np.eye(2), "target": np.arange(2), "index": np.arange(2)}
-    assert Retrieval().pictures(collected, lambda positions: {"inputs": np.zeros((len(positions), 3))}) == {}
-
-
-def test_the_network_has_an_output_for_each_dimension(data):
-    recipe = retrieval(parts=parts_of(data), embedding_size=24)
-    (network,) = recipe.networks
-    assert isinstance(network, Network)
-    assert network.model.output_shape == (None, 24)
+def test_a_wrong_option_is_one_clear_line(data):
     wrong = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Conv2D(24, 3)], name="maps")
-    with pytest.raises(UserError, match=r"'maps' returns the shape .*Expected embeddings \[batch, 24\]"):
-        retrieval(parts=parts_of(data, lambda input_shape, classes: wrong), embedding_size=24)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"embedding_size": 1}, "embedding_size=1 received. Expected a whole number of at least 2"),
-        ({"mining": "semihard"}, "Unknown mining 'semihard'. Did you mean 'semi_hard'"),
-        ({"margin": 0.0}, "margin=0.0 received. Expected a number above 0, such as 0.2; null is the soft margin"),
-        ({"margin": float("inf")}, "margin=inf received"),
-        ({"margin": float("nan")}, "margin=nan received"),
-        ({"recall_at": []}, r"recall_at=\[\] received. Expected different whole numbers above 0"),
-        ({"recall_at": [1, 0]}, r"recall_at=\[1, 0\] received"),
-        ({"recall_at": [1, 1]}, r"recall_at=\[1, 1\] received"),
-        ({"recall_at": [1.5]}, r"recall_at=\[1.5\] received"),
-        (
-            {"recall_at": [1, 500]},
-            "The validation split has 180 images, and queries are searched in halves of them: exp",
-        ),
-    ],
-)
-def test_a_wrong_option_is_one_clear_line(data, options, message):
-    with pytest.raises(UserError, match=message) as error:
-        retrieval(parts=parts_of(data), **options)
-    assert "\n" not in str(error.value)
-
-
-def test_the_gallery_is_counted_class_by_class():
-    # 5 classes of 3: the halves hold 10 and 5.
-    labels = np.repeat(np.arange(5), 3)
-    source = ArraySource({"inputs": np.zeros((60, 4), np.float32), "targets": np.tile(labels, 4)}, lambda rows: rows)
-    rows = np.arange(60, dtype=np.int64)
-    splits = [
-        Split(name, source, part)
-        for name, part in zip(("train", "validation", "test"), (rows[:30], rows[30:45], rows[45:]), strict=True)
-    ]
-    data = Data("small", *splits, input_shape=(4,), classes=5)
-    retrieval(parts=parts_of(data), recall_at=[5])
-    with pytest.raises(UserError, match="split has 15 images.* expected at most 5, the size of the smaller half"):
-        retrieval(parts=parts_of(data), recall_at=[6])
-
-
-def test_the_projector_gets_embeddings_with_their_classes_and_thumbnails():
-    def examples(positions):
-        return {"inputs": np.array(positions, np.float32)[:, None, None, None] * np.ones((1, 64, 48, 1), np.float32)}
-
-    vectors, targets = np.arange(3000.0).reshape(1500, 2), np.arange(1500) % 10
-    collected = {"embedding": vectors, "target": targets, "index": np.arange(1500)}
-    (embedding,) = Retrieval().embeddings(collected, examples).values()
-    rows = (embedding.vectors[:, 0] / 2.0).astype(int)
-    assert len(rows) == 1000
-    assert (rows[0], rows[-1]) == (0, 1499)  # spread over the split, whose classes may come one after another
-    np.testing.assert_array_equal(embedding.labels["class"], targets[rows])
-    assert embedding.images.shape == (1000, 32, 24, 1)
-    np.testing.assert_array_equal(embedding.images[:, 0, 0, 0], rows)
-
-
-def test_embeddings_of_what_is_no_image_have_no_thumbnails_and_nothing_comes_before_an_evaluation():
-    collected = {"embedding": np.eye(2), "target": np.arange(2), "index": np.arange(2)}
-    (embedding,) = Retrieval().embeddings(collected, lambda rows: {"inputs": np.zeros((len(rows), 3))}).values()
-    assert embedding.images is None
-    np.testing.assert_array_equal(embedding.vectors, np.eye(2))
-    assert Retrieval().embeddings({}, lambda rows: pytest.fail("nothing is evaluated yet")) == {}
+    for options, message in (
+        ({"mining": "semihard"}, "'semi_hard'"),
+        ({"margin": float("nan")}, "margin=nan"),
+        ({"recall_at": [1, 1]}, r"recall_at=\[1, 1\]"),
+        ({"recall_at": [1, 500]}, "validation split has 180 images"),
+        ({"parts": parts_of(data, lambda input_shape, classes: wrong)}, r"'maps' .*\[batch, 64\]"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            retrieval(**{"parts": parts_of(data), **options})
+        assert "\n" not in str(error.value)
+    # 5 classes of 3: the halves, which are counted class by class, hold 10 and 5.
+    targets = np.tile(np.repeat(np.arange(5), 3), 4)
+    source = ArraySource({"inputs": np.zeros((60, 4), np.float32), "targets": targets}, lambda rows: rows)
+    parts = np.split(np.arange(60, dtype=np.int64), [30, 45])
+    splits = [Split(name, source, part) for name, part in zip(("train", "validation", "test"), parts, strict=True)]
+    small = Data("small", *splits, input_shape=(4,), classes=5)
+    (network,) = retrieval(parts=parts_of(small), recall_at=[5], embedding_size=24).networks
+    assert network.model.output_shape == (None, 24)
+    with pytest.raises(UserError, match="at most 5"):
+        retrieval(parts=parts_of(small), recall_at=[6])

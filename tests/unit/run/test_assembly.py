@@ -12,26 +12,28 @@ from trainer.errors import UserError
 from trainer.run.assembly import assemble
 from trainer.run.session import prepare
 
+SMALL = ("model.units=[4]", "trainer.compile=off")
 
-def test_a_hook_of_both_kinds_is_called_once_and_the_latest_promise_counts():
-    overrides = ("recipe=baseline", "model.units=[4]", "trainer.compile=off", "trainer.epochs=2", "+hooks=center_loss")
-    (job,) = preflight(parse_command((*overrides, "hooks.center_loss.warm_up_epochs=1")))
-    parts = prepare(job.config)
-    names = [hook.name for hook in parts.hooks]
-    assert names.count("nan_guard") == 1
-    assert sorted(names) == sorted(job.config["hooks"])
-    assert {"fused_batch_norm", "nan_guard", "center_loss"} == {hook.name for hook in parts.trainer.hooks}
+
+def config_of(recipe: str, *overrides: str, epochs: str = "2"):
+    (job,) = preflight(parse_command((f"recipe={recipe}", *SMALL, f"trainer.epochs={epochs}", *overrides)))
+    return job.config
+
+
+def test_a_hook_of_both_kinds_is_called_once():
+    config = config_of("baseline", "+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
+    parts = prepare(config)
+    assert sorted(hook.name for hook in parts.hooks) == sorted(config["hooks"])
+    assert {hook.name for hook in parts.trainer.hooks} == {"fused_batch_norm", "nan_guard", "center_loss"}
     assert "nan_guard" in {hook.name for hook in parts.host_hooks}
-    assert parts.settled_at == 20
-    assert parts.total_steps == 40
+    assert (parts.settled_at, parts.total_steps) == (20, 40)
 
 
 def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     """The schedule of a network that makes three updates in a step ends with the run, not after a third of it."""
-    overrides = ["recipe=gan", "trainer.epochs=null", "trainer.steps=10", "trainer.batch_size=30", "model.units=[4]"]
-    overrides += ["optimizer.learning_rate=0.1", "task.discriminator_learning_rate=0.5", "task.discriminator_updates=3"]
-    (job,) = preflight(parse_command([*overrides, "trainer.compile=off", "data.examples=1000"]))
-    networks = assemble(job.config).trainer.networks
+    rates = ("optimizer.learning_rate=0.1", "task.discriminator_learning_rate=0.5", "task.discriminator_updates=3")
+    length = ("trainer.steps=10", "trainer.batch_size=30", "data.examples=1000")
+    networks = assemble(config_of("gan", *rates, *length, epochs="null")).trainer.networks
 
     def rate(name, iterations):
         networks[name].optimizer.iterations.assign(iterations)
@@ -44,25 +46,27 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     assert rate("discriminator", 29) > 0.0
 
 
-SMALL = ("recipe=baseline", "model.units=[4]", "trainer.compile=off", "trainer.epochs=1")
-
-
 def test_classes_weigh_and_come_as_the_config_says():
-    (job,) = preflight(parse_command((*SMALL, "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}")))
-    parts = assemble(job.config)
+    parts = assemble(config_of("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}"))
     assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
     batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
     assert np.mean(np.concatenate(batches) == 3) == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (("recipe=baseline", "trainer.class_weights={10:2}"), "class_weights names class 10, which the data has not"),
-        (("recipe=retrieval", "trainer.class_weights={1:2}"), "no loss of 'retrieval' is one for each example"),
-    ],
-)
-def test_weights_that_nothing_could_follow_are_refused(overrides, message):
-    (job,) = preflight(parse_command((*overrides, "model.units=[4]", "trainer.compile=off", "trainer.epochs=1")))
-    with pytest.raises(UserError, match=message):
-        assemble(job.config)
+def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
+    plain, augmented = (
+        assemble(config_of("baseline", "trainer.class_weights=balanced", *more)) for more in ((), ("+augment=noise",))
+    )
+    labels = plain.training.split.labels
+    expected = len(labels) / (10 * np.bincount(labels))
+    np.testing.assert_allclose(plain.trainer.class_weights.numpy(), expected, rtol=1e-5)
+    for network, other in zip(plain.trainer.networks.values(), augmented.trainer.networks.values(), strict=True):
+        other.model.set_weights(network.model.get_weights())
+    assert augmented.training.augmentation is not None
+    assert augmented.validation.run(3) == plain.validation.run(3)
+
+
+def test_weights_that_nothing_could_follow_are_refused():
+    for recipe, weights, message in (("baseline", "{10:2}", "names class 10"), ("retrieval", "{1:2}", "'retrieval'")):
+        with pytest.raises(UserError, match=message):
+            assemble(config_of(recipe, f"trainer.class_weights={weights}"))

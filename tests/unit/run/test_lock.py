@@ -20,9 +20,8 @@ def test_another_process_is_named_and_a_killed_one_holds_nothing(tmp_path: Path)
     code = HOLD + "    print('held', flush=True)\n    input()\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UserError, match=f"in use: the process {holder.pid} trains in it"), locked(tmp_path):
+        with pytest.raises(UserError, match=f"in use: the process {holder.pid}"), locked(tmp_path):
             pass
         holder.kill()
     with locked(tmp_path):
@@ -34,8 +33,5 @@ def test_it_is_let_go_of_after_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError
     with locked(tmp_path), pytest.raises(UserError, match=f"the process {os.getpid()}"), locked(tmp_path):
         pass
-
-
-def test_a_directory_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be written: No such file"), locked(tmp_path / "absent"):
+    with pytest.raises(UserError, match="No such file"), locked(tmp_path / "absent"):
         pass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -11,56 +9,43 @@ import pytest
 from tests.support.command import run_small
 from trainer.errors import UserError
 from trainer.run.finished import read_config, restore
-from trainer.run.precision import check_precision, computing_in, describe_precision, loss_scale_for, why_slow
+from trainer.run.precision import check_precision, computing_in, loss_scale_for, why_slow
 from trainer.step.loss_scale import INITIAL
 
 VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
 PASCAL = {"device_name": "Tesla P100", "compute_capability": (6, 0)}
 HOPPER = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}
-ALLOWED = ("trainer.precision=float16", "trainer.allow_slow_precision=true")
+HARDWARE = [
+    ("bfloat16", ["avx2", "avx512_bf16"], [], None),
+    ("bfloat16", ["avx2", "avx512f"], [], "this CPU has neither"),
+    ("float16", ["amx_bf16", "avx512_fp16"], [], "a CPU has no fast float16"),
+    ("float16", [], [VOLTA], None),
+    ("float16", [], [HOPPER, PASCAL], "Tesla P100 has compute capability 6.0"),
+    ("bfloat16", ["amx_bf16"], [VOLTA], "Tesla V100 has compute capability 7.0"),
+    ("float16", [], [{}], "this GPU does not tell"),
+]
 
 
-@pytest.mark.parametrize(
-    ("precision", "flags", "gpus", "expected"),
-    [
-        ("bfloat16", ["avx2", "avx512_bf16"], [], None),
-        ("bfloat16", ["amx_bf16"], [], None),
-        ("bfloat16", ["avx2", "avx512f"], [], "this CPU has neither amx_bf16 nor avx512_bf16"),
-        ("bfloat16", [], [], "this CPU has neither"),
-        ("float16", ["amx_bf16", "avx512_fp16"], [], "a CPU has no fast float16"),
-        ("float16", [], [VOLTA], None),
-        ("float16", [], [HOPPER, PASCAL], "Tesla P100 has compute capability 6.0, and float16 is fast from 7.0 on"),
-        ("bfloat16", ["amx_bf16"], [VOLTA], "Tesla V100 has compute capability 7.0, and bfloat16 is fast from 8.0 on"),
-        ("bfloat16", [], [HOPPER], None),
-        ("float16", [], [{}], "this GPU does not tell its compute capability"),
-    ],
-)
-def test_the_hardware_decides(precision, flags, gpus, expected) -> None:
-    reason = why_slow(precision, flags, gpus)
-    assert reason is None if expected is None else reason is not None and reason.startswith(expected)
+def test_the_hardware_decides() -> None:
+    for precision, flags, gpus, expected in HARDWARE:
+        reason = why_slow(precision, flags, gpus)
+        assert reason is None if expected is None else reason.startswith(expected)
 
 
-def test_a_slow_precision_is_refused_in_one_line_unless_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr("trainer.run.precision.cpu_flags", lambda: ["avx2"])
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
     for precision in ("float16", "bfloat16"):
-        with pytest.raises(
-            UserError, match=rf"^trainer\.precision={precision} received, but .* Expected .*float32"
-        ) as e:
+        with pytest.raises(UserError, match=rf"trainer\.precision={precision}.*allow_slow_precision=true"):
             check_precision(precision, allow_slow=False)
-        assert "\n" not in str(e.value)
-        assert str(e.value).endswith("trainer.allow_slow_precision=true.")
         check_precision(precision, allow_slow=True)
     check_precision("float32", allow_slow=False)
-
-
-def test_the_gpus_are_asked_for_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.run.precision.cpu_flags", lambda: ["amx_bf16"])
+    with pytest.raises(UserError, match="a CPU has no fast float16"):
+        run_small("baseline", "trainer.precision=float16", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: ["gpu"])
     monkeypatch.setattr("tensorflow.config.experimental.get_device_details", {"gpu": VOLTA}.__getitem__)
     check_precision("float16", allow_slow=False)
-    with pytest.raises(UserError, match=r"Tesla V100 has compute capability 7\.0"):
-        check_precision("bfloat16", allow_slow=False)
 
 
 def test_layers_get_the_policy_and_nothing_of_it_stays() -> None:
@@ -71,40 +56,25 @@ def test_layers_get_the_policy_and_nothing_of_it_stays() -> None:
     with pytest.raises(ZeroDivisionError), computing_in("float16"):
         raise ZeroDivisionError
     assert keras.config.dtype_policy().name == "float32"
+    assert loss_scale_for("float32") is loss_scale_for("bfloat16") is None
 
 
-def test_only_float16_has_a_scale() -> None:
-    assert loss_scale_for("float32") is None
-    assert loss_scale_for("bfloat16") is None
-    assert describe_precision("bfloat16", None) == {"compute": "bfloat16", "loss_scale": None, "overflow_steps": None}
-
-
-def test_a_run_in_float16_says_so_keeps_its_scale_and_leaves_no_policy_behind(tmp_path) -> None:
+def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path) -> None:
     directory = tmp_path / "run"
-    summary = run_small("baseline", *ALLOWED, "trainer.epochs=1", run_dir=directory)
+    allowed = ("trainer.precision=float16", "trainer.allow_slow_precision=true")
+    summary = run_small("baseline", *allowed, "trainer.epochs=1", run_dir=directory)
     assert summary["precision"] == {"compute": "float16", "loss_scale": INITIAL, "overflow_steps": 0}
     assert summary["final"]["opt/loss_scale"] == INITIAL
     assert summary["test"]["metric/accuracy"] > 0.2
     assert keras.config.dtype_policy().name == "float32"
     restored = restore(str(directory), read_config(str(directory)))
-    scale = restored.parts.trainer.loss_scale
-    assert scale is not None
-    assert int(scale.finite_steps) == summary["steps"]
+    assert int(restored.parts.trainer.loss_scale.finite_steps) == summary["steps"]
     values = restored.parts.test.run(restored.step)
     assert values["loss/total"] == pytest.approx(summary["test"]["loss/total"])
     for network in restored.parts.trainer.networks.values():
         assert {np.array(variable).dtype.name for variable in network.weights.values()} == {"float32"}
-    started, peak = summary["time_to_first_step"], summary["peak_memory_bytes"]
+    started = summary["time_to_first_step"]
     assert list(started) == ["seconds", "import", "build", "trace", "begin", "step"]
     assert started["seconds"] == pytest.approx(sum(list(started.values())[1:]), abs=0.01)
-    assert all(seconds >= 0 for seconds in started.values())
     assert min(started["build"], started["trace"], started["step"]) > 0
-    assert peak["host"] > 50 * 2**20
-    assert json.loads((directory / "summary.json").read_text())["precision"] == summary["precision"]
-
-
-def test_a_refused_precision_leaves_no_run_directory(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
-    with pytest.raises(UserError, match="a CPU has no fast float16"):
-        run_small("baseline", ALLOWED[0], run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+    assert summary["peak_memory_bytes"]["host"] > 50 * 2**20

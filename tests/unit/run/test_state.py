@@ -12,6 +12,8 @@ from trainer.errors import UserError
 from trainer.run.checkpoint_tensors import tensors_digest
 from trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
 
+KERNEL = "network/model/toy/hidden/kernel"
+
 
 class Stateful(StatelessHook):
     """Keep one variable."""
@@ -37,44 +39,27 @@ def test_every_kind_of_variable_has_a_key() -> None:
     assert evaluation_keys(variables()) == {key for key in keys if key.startswith(("network/", "hook/"))}
 
 
-def test_values_round_trip() -> None:
+def test_values_round_trip_and_are_copies_unless_they_are_read_late() -> None:
     first, second = variables(), variables()
     values = {key: value + 1 for key, value in read_variables(first).items()}
     assign_variables(second, values, "there")
     for key, value in read_variables(second).items():
         np.testing.assert_array_equal(value, values[key], err_msg=key)
+    early, late = read_variables(first), VariableValues(first)
+    first["hook/probe/count"].assign([9.0, 9.0])
+    assert (early["hook/probe/count"].tolist(), late["hook/probe/count"].tolist()) == ([1.0, 2.0], [9.0, 9.0])
+    assert list(late) == list(first)
+    assert tensors_digest(late) == tensors_digest(read_variables(first))
 
 
-def test_read_values_are_copies() -> None:
+def test_missing_variables_and_other_shapes_are_named_and_nothing_changes() -> None:
     some = variables()
-    values = read_variables(some)
-    some["hook/probe/count"].assign([9.0, 9.0])
-    assert values["hook/probe/count"].tolist() == [1.0, 2.0]
-
-
-def test_values_are_read_when_they_are_asked_for_and_all_are_there() -> None:
-    some = variables()
-    values = VariableValues(some)
-    some["hook/probe/count"].assign([9.0, 9.0])
-    assert values["hook/probe/count"].tolist() == [9.0, 9.0]
-    assert (list(values), len(values)) == (list(some), len(some))
-    assert tensors_digest(values) == tensors_digest(read_variables(some))
-
-
-def test_missing_variable_is_named_and_nothing_changes() -> None:
-    some = variables()
-    values = {key: value + 1 for key, value in read_variables(some).items()}
-    del values["network/model/toy/hidden/kernel"]
     before = read_variables(some)
-    with pytest.raises(UserError, match="the old run has no variable 'network/model/toy/hidden/kernel'"):
-        assign_variables(some, values, "the old run")
+    others = {key: value + 1 for key, value in before.items()}
+    with pytest.raises(UserError, match=f"'{KERNEL}'.* \\[2, 2\\] in the old run, but \\[6, 8\\]"):
+        assign_variables(some, {**others, KERNEL: np.zeros((2, 2), np.float32)}, "the old run")
+    del others[KERNEL]
+    with pytest.raises(UserError, match=f"the old run has no variable '{KERNEL}'"):
+        assign_variables(some, others, "the old run")
     for key, value in read_variables(some).items():
         np.testing.assert_array_equal(value, before[key])
-
-
-def test_other_shape_is_named() -> None:
-    some = variables()
-    values = read_variables(some)
-    values["network/model/toy/hidden/kernel"] = np.zeros((2, 2), np.float32)
-    with pytest.raises(UserError, match=r"has the shape \[2, 2\] in the old run, but \[6, 8\] here"):
-        assign_variables(some, values, "the old run")

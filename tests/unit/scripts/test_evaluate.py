@@ -1,27 +1,38 @@
-"""The evaluate command: a run and its exports, judged by the same code on the same examples."""
+"""The evaluate command: a run and its exports, judged by the same code on the same examples; every measure by hand."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scripts.evaluate import main
-from scripts.evaluation.choose_data import check_data, data_config, input_range
+from scripts.evaluation.calibration import brier_score, negative_log_likelihood, reliability
+from scripts.evaluation.choose_data import check_data, data_config, input_range, is_data
+from scripts.evaluation.measures import measure
 from scripts.evaluation.outputs import collect
+from scripts.evaluation.report import write_evaluation
+from scripts.prediction.ranking import softmax
 from tests.support.command import run_small
 from trainer.errors import UserError
 from trainer.export.card import card_of
 from trainer.export.keras_file import write_keras
 from trainer.export.options import ExportOptions
-from trainer.inference.card import Card, card_path, write_card
+from trainer.inference.card import Card, write_card
 from trainer.inference.preparation import Preparation
 from trainer.input.data import Data, Split
 from trainer.input.source import ArraySource
 from trainer.run.finished import read_config, restore
+
+NAMES = ("cat", "dog", "bird")
+LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
+PREDICTED = np.array([0, 0, 0, 1, 1, 2, 2])
+LOGITS = 3.0 * np.eye(3, dtype=np.float32)[PREDICTED]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +43,10 @@ def run(tmp_path_factory) -> Path:
     finished = restore(str(directory), read_config(str(directory)))
     (directory / "export").mkdir()
     write_keras(finished, "model", directory / "export" / "model.keras", ExportOptions())
-    write_card(directory / "export" / "model.keras", card_of(finished, "model"))
+    card = card_of(finished, "model")
+    assert (card.shape, card.classes) == ((8, 8, 1), tuple("0123456789"))
+    assert card.preparation == Preparation((8, 8, 1), 2 / 16, -1.0, 16, axes="new")
+    write_card(directory / "export" / "model.keras", card)
     return directory
 
 
@@ -40,128 +54,73 @@ def found(folder: Path) -> dict:
     return json.loads((folder / "evaluation.json").read_text())
 
 
-def test_a_run_has_the_accuracy_and_the_loss_of_its_summary(run: Path, capsys):
+def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
     assert main([f"run={run}"]) == 0
-    test = json.loads((run / "summary.json").read_text())["test"]
-    overall = found(run / "evaluation" / "test")["overall"]
-    assert overall["accuracy"] == pytest.approx(test["metric/accuracy"], abs=1e-6)
-    assert overall["negative_log_likelihood"] == pytest.approx(test["loss/cross_entropy"], rel=1e-5)
-    assert found(run / "evaluation" / "test")["metrics"]["metric/accuracy"] == pytest.approx(overall["accuracy"])
-    output = capsys.readouterr().out
-    assert "expected calibration error" in output
-    assert f"{run / 'evaluation' / 'test'}: calibration.png, classes.csv" in output
-
-
-def test_an_export_is_as_good_as_its_run_in_every_measure(run: Path):
-    assert main([f"run={run}", "name=whole"]) == 0
-    assert main([f"model={run / 'export' / 'model.keras'}"]) == 0
-    own, exported = found(run / "evaluation" / "whole"), found(run / "evaluation" / "model.keras_test")
-    assert exported["confusion"] == own["confusion"]
-    assert exported["overall"] == pytest.approx(own["overall"], rel=1e-5, abs=1e-6)
-    assert exported["metrics"] == {}
-
-
-def test_the_size_of_batches_and_the_padding_of_the_last_one_change_nothing(run: Path):
+    test, own = json.loads((run / "summary.json").read_text())["test"], found(run / "evaluation" / "test")
+    assert own["overall"]["accuracy"] == pytest.approx(test["metric/accuracy"], abs=1e-6)
+    assert own["overall"]["negative_log_likelihood"] == pytest.approx(test["loss/cross_entropy"], rel=1e-5)
+    assert own["metrics"]["metric/accuracy"] == pytest.approx(own["overall"]["accuracy"])
     export = run / "export" / "model.keras"
-    assert main([f"model={export}", "name=seven", "batch_size=7", "bins=4"]) == 0
-    assert main([f"model={export}", "name=all", "batch_size=1000", "bins=4"]) == 0
-    seven, whole = found(run / "evaluation" / "seven"), found(run / "evaluation" / "all")
-    assert seven["confusion"] == whole["confusion"]
-    assert seven["overall"]["examples"] == whole["overall"]["examples"]
-    assert len(seven["reliability"]["counts"]) == 4
+    (foreign := tmp_path / "foreign.keras").write_bytes(export.read_bytes())  # without a card
+    for number, arguments in enumerate(([f"model={export}", "batch_size=7"], [f"model={foreign}", "data=digits"])):
+        assert main([*arguments, f"output={tmp_path}/{number}"]) == 0
+        exported = found(tmp_path / str(number))
+        assert exported["confusion"] == own["confusion"]
+        assert exported["overall"] == pytest.approx(own["overall"], rel=1e-5, abs=1e-6)
 
 
-def test_other_data_is_named_as_for_training(run: Path, tmp_path, capsys):
+def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, capsys):
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    path = tmp_path / "mine.npz"
+    path, export = tmp_path / "mine.npz", run / "export" / "model.keras"
     pixels = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
     np.savez(path, x_train=pixels, y_train=bunch.target, x_test=pixels[:300], y_test=bunch.target[:300])
     capsys.readouterr()
     assert main([f"run={run}", "data=arrays", f"data.path={path}", "name=mine"]) == 0
     assert found(run / "evaluation" / "mine")["overall"]["examples"] == 300
     assert capsys.readouterr().err == ""
-    export = run / "export" / "model.keras"
-    assert main([f"model={export}", "data=arrays", f"data.path={path}", "name=x"]) == 0
-    assert found(run / "evaluation" / "x")["confusion"] == found(run / "evaluation" / "mine")["confusion"]
-
-
-def test_the_split_and_the_values_of_the_runs_data_can_be_changed(run: Path):
-    export = run / "export" / "model.keras"
     assert main([f"model={export}", "split=validation", "data.validation_fraction=50"]) == 0
     assert found(run / "evaluation" / "model.keras_data_validation")["overall"]["examples"] == 50
 
 
-def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path, capsys):
+def test_a_run_that_learns_no_classes_has_the_metrics_of_its_recipe(tmp_path):
     summary = run_small("retrieval", run_dir=tmp_path / "retrieval")
-    capsys.readouterr()
     assert main([f"run={tmp_path / 'retrieval'}"]) == 0
     metrics = found(tmp_path / "retrieval" / "evaluation" / "test")["metrics"]
     assert metrics["metric/recall@1"] == pytest.approx(summary["test"]["metric/recall@1"])
-    assert [each.name for each in (tmp_path / "retrieval" / "evaluation" / "test").iterdir()] == ["evaluation.json"]
-    assert "recall@1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "Neither run= nor model= was given"),
-        (["run={run}", "model={run}"], "Both run= and model= were given"),
-        (["run={run}/nothing"], "no config.yaml that can be read"),
-        (["model={run}/nothing.keras"], "does not exist"),
-        (["model={run}"], "is a run. Expected run="),
-        (["run={run}", "split=tset"], "Did you mean 'test'?"),
-        (["run={run}", "data=digit"], "Did you mean 'digits'?"),
-        (["run={run}", "data.sed=3"], "Did you mean 'seed'?"),
-        (["run={run}", "data=arrays"], "data.path"),
-        (["run={run}", "data=ring", "name=new"], "takes [8, 8, 1]. Expected data of its shape"),
-        (["run={run}", "name=a/b"], "without a path"),
-        (["run={run}", "bins=0"], "Invalid bins: 0"),
-        (["run={run}", "checkpoint=frist"], "Unknown checkpoint"),
-        (["model={run}/export/model.keras", "checkpoint=best"], "received with model="),
-        (["run={run}", "output={run}/checkpoints", "overwrite=true"], "holds something else"),
-        (["run={run}", "output={run}/summary.json"], "exists already"),
-        (["model={foreign}", "data=digits"], "lies in no run. Expected output="),
-        (["model={foreign}", "output={new}"], "No data was given"),
-    ],
-)
-def test_a_mistake_is_one_line_and_nothing_is_written(arguments, message, run: Path, tmp_path, capsys):
-    foreign = tmp_path / "foreign.keras"
-    foreign.write_bytes((run / "export/model.keras").read_bytes())
-    before = sorted([*run.rglob("*"), *tmp_path.rglob("*")])
-    places = {"run": run, "foreign": foreign, "new": tmp_path / "new"}
-    assert main([each.format(**places) for each in arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.startswith("Error: ")
-    assert error.count("\n") == 1
-    assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
-
-
-def test_an_evaluation_is_not_overwritten_unless_asked(run: Path, capsys):
-    given = [f"model={run / 'export' / 'model.keras'}", "name=once"]
-    assert main(given) == 0
-    assert main(given) == 2
-    assert "Expected another name, or overwrite=true" in capsys.readouterr().err
-    assert main([*given, "overwrite=true"]) == 0
-
-
-def test_an_export_without_a_card_is_judged_where_data_and_place_are_given(run: Path, tmp_path):
-    foreign = tmp_path / "foreign.keras"
-    foreign.write_bytes((run / "export/model.keras").read_bytes())
-    assert not card_path(foreign).exists()
-    assert main([f"model={foreign}", "data=digits", f"output={tmp_path / 'out'}"]) == 0
-    test = json.loads((run / "summary.json").read_text())["test"]
-    assert found(tmp_path / "out")["overall"]["accuracy"] == pytest.approx(test["metric/accuracy"], abs=1e-6)
-
-
-def test_outputs_that_are_no_classes_are_refused(run: Path, tmp_path, capsys):
-    bare = tmp_path / "bare.keras"
-    bare.write_bytes((run / "export/model.keras").read_bytes())
+def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
+    (foreign := tmp_path / "foreign.keras").write_bytes((run / "export/model.keras").read_bytes())
+    (bare := tmp_path / "bare.keras").write_bytes((run / "export/model.keras").read_bytes())
     write_card(bare, Card("model", "best", 1, (8, 8, 1)))
-    assert main([f"model={bare}", "data=digits", f"output={tmp_path / 'out'}"]) == 2
-    assert "are no classes. Expected run=<run>" in capsys.readouterr().err
+    given = f"run={run}"
+    before = sorted([*run.rglob("*"), *tmp_path.rglob("*")])
+    for arguments, word in (
+        ([], "run= nor model="),
+        ([given, f"model={run}"], "Both"),
+        ([f"{given}/nothing"], "config.yaml"),
+        ([f"model={run}"], "is a run"),
+        ([given, "split=tset"], "'test'"),
+        ([given, "data=digit"], "'digits'"),
+        ([given, "data.sed=3"], "'seed'"),
+        ([given, "data.seed=[1"], "data.seed=[1"),
+        ([given, "data=ring", "name=new"], "[8, 8, 1]"),
+        ([given, "name=a/b"], "without a path"),
+        ([given, "bins=0"], "bins: 0"),
+        ([f"model={run}/export/model.keras", "checkpoint=best"], "with model="),
+        ([given, f"output={run}/checkpoints", "overwrite=true"], "holds something else"),
+        ([given, f"output={run}/summary.json"], "exists already"),
+        ([f"model={foreign}", "data=digits"], "lies in no run"),
+        ([f"model={foreign}", f"output={tmp_path}/new"], "No data"),
+        ([f"model={bare}", "data=digits", f"output={tmp_path}/out"], "no classes"),
+    ):
+        assert main(arguments) == 2, word
+        error = capsys.readouterr().err
+        assert word in error
+        assert error.count("\n") == 1
+        assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
 
 
 def made(names: tuple[str, ...] = (), peak: float = 255.0, scale: float = 2 / 255) -> Data:
@@ -175,13 +134,22 @@ def made(names: tuple[str, ...] = (), peak: float = 255.0, scale: float = 2 / 25
 def test_data_of_other_classes_or_another_range_is_noticed():
     assert check_data(made(), (2, 2, 1), ("a", "b", "c"), (-1.0, 1.0)) == []
     assert check_data(made(("a", "b", "c")), (2, 2, 1), ("0", "1", "2"), None) == []
-    with pytest.raises(UserError, match="calls a class 'c' that the network calls 'b'"):
-        check_data(made(("a", "c", "b")), (2, 2, 1), ("a", "b", "c"), None)
-    with pytest.raises(UserError, match="has 3 classes, and the network 2"):
-        check_data(made(), (2, 2, 1), ("a", "b"), None)
+    for names, classes, word in ((("a", "c", "b"), "abc", "'c' that the network calls 'b'"), ((), "ab", "3 classes")):
+        with pytest.raises(UserError, match=word):
+            check_data(made(names), (2, 2, 1), tuple(classes), None)
     (warning,) = check_data(made(scale=1 / 255), (2, 2, 1), (), (-1.0, 1.0))
     assert "gives inputs from -1 to 0, but the network was trained on -1 to 1" in warning
     assert input_range(made(peak=16, scale=2 / 16)) == pytest.approx((-1.0, 1.0))
+
+
+def test_values_of_the_data_are_read_as_yaml_and_those_of_the_run_stay():
+    stored = {"_target_": "recipes.data.digits.digits", "seed": 0, "test_fraction": 0.2, "path": None}
+    before = dict(stored)
+    for text, key, value in (("seed=4", "seed", 4), ("path=a=b", "path", "a=b"), ("path=[1,2]", "path", [1, 2])):
+        assert data_config([f"data.{text}"], stored, []) == {**stored, key: value}
+    assert data_config(["data=digits", "data.seed=5"], stored, [])["seed"] == 5
+    assert before == stored
+    assert [is_data(text) for text in ("data=mnist", "+data.source=1", "database=a", "run=data")] == [1, 1, 0, 0]
 
 
 def test_outputs_come_in_the_order_of_the_split_without_padding():
@@ -193,20 +161,92 @@ def test_outputs_come_in_the_order_of_the_split_without_padding():
     assert labels.tolist() == [7, 2, 9, 4, 0]
     with pytest.raises(UserError, match="NaN or infinite"):
         collect(lambda batch: batch["inputs"].numpy() * np.nan, split, 3)
-    with pytest.raises(UserError, match=r"outputs of shape \[3\]"):
+    with pytest.raises(UserError, match=r"shape \[3\]"):
         collect(lambda batch: batch["inputs"].numpy()[:, 0], split, 3)
 
 
-def test_data_keys_without_a_name_change_those_of_the_run():
-    stored = {"_target_": "recipes.data.digits.digits", "seed": 0, "test_fraction": 0.2}
-    assert data_config([], stored, []) == stored
-    assert data_config(["data.seed=4"], stored, [])["seed"] == 4
-    assert data_config(["data=digits", "data.seed=5"], stored, [])["seed"] == 5
+def test_measures_are_those_by_hand():
+    judged = measure(LOGITS, LABELS, NAMES, bins=10)
+    cat, dog, bird = judged.classes
+    assert (cat.precision, cat.recall, cat.support, cat.predicted) == (1.0, 0.75, 4, 3)
+    assert (dog.precision, dog.recall, dog.support, dog.predicted) == (0.5, 0.5, 2, 2)
+    assert (bird.precision, bird.recall, bird.f1) == (0.5, 1.0, pytest.approx(2 / 3))
+    assert judged.confusion.tolist() == [[3, 1, 0], [0, 1, 1], [0, 0, 1]]  # rows are the true classes
+    assert judged.overall["accuracy"] == pytest.approx(5 / 7)
+    assert judged.overall["macro_recall"] == pytest.approx((0.75 + 0.5 + 1.0) / 3)
+    assert judged.overall["macro_precision"] == pytest.approx((1.0 + 0.5 + 0.5) / 3)
+    none = measure(LOGITS[[0, 4]], np.array([0, 1]), NAMES, bins=5)  # a class without examples is in no average
+    assert (none.classes[2].support, none.overall["macro_f1"]) == (0, 1.0)
 
 
-def test_the_card_of_a_run_names_its_input_and_its_classes(run: Path):
-    card = card_of(restore(str(run), read_config(str(run))), "model")
-    assert card.shape == (8, 8, 1)
-    assert card.classes == tuple("0123456789")
-    assert card.preparation == Preparation((8, 8, 1), 2 / 16, -1.0, 16, axes="new")
-    assert keras.saving.load_model(run / "export/model.keras").input_shape[1:] == card.shape
+@given(st.integers(2, 12), st.integers(1, 60), st.integers(0, 1000))
+def test_measures_agree_with_counting(classes, examples, seed):
+    generator = np.random.default_rng(seed)
+    logits = generator.normal(size=(examples, classes)).astype(np.float32)
+    labels = generator.integers(0, classes, examples)
+    judged = measure(logits, labels, [str(name) for name in range(classes)], bins=7)
+    predicted = logits.argmax(axis=1)
+    for true in range(classes):
+        for taken in range(classes):
+            assert judged.confusion[true, taken] == np.sum((labels == true) & (predicted == taken))
+    assert judged.overall["accuracy"] == pytest.approx(np.mean(predicted == labels))
+    assert judged.reliability.counts.sum() == examples
+    assert 0 <= judged.overall["expected_calibration_error"] <= judged.overall["largest_calibration_error"] <= 1
+    if classes >= 10:
+        rank = np.sum(logits > logits[np.arange(examples), labels][:, None], axis=1)
+        assert judged.overall["top_5_accuracy"] == pytest.approx(np.mean(rank < 5))
+
+
+def test_of_equal_classes_the_lower_label_comes_first_in_every_measure():
+    for labels, expected in ((np.arange(10), (0.1, 0.5)), (np.zeros(10, int), (1.0, 1.0))):
+        overall = measure(np.zeros((10, 10), np.float32), labels, [str(name) for name in range(10)], bins=5).overall
+        assert (overall["accuracy"], overall["top_5_accuracy"]) == expected
+
+
+def test_a_bin_holds_its_upper_edge_and_not_its_lower_one():
+    bins = reliability(np.array([0.2, 0.2000001, 0.4, 1.0, 1e-9]), np.array([True, False, True, True, False]), 5)
+    assert bins.counts.tolist() == [2, 2, 0, 0, 1]
+    assert bins.accuracy.tolist() == [0.5, 0.5, 0.0, 0.0, 1.0]
+    bins = reliability(np.array([0.95, 0.95, 0.95, 0.65]), np.array([True, True, False, False]), 10)
+    assert bins.expected_error == pytest.approx(3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.65)  # weighed by examples
+    assert bins.largest_error == pytest.approx(0.65)
+
+
+def test_scores_of_probabilities_are_those_by_hand_and_finite():
+    logits, labels = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([1, 1])
+    assert softmax(logits) == pytest.approx(np.exp(logits))
+    assert negative_log_likelihood(logits, labels) == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
+    assert brier_score(np.exp(logits), labels) == pytest.approx((0.25 + 0.5625 + 0.0625 + 0.01 + 0.04 + 0.01) / 2)
+    large = np.array([[1e4, -1e4], [-1e4, 1e4]], np.float32)
+    assert negative_log_likelihood(large, np.array([0, 0])) == pytest.approx(1e4)
+    assert softmax(large).tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_an_evaluation_is_replaced_as_a_whole_or_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "deep" / "test"
+    given = (
+        folder,
+        {"title": "net on data, test split", "metrics": {}},
+        measure(LOGITS, LABELS, NAMES, bins=10),
+        NAMES,
+    )
+    assert write_evaluation(*given) == [
+        *("calibration.png", "classes.csv", "confusion.csv", "confusion.png", "evaluation.json")
+    ]
+    assert found(folder)["confusion"] == [[3, 1, 0], [0, 1, 1], [0, 0, 1]]
+    rows = list(csv.reader((folder / "confusion.csv").read_text().splitlines()))
+    assert rows[:2] == [["true \\ predicted", *NAMES], ["cat", "3", "1", "0"]]
+    _, first, *_ = csv.reader((folder / "classes.csv").read_text().splitlines())
+    assert first == ["cat", "1.0", "0.75", str(6 / 7), "4", "3"]
+    (folder / "old.txt").write_text("x")
+    assert "old.txt" not in write_evaluation(*given)
+
+    def full(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scripts.evaluation.report.write_reliability", full)
+    before = (folder / "evaluation.json").read_bytes()
+    with pytest.raises(UserError, match="No space left"):
+        write_evaluation(*given)
+    assert (folder / "evaluation.json").read_bytes() == before
+    assert [each.name for each in folder.parent.iterdir()] == ["test"]

@@ -1,8 +1,9 @@
-"""The predict command: tables and files in order, or one clear line."""
+"""The predict command: what it predicts on, tables and files in order, or one clear line."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from scripts.predict import main
+from scripts.prediction.examples import find_examples, natural_order
 from scripts.prediction.ranking import name_classes, rank
 from tests.support.command import run_small
 from trainer.errors import UserError
@@ -38,163 +42,116 @@ def export(tmp_path_factory) -> Path:
     return path
 
 
+def save(path: Path, value: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((5, 9), value, np.uint8)).save(path)
+    return path
+
+
 @pytest.fixture
 def images(tmp_path) -> Path:
-    folder = tmp_path / "images"
-    folder.mkdir()
     for number, tone in enumerate(["bright", "dark", "grey"] * 4):
-        Image.fromarray(np.full((5, 9), TONES[tone], np.uint8)).save(folder / f"{number}_{tone}.png")
-    return folder
+        save(tmp_path / "images" / f"{number}_{tone}.png", TONES[tone])
+    return tmp_path / "images"
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(path.read_text().splitlines()))
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
 
 
 def test_images_get_their_classes_in_order(export, images, tmp_path, capsys):
     output = tmp_path / "found.csv"
     assert main([f"model={export}", f"images={images}", f"output={output}", "batch_size=5"]) == 0
-    rows = read_csv(output)
-    assert [Path(row["example"]).stem.split("_") for row in rows] == [
-        [str(number), row["class_1"]] for number, row in enumerate(rows)
-    ]
+    rows = read_csv(output.read_text())
+    names = [Path(row["example"]).stem.split("_") for row in rows]
+    assert names == [[str(number), row["class_1"]] for number, row in enumerate(rows)]
     assert list(rows[0]) == ["example", *(f"{what}_{k}" for k in (1, 2, 3) for what in ("class", "probability"))]
-    assert capsys.readouterr().out == f"{output}: 12 examples\n"
-    logits = np.array([-12.0, 0.0, 4.0])
-    assert float(rows[0]["probability_1"]) == pytest.approx(np.exp(4) / np.exp(logits).sum(), abs=1e-6)
-
-
-def test_json_holds_labels_and_top(export, images, tmp_path):
+    expected = np.exp(4) / np.exp([-12.0, 0.0, 4.0]).sum()
+    assert float(rows[0]["probability_1"]) == pytest.approx(expected, abs=1e-6)
     output = tmp_path / "found.json"
     assert main([f"model={export}", str(images / "1_dark.png"), "top=2", f"output={output}"]) == 0
     (entry,) = json.loads(output.read_text())
-    assert entry["example"] == str(images / "1_dark.png")
-    assert [each["class"] for each in entry["predictions"]] == ["dark", "grey"]
-    assert [each["label"] for each in entry["predictions"]] == [0, 1]
-
-
-def test_a_table_is_printed_and_dash_prints_csv(export, images, capsys):
+    assert [(each["class"], each["label"]) for each in entry["predictions"]] == [("dark", 0), ("grey", 1)]
+    capsys.readouterr()
     assert main([f"model={export}", f"images={images / '2_grey.png'}", "top=1"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["example", "prediction"]
-    assert row.split() == [str(images / "2_grey.png"), "grey", "96.5", "%"]
-    assert main([f"model={export}", f"images={images}", "top=1", "output=-"]) == 0
-    assert capsys.readouterr().out.startswith("example,class_1,probability_1\n")
+    assert capsys.readouterr().out.splitlines()[1].split() == [str(images / "2_grey.png"), "grey", "96.5", "%"]
+    assert main([f"model={export}", f"images={images / '0_bright.png'}", "outputs=true", "output=-"]) == 0
+    row = capsys.readouterr().out.splitlines()[1]
+    assert [float(each) for each in row.split(",")[1:]] == pytest.approx([-12.0, 0.0, 4.0])
 
 
 def test_images_that_cannot_be_read_are_named_and_left_out(export, images, tmp_path, capsys):
     (images / "1_dark.png").write_bytes(b"no image")
     output = tmp_path / "found.csv"
     assert main([f"model={export}", f"images={images}", f"output={output}"]) == 1
-    assert len(read_csv(output)) == 11
+    assert len(read_csv(output.read_text())) == 11
     error = capsys.readouterr().err
     assert error.startswith("Left out: ")
     assert "1_dark.png" in error
-    assert error.count("\n") == 1
     for path in images.iterdir():
         path.write_bytes(b"no image")
     assert main([f"model={export}", f"images={images}", f"output={tmp_path / 'other.csv'}"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "Error: None of 12 images can be read. Give others."
     assert not (tmp_path / "other.csv").exists()
 
 
-def test_rows_of_arrays_are_prepared_as_pixels(export, tmp_path, capsys):
-    path = tmp_path / "rows.npz"
-    np.savez(path, x_test=np.array([255, 0, 128], np.uint8).repeat(4).reshape(3, 2, 2), y_test=[2, 0, 1])
-    assert main([f"model={export}", f"images={path}", "top=1", "output=-"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert [(row["example"], row["class_1"]) for row in rows] == [("0", "bright"), ("1", "dark"), ("2", "grey")]
-
-
-def test_outputs_are_listed_as_they_are(export, images, capsys):
-    assert main([f"model={export}", f"images={images / '0_bright.png'}", "outputs=true", "output=-"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert header == "example,output_0,output_1,output_2"
-    assert [float(each) for each in row.split(",")[1:]] == pytest.approx([-12.0, 0.0, 4.0])
-
-
 def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, images, tmp_path, capsys):
-    names = tmp_path / "names.txt"
-    names.write_text("night\n\nfog\nday\n")
-    for given in (str(names), "[night,fog,day]"):
-        assert main([f"model={export}", f"images={images / '0_bright.png'}", f"class_names={given}", "top=1"]) == 0
+    (tmp_path / "names.txt").write_text("night\n\nfog\nday\n")
+    given = [f"images={images / '0_bright.png'}", "top=1"]
+    for names in (str(tmp_path / "names.txt"), "[night,fog,day]"):
+        assert main([f"model={export}", *given, f"class_names={names}"]) == 0
         assert "day" in capsys.readouterr().out
-
-
-def test_outputs_without_classes_are_not_called_classes(tmp_path, images, capsys, export):
     bare = tmp_path / "bare.keras"
     bare.write_bytes(export.read_bytes())
     write_card(bare, Card("model", "best", 1, (2, 2, 1), (), PIXELS))
-    assert main([f"model={bare}", f"images={images}"]) == 2
-    assert "are no classes. Expected outputs=true" in capsys.readouterr().err
-    assert main([f"model={bare}", f"images={images}", "class_names=[a,b,c]"]) == 0
+    assert main([f"model={bare}", *given]) == 2  # outputs without classes are not called classes
+    assert main([f"model={bare}", *given, "class_names=[a,b,c]"]) == 0
     (tmp_path / "bare.keras.json").unlink()
-    assert main([f"model={bare}", f"images={images}"]) == 2
-    assert "bare.keras.json is not beside it" in capsys.readouterr().err
+    assert main([f"model={bare}", *given]) == 2
+    assert "bare.keras.json" in capsys.readouterr().err
+    assert name_classes(3, (), ()) == ("0", "1", "2")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "No model was given"),
-        (["model={export}"], "No images were given"),
-        (["model={export}", "images=nothing"], "images=nothing does not exist"),
-        (["model=nothing.keras", "images={images}"], "model=nothing.keras does not exist"),
-        (["model={images}/0_bright.png", "images={images}"], "is of no format that is known"),
-        (["model={images}", "images={images}"], "is a directory without saved_model.pb"),
-        (["model={export}", "imags={images}"], "Did you mean 'images'?"),
-        (["model={export}", "images={images}", "top=0"], "Invalid top: 0"),
-        (["model={export}", "images={images}", "batch_size=many"], "Invalid batch_size"),
-        (["model={export}", "images={images}", "overwrite=perhaps"], "Invalid overwrite"),
-        (["model={export}", "images={images}", "output=found.txt"], "ends with .csv or .json"),
-        (["model={export}", "images={images}", "output=no/found.csv"], "is no directory"),
-        (["model={export}", "images={images}", "output={images}.csv"], "exists already"),
-        (["model={export}", "images={images}", "class_names=[a,b]"], "2 class names for 3 outputs"),
-        (["model={export}", "images={images}", "class_names=[a,b,a]"], "'a' more than once"),
-        (["model={export}", "images={images}", "class_names=none.txt"], "class_names=none.txt cannot be read"),
-        (["model={export}", "images={images}", "checkpoint=bst"], "Did you mean 'best'?"),
-        (["model={export}", "images={images}", "checkpoint=best"], "which is an export"),
-        (["model={export}", "images={images}.npy"], r"examples of shape [3, 3]. Expected [2, 2] or [2, 2, 1]"),
-    ],
-)
-def test_a_mistake_is_one_line_and_nothing_is_written(arguments, message, export, images, tmp_path, capsys):
+def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, capsys):
     np.save(f"{images}.npy", np.zeros((2, 3, 3), np.uint8))
     Path(f"{images}.csv").write_text("mine")
-    before = sorted(tmp_path.rglob("*"))
-    assert main([each.format(export=export, images=images) for each in arguments]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.startswith("Error: ")
-    assert error.count("\n") == 1
-    assert sorted(tmp_path.rglob("*")) == before
+    before, model, given = sorted(tmp_path.rglob("*")), f"model={export}", f"images={images}"
+    for arguments, word in (
+        ([], "No model"),
+        ([model], "No images"),
+        ([model, "images=nothing"], "nothing"),
+        ([f"model={images}/0_bright.png", given], "no format"),
+        ([f"model={images}", given], "saved_model.pb"),
+        ([model, f"imags={images}"], "'images'"),
+        ([model, given, "top=0"], "top: 0"),
+        ([model, given, "output=found.txt"], ".csv or .json"),
+        ([model, given, f"output={images}.csv"], "exists already"),
+        ([model, given, "class_names=[a,b]"], "2 class names for 3"),
+        ([model, given, "class_names=[a,b,a]"], "'a' more than once"),
+        ([model, given, "checkpoint=best"], "is an export"),
+        ([model, f"{given}.npy"], "[3, 3]"),
+    ):
+        assert main(arguments) == 2, word
+        error = capsys.readouterr().err
+        assert word in error
+        assert error.count("\n") == 1
+        assert sorted(tmp_path.rglob("*")) == before
     assert Path(f"{images}.csv").read_text() == "mine"
 
 
 def test_equally_likely_classes_come_in_the_order_of_their_labels():
     labels, values = rank(np.array([[1.0, 3.0, 3.0, 1.0]]), top=9)
-    assert labels.tolist() == [[1, 2, 0, 3]]
-    assert values.sum() == pytest.approx(1.0)
+    assert (labels.tolist(), values.sum()) == ([[1, 2, 0, 3]], pytest.approx(1.0))
     assert rank(np.arange(60)[None] % 2 == 1, top=60)[0].tolist() == [[*range(1, 60, 2), *range(0, 60, 2)]]
-
-
-def test_outputs_without_names_are_numbered():
-    assert name_classes(3, (), ()) == ("0", "1", "2")
-    assert name_classes(2, ("a", "b"), ("c", "d")) == ("c", "d")
-    with pytest.raises(UserError, match="Received 2 class names for 3"):
-        name_classes(3, ("a", "b"), ())
 
 
 def test_a_reader_that_leaves_early_is_no_failure(export, images):
     code = "import sys; from scripts.predict import main; sys.exit(main(sys.argv[1:]))"
+    program = ["/bin/sh", "-c", '"$@" | head -1', "sh", sys.executable, "-c", code]
     many = [str(images / "0_bright.png")] * 400
-    done = subprocess.run(
-        ["/bin/sh", "-c", '"$@" | head -1', "sh", sys.executable, "-c", code, f"model={export}", *many],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run([*program, f"model={export}", *many], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout.startswith("example")
     assert "Error" not in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_run_predicts_as_its_evaluation_does(tmp_path, capsys):
@@ -207,8 +164,82 @@ def test_a_run_predicts_as_its_evaluation_does(tmp_path, capsys):
     np.save(tmp_path / "test.npy", load_digits().images[test.indices])
     capsys.readouterr()
     assert main([f"model={tmp_path / 'run'}", f"images={tmp_path / 'test.npy'}", "top=1", "output=-"]) == 0
-    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    rows = read_csv(capsys.readouterr().out)
     right = np.mean([int(row["class_1"]) == label for row, label in zip(rows, test.labels, strict=True)])
     assert right == pytest.approx(summary["test"]["metric/accuracy"], abs=1e-6)
-    assert main([f"model={tmp_path / 'run'}", f"images={tmp_path / 'test.npy'}", "network=modell"]) == 2
-    assert "Did you mean 'model'?" in capsys.readouterr().err
+
+
+def values(examples, size: int = 3) -> list[tuple[str, int]]:
+    """Return the names and grey values of all examples."""
+    found = []
+    for names, inputs in examples.batches(size):
+        assert inputs.dtype == np.float32
+        assert len(names) == len(inputs) <= size
+        grey = np.rint((inputs.mean(axis=(1, 2, 3)) + 1) * 255 / 2).astype(int)
+        found += zip((Path(name).name for name in names), grey.tolist(), strict=True)
+    return found
+
+
+def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch):
+    for number in (10, 2, 1, 33):
+        save(tmp_path / "folder" / f"{number}.png", number)
+    save(tmp_path / "folder" / "deep" / "5.PNG", 5)
+    save(tmp_path / "folder" / ".hidden" / "6.png", 6)
+    (tmp_path / "folder" / "1a.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    (tmp_path / "folder" / "4.png").write_bytes(b"")
+    examples = find_examples([str(tmp_path / "folder")], PIXELS)
+    assert values(examples) == [("1.png", 1), ("2.png", 2), ("10.png", 10), ("33.png", 33), ("5.PNG", 5)]
+    assert (examples.size, len(examples.skipped)) == (7, 2)
+    given = [save(tmp_path / f"{name}.png", value) for name, value in (("b", 7), ("a", 9), ("c", 200))]
+    assert values(find_examples([*map(str, given)], PIXELS), size=2) == [("b.png", 7), ("a.png", 9), ("c.png", 200)]
+    assert values(find_examples([f"{tmp_path}/*.png"], PIXELS)) == [("a.png", 9), ("b.png", 7), ("c.png", 200)]
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{given[0]}\n\n{given[1]}\n"))
+    assert values(find_examples(["-"], PIXELS)) == [("b.png", 7), ("a.png", 9)]
+
+
+class Payload:
+    """Make a folder where a file of its pickle is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.mkdir, (self.path,)
+
+
+def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path):
+    rows = np.broadcast_to(np.arange(7, dtype=np.uint8)[:, None, None], (7, 2, 2))
+    np.save(tmp_path / "rows.npy", rows)
+    np.savez(tmp_path / "rows.npz", x_test=rows, y_test=np.zeros(7))
+    np.savez(tmp_path / "two.npz", mine=rows, other=np.zeros(7))
+    for name, array in (("rows.npy", None), ("rows.npz", None), ("two.npz", "mine")):
+        for batch in (3, 100):
+            found = find_examples([str(tmp_path / name)], PIXELS, array=array)
+            assert values(found, batch) == [(str(row), row) for row in range(7)]
+    objects = np.array([Payload(tmp_path / "executed")] * 2, object)
+    np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
+    np.savez(tmp_path / "objects.npz", x_test=objects)
+    np.save(tmp_path / "empty.npy", np.zeros((0, 2, 2)))
+    (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04")
+    for name, array, word in (
+        ("two.npz", "minee", "'mine'"),
+        ("objects.npy", None, "plain arrays"),
+        ("objects.npz", None, "plain arrays"),
+        ("broken.npz", None, "plain arrays"),
+        ("empty.npy", None, "no example"),
+    ):
+        with pytest.raises(UserError, match=word):
+            find_examples([str(tmp_path / name)], PIXELS, array=array)
+    assert not (tmp_path / "executed").exists()
+    image = str(save(tmp_path / "a.png", 1))
+    with pytest.raises(UserError, match="beside other images"):
+        find_examples([image, str(tmp_path / "rows.npy")], PIXELS)
+    with pytest.raises(UserError, match="made of pixels"):
+        find_examples([image], Preparation((2, 2, 1)))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.lists(st.text(alphabet="a1.²٣/", max_size=6)))
+def test_numbers_in_names_count_as_numbers_and_any_names_can_be_ordered(numbers, others):
+    names = [f"img{number}.png" for number in numbers]
+    assert sorted(names, key=natural_order) == [f"img{number}.png" for number in sorted(numbers)]
+    sorted(others, key=natural_order)

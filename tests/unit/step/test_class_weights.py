@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import BATCH, SIZE, ToyObjective, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import BATCH, SIZE, ToyObjective, toy_batch, toy_network
 from trainer.errors import UserError
 from trainer.objective import TARGET_SHARES
 from trainer.step.class_weights import weigh_losses
@@ -24,26 +24,24 @@ class Weighable(ToyObjective):
     class_losses = ("cross_entropy",)
 
 
-def weighted_loop(weights=WEIGHTS, objective=Weighable, accumulation_steps=1) -> ChunkLoop:
+def weighted_loop(weights=WEIGHTS, objective=Weighable) -> ChunkLoop:
     keras.utils.set_random_seed(1)
     vector = None if weights is None else tf.constant(weights)
-    settings = {"seed": 0, "class_weights": vector, "accumulation_steps": accumulation_steps}
-    return ChunkLoop(Trainer([toy_network()], [objective()], [], **settings), toy_batch, xla=False)
+    return ChunkLoop(Trainer([toy_network()], [objective()], [], seed=0, class_weights=vector), toy_batch, xla=False)
 
 
-def test_an_example_weighs_as_its_class_and_other_losses_stay_as_they_are() -> None:
+def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
     losses = {"cross_entropy": tf.constant([1.0, 2.0, 4.0], tf.float16), "domain": tf.constant([1.0, 1.0, 1.0])}
     batch = {"inputs": tf.zeros([3, 1]), "targets": tf.constant([0, 2, 1])}
     found = weigh_losses(Weighable(), losses, batch, tf.constant(WEIGHTS))
     assert found["cross_entropy"].dtype == tf.float16
     np.testing.assert_array_equal(found["cross_entropy"], [3.0, 0.0, 2.0])
     np.testing.assert_array_equal(found["domain"], [1.0, 1.0, 1.0])
-
-
-def test_a_mixed_example_has_the_mixture_of_the_weights_of_its_classes() -> None:
-    batch = {"inputs": tf.zeros([2, 1]), TARGET_SHARES: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
-    found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, batch, tf.constant(WEIGHTS))
+    mixed = {"inputs": tf.zeros([2, 1]), TARGET_SHARES: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
+    found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, mixed, tf.constant(WEIGHTS))
     np.testing.assert_allclose(found["cross_entropy"], [3.5, 1.0])
+    with pytest.raises(UserError, match="'objective'"):
+        weighted_loop(objective=ToyObjective)
 
 
 def test_a_step_is_that_of_keras_with_class_weight() -> None:
@@ -69,26 +67,3 @@ def test_metrics_and_evaluations_do_not_weigh() -> None:
     weighted.trainer.networks["model"].model.set_weights(plain.trainer.networks["model"].model.get_weights())
     found = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH).run(1) for loop in (weighted, plain)]
     assert found[0] == found[1]
-
-
-def test_micro_batches_weigh_like_the_whole_batch() -> None:
-    class WithoutNorm(Weighable):
-        def compute(self, forward, batch):
-            forward.training = False  # the statistics of a micro batch are others than those of the whole
-            output = super().compute(forward, batch)
-            forward.training = True
-            return output
-
-    whole, parts = (weighted_loop(objective=WithoutNorm, accumulation_steps=steps) for steps in (1, 4))
-    for loop in (whole, parts):
-        loop.run(0, 2)
-    for name, value in values_of(whole.trainer.networks["model"]).items():
-        np.testing.assert_allclose(
-            values_of(parts.trainer.networks["model"])[name], value, rtol=1e-4, atol=1e-6, err_msg=name
-        )
-
-
-def test_an_objective_without_classes_is_refused() -> None:
-    with pytest.raises(UserError, match=r"no loss of 'objective' is one for each example of a class\. Expected"):
-        weighted_loop(objective=ToyObjective)
-    toy_loop()  # without weights it needs none

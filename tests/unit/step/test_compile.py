@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.toy import StatelessHook
 from trainer.errors import UserError
-from trainer.step.compile import use_xla
+from trainer.step.compile import keep_xla_off, python_ops, use_xla
 
 
-@pytest.fixture(params=[[], ["GPU:0"]], ids=["cpu", "gpu"])
-def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: request.param)
-    found: list[str] = request.param
-    return found
-
-
-def test_modes_on_and_off_are_followed(gpus: list[str]) -> None:
+@pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])
+def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus: list[str], monkeypatch) -> None:
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: gpus)
     assert use_xla("on", [])
     assert not use_xla("off", [])
-
-
-def test_auto_compiles_on_a_gpu_only(gpus: list[str]) -> None:
     assert use_xla("auto", [StatelessHook("toy")]) == bool(gpus)
-
-
-@pytest.mark.parametrize("gpus", [["GPU:0"]], indirect=True)
-def test_hook_that_xla_cannot_compile_keeps_it_off_or_is_named(gpus: list[str]) -> None:
     hook = StatelessHook("numpy_forward")
     hook.supports_xla = False
-    with pytest.warns(UserWarning, match="XLA stays off: it cannot compile numpy_forward"):
-        assert not use_xla("auto", [hook])
-    with pytest.raises(UserError, match="XLA cannot compile numpy_forward"):
-        use_xla("on", [hook])
-
-
-@pytest.mark.parametrize("gpus", [[]], indirect=True)
-def test_nothing_is_said_where_xla_would_have_stayed_off_anyway(gpus: list[str]) -> None:
-    hook = StatelessHook("numpy_forward")
-    hook.supports_xla = False
-    assert not use_xla("auto", [hook])
     assert not use_xla("off", [hook])
+    if gpus:
+        with pytest.warns(UserWarning, match="numpy_forward"):
+            assert not use_xla("auto", [hook])
+        with pytest.raises(UserError, match="numpy_forward"):
+            use_xla("on", [hook])
+    else:
+        assert not use_xla("auto", [hook])  # it stays off anyway, and nothing is said
+
+
+def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off() -> None:
+    def call(x: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(np.tanh, [x], tf.float32, name="mine"), x.shape)
+
+    def graph_of(function) -> tf.Graph:
+        return tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
+
+    inner = tf.function(call, autograph=False)
+    assert python_ops(graph_of(call)) == python_ops(graph_of(inner)) == ["mine"]
+    assert python_ops(graph_of(lambda x: tf.cond(x[0] > 0, lambda: call(x), lambda: x))) == ["cond/mine"]
+    assert python_ops(graph_of(lambda x: tf.while_loop(lambda x: x[0] > 0, lambda x: [inner(x)], [x]))) == ["mine"]
+    assert len(python_ops(graph_of(lambda x: tf.py_function(tf.tanh, [x], tf.float32)))) == 1
+    assert python_ops(graph_of(tf.tanh)) == []
+    with pytest.raises(UserError, match="compile=on"):
+        keep_xla_off("on", ["a", "b"])
+    with pytest.warns(UserWarning, match="XLA stays off"):
+        keep_xla_off("auto", ["a"])

@@ -6,22 +6,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.toy import StatelessHook, toy_loop
-from trainer.step.update_ops import UPDATE_OPS, pending_update_ops
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("made_before", [0.0] * 5), ("identity", [1.0, 2.0, 3.0, 4.0, 5.0])])
-def test_only_an_op_created_under_the_dependencies_makes_the_update_run(kind: str, expected: list[float]) -> None:
-    """`with control_dependencies([add]): y = x` adds nothing, because no op is created there; identity(x) is one."""
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        x = tf.compat.v1.get_variable("x", initializer=0.0, use_resource=True)
-        before = tf.convert_to_tensor(x)
-        tf.compat.v1.add_to_collection(UPDATE_OPS, tf.compat.v1.assign_add(x, 1.0))
-        (update,) = pending_update_ops()
-        assert "AssignAdd" in update.type or "ReadVariable" in update.type
-        with tf.control_dependencies(pending_update_ops()):
-            y = before if kind == "made_before" else tf.identity(x)
-        session.run(tf.compat.v1.global_variables_initializer())
-        assert [session.run(y).item() for _ in range(5)] == expected
 
 
 class Puzzle(StatelessHook):

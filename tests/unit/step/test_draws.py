@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
-from tests.support.toy import BATCH, StatelessHook, ToyObjective, toy_batch, toy_network
+from tests.support.toy import BATCH, ToyObjective, toy_batch, toy_network
 from trainer.step.copy_network import fingerprint
 from trainer.step.draws import Draws
 from trainer.step.evaluate import Evaluator
@@ -14,17 +14,16 @@ from trainer.step.trainer import Trainer
 
 
 class Notes(ToyObjective):
-    """Note a value of each of its runs in a training step."""
+    """Note the seed of each of its runs in a training step."""
 
-    def __init__(self, network: str, name: str, updates: int = 1, value=None) -> None:
+    def __init__(self, network: str, name: str, updates: int = 1) -> None:
         super().__init__(network, name)
-        self.updates, self.value = updates, value or (lambda forward, batch: forward.stateless_seed("noise"))
+        self.updates = updates
         self.noted = tf.Variable(tf.zeros([0, 2], tf.int32), shape=[None, 2], trainable=False)
 
     def compute(self, forward, batch):
         if forward.training:
-            value = tf.cast(self.value(forward, batch), tf.int32)
-            self.noted.assign(tf.concat([self.noted, value[None]], 0))
+            self.noted.assign(tf.concat([self.noted, forward.stateless_seed("noise")[None]], 0))
         return super().compute(forward, batch)
 
     @property
@@ -32,13 +31,10 @@ class Notes(ToyObjective):
         return [tuple(row) for row in self.noted.numpy().tolist()]
 
 
-def test_seeds_differ_between_steps_updates_objectives_and_salts_and_repeat_with_the_run() -> None:
+def test_seeds_differ_by_step_update_objective_and_salt_and_repeat() -> None:
     def run(seed: int) -> list[tuple[int, int]]:
         networks = [toy_network("a"), toy_network("b")]
-        objectives = [
-            Notes("a", "one", 2),
-            Notes("b", "two", 2, lambda forward, batch: forward.stateless_seed("noise")),
-        ]
+        objectives = [Notes("a", "one", 2), Notes("b", "two", 2)]
         pairs_loop(networks, objectives, seed=seed).run(0, 3)
         return objectives[0].rows + objectives[1].rows
 
@@ -47,6 +43,10 @@ def test_seeds_differ_between_steps_updates_objectives_and_salts_and_repeat_with
     assert len(set(first)) == 12
     assert run(0) == first
     assert not set(run(1)) & set(first)
+    draws = Draws(0, tf.constant(5, tf.int64), "one", 0, True)
+    parts = [Draws(0, draws.step, "one", 0, True, tf.constant(index)) for index in range(3)]
+    seeds = [draws.stateless_seed("labels"), *(each.stateless_seed("noise") for each in (draws, *parts))]
+    assert len({tuple(seed.numpy()) for seed in seeds}) == 5
 
 
 def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk() -> None:
@@ -56,35 +56,6 @@ def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk() -> N
     loop.run(0, 1)
     loop.run(1, 3)
     assert alone.rows == beside.rows
-
-
-def test_salts_and_micro_batches_have_seeds_of_their_own() -> None:
-    step = tf.constant(5, tf.int64)
-    draws = Draws(0, step, "one", 0, True)
-    seeds = [
-        draws.stateless_seed("noise"),
-        draws.stateless_seed("labels"),
-        *(Draws(0, step, "one", 0, True, tf.constant(index)).stateless_seed("noise") for index in range(3)),
-    ]
-    assert len({tuple(seed.numpy()) for seed in seeds}) == 5
-    assert all(seed.dtype == tf.int32 and seed.shape == [2] for seed in seeds)
-
-
-def test_every_micro_batch_draws_noise_of_its_own() -> None:
-    class Noisy(ToyObjective):
-        def compute(self, forward, batch):
-            output = super().compute(forward, batch)
-            output.outputs = tf.random.stateless_normal([tf.shape(batch["targets"])[0], 2], forward.stateless_seed("z"))
-            return output
-
-    kept = tf.Variable(tf.zeros([BATCH, 2]))
-
-    class Keeps(StatelessHook):
-        def update_ops(self, context):
-            return [kept.assign(context.outputs)]
-
-    pairs_loop([toy_network()], [Noisy()], [Keeps()], accumulation_steps=4).run(0, 1)
-    assert len({tuple(row) for row in kept.numpy().tolist()}) == BATCH
 
 
 def test_an_evaluation_draws_the_same_at_every_step_and_batch() -> None:
@@ -123,7 +94,7 @@ class Watches(Judge):
         return output
 
 
-def masks(seed: int = 0, updates: int = 1, *, steps: int = 3) -> np.ndarray:
+def masks(updates: int, steps: int) -> np.ndarray:
     """Return what a borrowed network with dropout gave for equal inputs, call by call: [calls, batch]."""
     own, borrowed, made = discriminator("own"), discriminator("borrowed"), generator("made")
     borrowed.model.set_weights([np.linspace(0.1, 1.0, w.size).reshape(w.shape) for w in borrowed.model.get_weights()])
@@ -132,24 +103,13 @@ def masks(seed: int = 0, updates: int = 1, *, steps: int = 3) -> np.ndarray:
     watches = Watches("watches", "own", ["made"])
     watches.updates, watches.seen = updates, tf.Variable(tf.zeros([0, BATCH]), shape=[None, BATCH], trainable=False)
     before = fingerprint(borrowed)
-    pairs_loop([own, borrowed, made], [watches], seed=seed).run(0, steps)
+    pairs_loop([own, borrowed, made], [watches]).run(0, steps)
     assert fingerprint(borrowed) == before
     return watches.seen.numpy()
 
 
-def test_dropout_of_a_network_that_is_only_borrowed_is_fresh_in_every_step_update_and_call() -> None:
-    for updates in (1, 2):
-        seen = masks(updates=updates, steps=3)
-        assert seen.shape == (6 * updates, BATCH)
-        assert len({row.tobytes() for row in seen}) == len(seen)
-    np.testing.assert_array_equal(masks(), masks())  # a pure function of the run
-    assert not np.array_equal(masks(seed=1), masks())
-
-
-def test_a_network_that_is_changed_draws_from_its_own_seed_state() -> None:
-    network, made = discriminator("own"), generator("made")
-    made.fixed = True
-    name = "dropout/seed_generator_state"
-    before = network.variables[name].numpy()
-    pairs_loop([network, made], [Judge("judge", "own", ["made"])]).run(0, 3)
-    np.testing.assert_array_equal(network.variables[name].numpy() - before, [0, 6])  # two calls a step
+def test_dropout_of_a_borrowed_network_is_fresh_in_every_call() -> None:
+    seen = masks(updates=2, steps=2)
+    assert seen.shape == (8, BATCH)
+    assert len({row.tobytes() for row in seen}) == len(seen)
+    np.testing.assert_array_equal(masks(updates=2, steps=2), seen)  # a pure function of the run

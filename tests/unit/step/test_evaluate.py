@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_loop, toy_network, values_of
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_network, values_of
 from trainer.errors import UserError
+from trainer.objective import ObjectiveOutput
 from trainer.step.evaluate import Evaluator
 from trainer.step.trainer import Trainer
 
@@ -30,19 +31,62 @@ def by_hand(network) -> float:
     return float(np.mean(np.argmax(network.model.predict(inputs, verbose=0), -1) == targets))
 
 
-@pytest.mark.parametrize("size", [1, 10, 64, 100])
-def test_every_example_counts_once_for_any_batch_size(size: int) -> None:
+class Collecting(ToyObjective):
+    """Keep rows and logits of the split; measure something that no average gives."""
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
+        return output
+
+    def split_metrics(self, collected):
+        return {"median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+
+
+class Marks(StatelessHook):
+    """Add a loss and a metric of the first feature, collect it, and change what only training has."""
+
+    def transform_batch(self, batch, context):
+        return {**batch, "inputs": tf.zeros_like(batch["inputs"])}
+
+    def add_losses(self, context):
+        return {"first_input": context.batch["inputs"][:, 0]}
+
+    def evaluate(self, context):
+        assert not context.training
+        return {"first": context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
+
+    def collect(self, context):
+        assert not context.training
+        return {"mine": context.batch["inputs"][:, 0]}
+
+    def split_metrics(self, collected):
+        median = tf.sort(collected["mine"])[tf.shape(collected["mine"])[0] // 2]
+        return {f"{self.name}_median": median, f"{self.name}_many": tf.shape(collected["mine"])[0] > 60}
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size: int) -> None:
     network = toy_network(dropout=0.5)
-    evaluator = Evaluator(Trainer([network], [ToyObjective()], [], seed=0), *batches(size))
+    hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
+    evaluator = Evaluator(Trainer([network], [Collecting()], hooks, seed=0), *batches(size))
+    assert evaluator.collected("objective") == {}
     before = values_of(network)
-    values = evaluator.run(0)
-    assert set(values) == set(evaluator.names) == {"loss/cross_entropy", "loss/total", "metric/accuracy"}
-    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+    values = evaluator.run(7)
+    inputs, _ = toy_arrays()
+    collected, mean, median = evaluator.collected("objective"), inputs[:, 0].mean(), np.sort(inputs[:, 0])[SIZE // 2]
+    assert collected.keys() == {"first", "logits"}
+    np.testing.assert_array_equal(collected["first"], inputs[:, 0])
+    np.testing.assert_allclose(collected["logits"], network.model.predict(inputs, verbose=0), atol=1e-5)
+    expected = {"loss/first_input": mean, "metric/first": mean, "metric/step": 7.0, "metric/accuracy": by_hand(network)}
+    expected |= {"metric/median": median, "metric/objective_median": median, "metric/objective_many": 1.0}
+    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert values.keys() == {*evaluator.names} == {*expected, "loss/cross_entropy", "loss/total"}
     for name, value in values_of(network).items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-def test_evaluation_uses_the_hooks_weights_and_the_variables_of_now() -> None:
+def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> None:
     class Negate(StatelessHook):
         def transform_weights(self, weights, context):
             assert not context.training
@@ -57,166 +101,68 @@ def test_evaluation_uses_the_hooks_weights_and_the_variables_of_now() -> None:
     assert by_hand(network) != plain
 
 
-def test_hooks_do_not_change_evaluation_batches() -> None:
-    class Zero(StatelessHook):
-        def transform_batch(self, batch, context):
-            return {**batch, "inputs": tf.zeros_like(batch["inputs"])}
+def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
+    for stage in ("evaluate", "split_metrics"):
+        hook = StatelessHook("taken")
+        setattr(hook, stage, lambda given: {"accuracy": tf.constant(0.0)})
+        hook.collect = lambda context: {"mine": context.batch["inputs"][:, 0]}
+        with pytest.raises(UserError, match="'taken' .*'accuracy'"):
+            Evaluator(Trainer([toy_network()], [Collecting()], [hook], seed=0), *batches(16))
 
-    network = toy_network()
-    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Zero()], seed=0), *batches(16))
-    assert evaluator.run(0)["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
 
+class Sampling(ToyObjective):
+    """Collect logits, and sample those of ones."""
 
-class Collecting(ToyObjective):
-    """Keep rows and logits of the split; measure something that no average gives."""
+    def __init__(self, sampled="samples", **names):
+        super().__init__(**names)
+        self.sampled, self.traced, self.seen = sampled, 0, {}
 
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
-        output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
-        return output
+        return ObjectiveOutput(output.losses, output.metrics, output.outputs, {"logits": output.outputs})
+
+    def sample(self, forward):
+        self.traced += 1
+        return {self.sampled: forward(self.network, tf.ones([5, 6])), "scalar": tf.constant(7)}
 
     def split_metrics(self, collected):
-        return {"median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+        self.seen = dict(collected)
+        return {"largest": tf.reduce_max(collected["samples"]), "scalar": collected["scalar"]}
 
 
-@pytest.mark.parametrize("size", [1, 10, 64, 100])
-def test_what_an_objective_collects_is_the_whole_split_in_order_without_padding(size: int) -> None:
-    network = toy_network()
-    evaluator = Evaluator(Trainer([network], [Collecting()], [], seed=0), *batches(size))
-    assert evaluator.collected("objective") == {}
-    values = evaluator.run(0)
-    inputs, _ = toy_arrays()
-    collected = evaluator.collected("objective")
-    np.testing.assert_array_equal(collected["first"], inputs[:, 0])
-    np.testing.assert_allclose(collected["logits"], network.model.predict(inputs, verbose=0), atol=1e-5)
-    assert values["metric/median"] == pytest.approx(np.sort(inputs[:, 0])[SIZE // 2])
-    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
+def sampling_evaluator(*objectives, hooks=()):
+    network = toy_network(dropout=0.5)
+    network.shared = len(objectives) > 1
+    batch = lambda index: {**toy_batch(index), "weights": tf.ones([16])}  # noqa: E731
+    return Evaluator(Trainer([network], objectives, hooks, seed=0), batch, 3), network
 
 
-def test_several_objectives_collect_apart() -> None:
-    first, second = toy_network("a"), toy_network("b")
-    objectives = [Collecting("a", "one"), Collecting("b", "two")]
-    evaluator = Evaluator(Trainer([first, second], objectives, [], seed=0), *batches(16))
-    values = evaluator.run(0)
-    assert {"one/metric/median", "two/metric/median"} <= set(values)
-    for name, network in (("one", first), ("two", second)):
-        expected = network.model.predict(toy_arrays()[0], verbose=0)
-        np.testing.assert_allclose(evaluator.collected(name)["logits"], expected, atol=1e-5)
+def test_samples_join_what_was_collected() -> None:
+    class Doubled(StatelessHook):
+        def transform_weights(self, weights, context):
+            assert not context.training
+            return {name: 2.0 * weight for name, weight in weights.items()}
+
+    objective = Sampling()
+    found, network = sampling_evaluator(objective, hooks=[Doubled()])
+    assert found.collected("objective") == {}
+    values = found.run(0)
+    assert objective.traced == 1
+    assert objective.seen.keys() == {"logits", "samples", "scalar"}
+    collected = found.collected("objective")
+    for variable in network.trainable_variables.values():
+        variable.assign(2.0 * variable)
+    expected = network.model(np.ones((5, 6), np.float32), training=False).numpy()
+    np.testing.assert_allclose(collected["samples"], expected, rtol=1e-5, atol=1e-6)
+    assert collected["logits"].shape == (48, 3)
+    assert values["metric/largest"] == pytest.approx(expected.max())
+    assert values["metric/scalar"] == 7.0
 
 
-def test_a_hook_that_adds_a_loss_sees_every_batch_of_the_evaluation() -> None:
-    class FirstInput(StatelessHook):
-        def add_losses(self, context):
-            return {"first_input": context.batch["inputs"][:, 0]}
-
-    evaluator = Evaluator(Trainer([toy_network()], [ToyObjective()], [FirstInput()], seed=0), *batches(10))
-    assert evaluator.run(0)["loss/first_input"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
-
-
-class Marks(StatelessHook):
-    """Measure the first feature of each example, in evaluations."""
-
-    def __init__(self, name: str = "first") -> None:
-        super().__init__(name)
-
-    def evaluate(self, context):
-        assert not context.training
-        return {self.name: context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
-
-
-@pytest.mark.parametrize("size", [10, 64])
-def test_metrics_of_hooks_are_exact_means_over_examples(size: int) -> None:
-    network = toy_network()
-    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Marks()], seed=0), *batches(size))
-    values = evaluator.run(7)
-    assert values["metric/first"] == pytest.approx(toy_arrays()[0][:, 0].mean(), abs=1e-6)
-    assert values["metric/step"] == 7.0
-    assert values["metric/accuracy"] == pytest.approx(by_hand(network), abs=1e-6)
-
-
-def test_metrics_of_hooks_are_not_computed_in_training() -> None:
-    loop = toy_loop([Marks()])
-    loop.run(0, 1)
-    assert not any("first" in name for name in loop.accumulators.read())
-
-
-def test_two_metrics_of_one_name_are_refused() -> None:
-    trainer = Trainer([toy_network()], [ToyObjective()], [Marks("accuracy")], seed=0)
-    with pytest.raises(UserError, match="The hook 'accuracy' adds metrics named .'accuracy'., which exist already."):
-        Evaluator(trainer, *batches(16))
-
-
-class Middle(StatelessHook):
-    """Keep the first input of the split and measure its median."""
-
-    def collect(self, context):
-        assert not context.training
-        return {"mine": context.batch["inputs"][:, 0]}
-
-    def split_metrics(self, collected):
-        return {f"{self.name}_median": tf.sort(collected["mine"])[tf.shape(collected["mine"])[0] // 2]}
-
-
-def test_metrics_of_a_split_may_be_of_any_number_type() -> None:
-    class Counts(Collecting):
-        def split_metrics(self, collected):
-            return {"examples": tf.shape(collected["first"])[0]}
-
-    class HookCounts(Middle):
-        def split_metrics(self, collected):
-            return {"many": tf.shape(collected["mine"])[0] > 60}
-
-    evaluator = Evaluator(Trainer([toy_network()], [Counts()], [HookCounts()], seed=0), *batches(10))
-    values = evaluator.run(0)
-    assert values["metric/examples"] == SIZE
-    assert values["metric/many"] == 1.0
-
-
-@pytest.mark.parametrize("size", [1, 10, 100])
-def test_what_a_hook_collects_is_the_whole_split_without_padding_beside_what_objectives_do(size: int) -> None:
-    hooks = [Middle("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
-    evaluator = Evaluator(Trainer([toy_network()], [Collecting()], hooks, seed=0), *batches(size))
-    values = evaluator.run(0)
-    median = np.sort(toy_arrays()[0][:, 0])[SIZE // 2]
-    assert values["metric/objective_median"] == values["metric/median"] == pytest.approx(median)
-    assert evaluator.collected("objective").keys() == {"first", "logits"}
-
-
-def test_a_hook_collects_once_where_several_objectives_change_its_network() -> None:
-    traced = []
-
-    class Counting(Middle):
-        def collect(self, context):
-            traced.append(context.objective)
-            return super().collect(context)
-
-    other = Counting("other")
-    other.network = "second"
-    objectives = [ToyObjective(name="one"), ToyObjective("second", name="two"), ToyObjective(name="three")]
-    networks = [toy_network(), toy_network("second")]
-    networks[0].shared = True
-    evaluator = Evaluator(Trainer(networks, objectives, [Counting("probe"), other], seed=0), *batches(SIZE))
-    assert {"metric/probe_median", "metric/other_median"} <= set(evaluator.names)
-    assert sorted(traced) == ["one", "one", "two", "two"]  # the first batch, and the body of the loop over the others
-
-
-def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
-    class Taken(Middle):
-        def split_metrics(self, collected):
-            return {self.name: tf.constant(0.0)}
-
-    for taken in ("median", "accuracy"):
-        with pytest.raises(UserError, match=f"The hook '{taken}' adds the metric '{taken}', which exists already"):
-            Evaluator(Trainer([toy_network()], [Collecting()], [Taken(taken)], seed=0), *batches(16))
-
-
-@pytest.mark.parametrize("stage", ["collect", "split_metrics"])
-def test_an_error_while_a_hook_collects_or_measures_names_it(stage: str) -> None:
-    def fail(given):
-        raise KeyError("features")
-
-    hook = Middle("broken")
-    setattr(hook, stage, fail)
-    with pytest.raises(KeyError) as caught:
-        Evaluator(Trainer([toy_network()], [ToyObjective()], [hook], seed=0), *batches(16))
-    assert any("in hook broken" in note and f"stage {stage}" in note for note in caught.value.__notes__)
+def test_two_objectives_sample_apart() -> None:
+    found, _ = sampling_evaluator(Sampling(name="first"), Sampling(name="second"))
+    values = found.run(0)
+    np.testing.assert_array_equal(found.collected("first")["samples"], found.collected("second")["samples"])
+    assert values["first/metric/scalar"] == values["second/metric/scalar"] == 7.0
+    with pytest.raises(UserError, match="'objective' returns logits from sample"):
+        sampling_evaluator(Sampling("logits"))

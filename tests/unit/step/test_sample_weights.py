@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, ToyObjective, toy_arrays
-from trainer.errors import UserError
 from trainer.input.batches import EvaluationBatches
 from trainer.input.data import Split
 from trainer.input.source import ArraySource
@@ -49,14 +48,8 @@ def plain_network() -> Network:
     return network
 
 
-class Weighable(ToyObjective):
-    """A toy objective whose loss is of a class."""
-
-    class_losses = ("cross_entropy",)
-
-
 def loop_with(**settings) -> ChunkLoop:
-    return ChunkLoop(Trainer([plain_network()], [Weighable()], [], seed=0, **settings), weighted_batch, xla=False)
+    return ChunkLoop(Trainer([plain_network()], [ToyObjective()], [], seed=0, **settings), weighted_batch, xla=False)
 
 
 def keras_twin() -> keras.Model:
@@ -94,47 +87,18 @@ def test_replicas_weigh_as_one_does() -> None:
     assert_same_run(trained(2, **options), trained(1, **options))
 
 
-@pytest.mark.parametrize("batch_size", [64, 24])
-def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch(batch_size: int) -> None:
-    batches = EvaluationBatches(Split("validation", source(), np.arange(SIZE)), batch_size=batch_size)
-    trainer = Trainer([plain_network()], [ToyObjective()], [], seed=0)
-    found = Evaluator(trainer, batches.batch, batches.count).run(0)
-    inputs, targets = toy_arrays()
-    expected = keras_twin().evaluate(
-        inputs, targets, sample_weight=weights(), batch_size=batch_size, verbose=0, return_dict=True
-    )
-    assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-5)
-    assert found["metric/accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
-
-
-def test_weights_of_classes_multiply_those_of_examples() -> None:
-    by_class = np.array([3.0, 0.5, 0.0], np.float32)
-    both = loop_with(class_weights=tf.constant(by_class))
-    both.run(0, STEPS)
-    model, (inputs, targets) = keras_twin(), toy_arrays()
-    rows = np.arange(STEPS * BATCH) % SIZE
-    own = (weights() * by_class[targets])[rows]
-    model.fit(inputs[rows], targets[rows], sample_weight=own, batch_size=BATCH, shuffle=False, verbose=0)
-    for ours, theirs in zip(both.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_an_objective_without_a_loss_for_each_example_is_refused() -> None:
-    class Mean(ToyObjective):
+def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
+    class Collecting(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)
-            output.losses = {name: tf.reduce_mean(value) for name, value in output.losses.items()}
+            output.collected = {"first": batch["inputs"][:, 0]}
             return output
 
-    trainer = Trainer([plain_network()], [Mean()], [], seed=0)
-    with pytest.raises(UserError, match="has sample weights, but no loss of 'objective' is one for each example"):
-        ChunkLoop(trainer, weighted_batch, xla=False)
-
-
-def test_weights_that_are_not_one_for_each_example_are_refused() -> None:
-    def columns(step: tf.Tensor) -> Batch:
-        batch = weighted_batch(step)
-        return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
-
-    with pytest.raises(UserError, match=r"sample_weights of shape \(16, 1\)\. Expected \[batch\]"):
-        ChunkLoop(Trainer([plain_network()], [ToyObjective()], [], seed=0), columns, xla=False)
+    batches = EvaluationBatches(Split("validation", source(), np.arange(SIZE)), batch_size=24)
+    trainer = Trainer([plain_network()], [Collecting()], [], seed=0)
+    evaluator = Evaluator(trainer, batches.batch, batches.count)
+    found, (inputs, targets) = evaluator.run(0), toy_arrays()
+    expected = keras_twin().evaluate(inputs, targets, 24, sample_weight=weights(), verbose=0, return_dict=True)
+    assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert found["metric/accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
+    np.testing.assert_array_equal(evaluator.collected("objective")["first"], inputs[:, 0])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import keras
 import numpy as np
 import pytest
@@ -23,9 +21,9 @@ from tests.support.toy import (
 )
 from trainer.errors import UserError
 from trainer.objective import ObjectiveOutput
-from trainer.step.audit import ancestors
 from trainer.step.copy_network import copy_network, fingerprint, snapshot
-from trainer.step.updates import batch_parts
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
 
 
 def often(updates: int, objective=None):
@@ -42,11 +40,10 @@ def quarter_batch(step: tf.Tensor):
     return {name: tensor[start : start + size] for name, tensor in whole.items()}
 
 
-@pytest.mark.parametrize("xla", [False, True])
-def test_updates_of_a_step_equal_as_many_steps_on_its_parts(xla: bool) -> None:
+def test_updates_of_a_step_equal_as_many_steps_on_its_parts() -> None:
     network, twin = toy_network(), toy_network()
     twin.model.set_weights(network.model.get_weights())
-    loop = toy_loop(network=network, objectives=[often(4)], xla=xla)
+    loop = toy_loop(network=network, objectives=[often(4)])
     loop.run(0, 2)
     by_hand = toy_loop(network=twin, batch=quarter_batch)
     by_hand.run(0, 8)
@@ -61,101 +58,12 @@ def test_updates_of_a_step_equal_as_many_steps_on_its_parts(xla: bool) -> None:
 
 def test_each_update_accumulates_over_its_own_micro_batches() -> None:
     parts, whole = toy_network(), toy_network()
-    for network in (parts, whole):
-        network.model.set_weights(toy_network().model.get_weights())
-        network.model.get_layer("norm").trainable = False
     whole.model.set_weights(parts.model.get_weights())
-    toy_loop(network=parts, objectives=[often(2)], accumulation_steps=4).run(0, 2)
-    toy_loop(network=whole, objectives=[often(2)]).run(0, 2)
+    for network, steps in ((parts, 4), (whole, 1)):
+        network.model.get_layer("norm").trainable = False
+        toy_loop(network=network, objectives=[often(2)], accumulation_steps=steps).run(0, 2)
     for name, value in values_of(whole).items():
         np.testing.assert_allclose(values_of(parts)[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("updates", "accumulation_steps", "message"),
-    [
-        (3, 1, "'objective' has updates=3, received for batches of 16 examples.*trainer.batch_size that 3 divides"),
-        (8, 4, "trainer.accumulation_steps=4 received for batches of 2 examples"),
-    ],
-)
-def test_a_batch_that_does_not_divide_is_refused(updates: int, accumulation_steps: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        toy_loop(objectives=[often(updates)], accumulation_steps=accumulation_steps)
-
-
-def test_a_batch_without_a_known_size_is_refused() -> None:
-    def open_batch(step):
-        batch = toy_batch(step)
-        return {name: tf.boolean_mask(tensor, batch["targets"] >= 0) for name, tensor in batch.items()}
-
-    with pytest.raises(UserError, match="updates=2, received for batches of an unknown number of examples"):
-        toy_loop(objectives=[often(2)], batch=open_batch)
-
-
-def test_parts_hold_every_example_once_and_what_is_no_example_whole() -> None:
-    batch = {"inputs": {"a": tf.range(12), "b": tf.ones([12, 2])}, "table": tf.range(5), "scale": tf.constant(2.0)}
-    parts = list(batch_parts(often(3), batch))
-    assert [part["inputs"]["a"].numpy().tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert all(part["inputs"]["b"].shape == (4, 2) for part in parts)
-    assert all(part["table"].shape == 5 and part["scale"].shape == () for part in parts)
-    assert next(batch_parts(often(1), batch)) is batch
-
-
-class Counter(StatelessHook):
-    """Count updates of the network, and steps; note the examples that were seen."""
-
-    def build(self, context):
-        self.updates, self.steps = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
-        self.last = tf.Variable(-1, dtype=tf.int64, trainable=False)
-        self.traced: list[tuple[int, int]] = []
-
-    def state(self):
-        return {"updates": self.updates, "steps": self.steps, "last": self.last}
-
-    writes = state
-
-    def update_ops(self, context):
-        self.traced.append((context.update, context.batch["inputs"].shape[0]))
-        fresh = tf.cast(self.last != context.step, tf.int64)
-        steps = self.steps.assign_add(fresh)
-        with tf.control_dependencies([steps]):
-            return [self.updates.assign_add(1), steps, self.last.assign(context.step)]
-
-
-def test_a_hook_runs_once_for_each_update_and_knows_the_step() -> None:
-    hook, network = Counter("counter"), toy_network()
-    toy_loop([hook], network=network, objectives=[often(4)]).run(0, 3)
-    assert hook.traced == [(0, 4), (1, 4), (2, 4), (3, 4)]
-    assert (hook.updates.numpy(), hook.steps.numpy(), hook.last.numpy()) == (12, 3, 2)
-    assert network.optimizer.iterations.numpy() == 12
-
-
-def test_draws_of_a_hook_differ_between_updates_objectives_and_networks_and_not_for_a_single_one() -> None:
-    seen: dict[tuple[str, str, int], np.ndarray] = {}
-
-    class Draws(StatelessHook):
-        def update_ops(self, context):
-            return [self.kept[context.objective, context.update].assign(context.stateless_seed("mask"))]
-
-        def build(self, context):
-            self.kept = {(o, u): tf.Variable([0, 0]) for o in ("objective", "one", "two") for u in range(2)}
-
-        def state(self):
-            return {f"{o}{u}": variable for (o, u), variable in self.kept.items()}
-
-    networks = [toy_network("a"), toy_network("b")]
-    hooks = [Draws("of_a"), Draws("of_b")]
-    for hook, network in zip(hooks, networks, strict=True):
-        hook.network = network.name
-        hook.build(build_context(network))
-    pairs_loop(networks, [often(2, ToyObjective("a", "one")), often(2, ToyObjective("b", "two"))], hooks).run(3, 1)
-    for hook, objective in zip(hooks, ("one", "two"), strict=True):
-        for update in range(2):
-            seen[hook.name, objective, update] = hook.kept[objective, update].numpy()
-    assert len({tuple(value) for value in seen.values()}) == 4
-    alone = Draws("alone")
-    toy_loop([alone]).run(3, 1)
-    assert alone.kept["objective", 0].numpy().tolist() == [zlib.crc32(b"0/mask") & 0x7FFFFFFF, 3]  # as it always was
 
 
 class Begins(Judge):
@@ -167,16 +75,11 @@ class Begins(Judge):
 
     def begin(self, networks):
         copies = copy_network(networks["source"], networks["messenger"], optimizer="reset")
-        self.graph, self.begun = copies[0].graph, [*copies, self.counter.assign_add(1).op]
-        return self.begun
+        return [*copies, self.counter.assign_add(1).op]
 
     def compute(self, forward, batch):
         read = forward.passes["messenger"].context.latent["messenger/hidden/kernel"]
         own = forward.passes["source"].context.latent["source/hidden/kernel"]
-        if self.graph is read.graph:  # not in a branch
-            assert {*self.begun} <= ancestors(read.op) & ancestors(own.op)
-        else:
-            assert any(operation.type in ("If", "StatelessIf") for operation in read.op.control_inputs)
         self.difference.assign_add(tf.reduce_sum(tf.abs(read - own)))
         return super().compute(forward, batch)
 
@@ -200,69 +103,33 @@ def messengers(counter: tf.Variable, difference: tf.Variable, updates: int = 1):
     return networks, objectives
 
 
-@pytest.mark.parametrize(
-    ("xla", "guarded", "updates"), [(False, False, 2), (False, True, 2), (True, False, 1), (True, True, 1)]
-)
-def test_begin_runs_once_for_each_run_and_before_anything_is_read(xla: bool, guarded: bool, updates: int) -> None:
+def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it() -> None:
     counter, difference = tf.Variable(0), tf.Variable(0.0)
-    networks, objectives = messengers(counter, difference, updates)
-    hooks = [Guard("source"), Guard("messenger")] if guarded else []
-    loop = pairs_loop(networks, objectives, hooks, xla=xla)
+    networks, objectives = messengers(counter, difference, 2)
+    loop = pairs_loop(networks, objectives, [Guard("source", 2)])
     assert counter.numpy() == 0  # tracing runs nothing
-    loop.run(0, 3)
-    assert counter.numpy() == 3 * updates
-    assert difference.numpy() == 0.0
-    assert networks[1].optimizer.iterations.numpy() == 1  # reset, then one update
-    assert networks[0].optimizer.iterations.numpy() == 3
-
-
-@pytest.mark.parametrize("xla", [False, True])
-def test_a_veto_holds_back_its_own_run_and_all_after_it_with_what_they_begin_with(xla: bool) -> None:
-    counter, difference = tf.Variable(0), tf.Variable(0.0)
-    networks, objectives = messengers(counter, difference)
-    loop = pairs_loop(networks, objectives, [Guard("source", 2)], xla=xla)
     loop.run(0, 2)
+    assert (counter.numpy(), difference.numpy()) == (4, 0.0)
+    assert [each.optimizer.iterations.numpy() for each in networks] == [2, 1, 2]  # the messenger's is reset, then 1
     before = [fingerprint(network) for network in networks]
     assert loop.run(2, 3) == (2, ["judge/no"])
     assert [fingerprint(network) for network in networks] == before
-    assert counter.numpy() == 2
-    assert loop.accumulators.variable.numpy()[:, 1].tolist() == [2.0] * len(loop.accumulators.names)
+    assert counter.numpy() == 4
 
 
-@pytest.mark.parametrize("xla", [False, True])
-def test_what_ran_before_a_veto_stays_written_the_copies_of_its_own_run_too(xla: bool) -> None:
-    counter, difference = tf.Variable(0), tf.Variable(0.0)
-    networks, objectives = messengers(counter, difference)
-    source, messenger, made = networks
-    loop = pairs_loop(networks, objectives, [Guard("messenger", 2)], xla=xla)
-    loop.run(0, 2)
-    before = {network.name: fingerprint(network) for network in networks}
-    assert loop.run(2, 3) == (2, ["follow/no"])
-    assert fingerprint(source) != before["source"]  # it had its run
-    assert fingerprint(made) == before["made"]
-    assert counter.numpy() == 3
-    copied, own = snapshot(messenger), snapshot(source)
-    for name, other in zip(messenger.variables, source.variables, strict=True):
-        np.testing.assert_array_equal(copied[name], own[other], err_msg=name)  # the copy, and nothing more
-    assert copied["optimizer/iteration"] == 0
-
-
-@pytest.mark.parametrize("updates", [2, 4])
-def test_a_veto_in_one_update_holds_back_the_later_ones(updates: int) -> None:
+def test_a_veto_in_one_update_holds_back_the_later_ones() -> None:
     class Third(StatelessHook):
         def veto(self, context):
             return {"odd": tf.constant(context.update == 1)}
 
     network = toy_network()
-    loop = toy_loop([Third()], network=network, objectives=[often(updates)])
+    loop = toy_loop([Third()], network=network, objectives=[often(4)])
     assert loop.run(0, 3) == (0, ["odd"])
     assert network.optimizer.iterations.numpy() == 1
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [1.0] * len(loop.accumulators.names)
 
 
-@pytest.mark.parametrize("xla", [False, True])
-@pytest.mark.parametrize("guarded", [False, True])
-def test_each_objective_reads_the_weights_as_the_one_before_left_them(xla: bool, guarded: bool) -> None:
+def test_each_objective_reads_the_weights_as_the_one_before_left_them() -> None:
     """Step by step, in one trace: as if each objective had a step of its own on the same batch."""
     networks, twins = ([discriminator("judge", rate()), generator("made", rate())] for _ in range(2))
     for network in (networks[0], twins[0]):
@@ -270,13 +137,12 @@ def test_each_objective_reads_the_weights_as_the_one_before_left_them(xla: bool,
     for network, twin in zip(networks, twins, strict=True):
         copy_network(network, twin, optimizer="copy")
     objectives = [Plain("one", "judge", "made"), Plain("two", "made", "judge")]
-    hooks = [Guard("judge"), Guard("made")] if guarded else []
-    pairs_loop(networks, objectives, hooks, xla=xla).run(0, 3)
+    pairs_loop(networks, objectives, [Guard("judge"), Guard("made")]).run(0, 3)
     loops = []
     for index, objective in enumerate(objectives):
         for position, twin in enumerate(twins):
             twin.fixed = position != index
-        loops.append(pairs_loop(twins, [objective], xla=xla))
+        loops.append(pairs_loop(twins, [objective]))
     for step in range(3):
         for loop in loops:
             loop.run(step, 1)
@@ -304,17 +170,56 @@ class Plain(Judge):
         return ObjectiveOutput({"judged": tf.nn.softplus(sign * judged[:, 0])})
 
 
-@pytest.mark.parametrize("kind", ["eager", "number", "read"])
-def test_what_begin_returns_must_be_an_op_that_writes(kind: str) -> None:
-    variable = tf.Variable(0.0)
-    outside = variable.assign_add(1.0)
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    for updates, steps, match in ((3, 1, "updates=3, .*16 examples"), (8, 4, "accumulation_steps=4 .*2 examples")):
+        with pytest.raises(UserError, match=match):
+            toy_loop(objectives=[often(updates)], accumulation_steps=steps)
 
-    class Begin(ToyObjective):
-        def begin(self, networks):
-            return [{"eager": outside, "number": 3, "read": variable + 1.0}[kind]]
 
-    message = "The objective 'objective' returned .* from begin" + (
-        ", which writes no variable" if kind == "read" else ""
-    )
-    with pytest.raises(UserError, match=message):
-        toy_loop(objectives=[Begin()])
+class Counter(StatelessHook):
+    """Count updates, steps as the schedule sees them, and examples; write each in a way of its own."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__(f"counter_{network}")
+        self.network = network
+
+    def build(self, context):
+        self.updates, self.steps = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
+        self.examples = tf.Variable(tf.zeros([BATCH]), trainable=False)
+
+    def state(self):
+        return {"updates": self.updates, "steps": self.steps, "examples": self.examples}
+
+    writes = state
+
+    def update_ops(self, context):
+        seen = tf.IndexedSlices(tf.ones([BATCH]), tf.range(tf.shape(context.batch["targets"])[0]))
+        grouped = tf.group(self.steps.assign(context.step + 1))
+        return [self.updates.assign_add(1), grouped, self.examples.scatter_add(seen)]
+
+    @property
+    def counts(self) -> tuple[int, int, float]:
+        """Return updates, the last step + 1, and how often an example was counted."""
+        (examples,) = set(self.examples.numpy().tolist())
+        return int(self.updates.numpy()), int(self.steps.numpy()), examples
+
+
+@pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, True), (4, False)])
+def test_hooks_update_exactly_once_for_every_optimizer_step(accumulation_steps, xla) -> None:
+    networks, hooks = [toy_network("first"), toy_network("second")], [Counter("first"), Counter("second")]
+    networks[0].shared = True
+    for network, hook in zip(networks, hooks, strict=True):
+        hook.build(build_context(network))
+    hooks[1].veto = lambda context: {"late": tf.equal(context.step, 5)}
+    objectives = [ToyObjective("first", "one"), ToyObjective("first", "three"), ToyObjective("second", "two")]
+    trainer = Trainer(networks, objectives, hooks, seed=0, accumulation_steps=accumulation_steps)
+    loop = ChunkLoop(trainer, toy_batch, xla=xla)
+    for start, steps in ((0, 0), (0, 1), (1, 4)):  # tracing counts nothing
+        if steps:
+            loop.run(start, steps)
+        for network, hook, per_step in zip(networks, hooks, (2, 1), strict=True):
+            count = per_step * (start + steps)
+            assert network.optimizer.iterations.numpy() == count
+            assert hook.counts == (count, start + steps, float(count))
+    assert loop.run(5, 2) == (5, ["two/late"])
+    assert hooks[1].counts == (5, 5, 5.0)

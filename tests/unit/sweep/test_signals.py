@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.sweep.conftest import FAKE, Run
-from trainer.sweep.run import SweepRun
+from tests.unit.sweep.conftest import FAKE
 
 ROOT = Path(__file__).resolve().parents[3]
 SWEEP = """
@@ -77,7 +76,7 @@ def statuses(directory: Path) -> list[str]:
     return [job["status"] for job in json.loads((directory / "s/sweep.json").read_text())["jobs"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_path: Path, number: int) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=15", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
         process.send_signal(number)
@@ -86,8 +85,6 @@ def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_pa
     assert statuses(tmp_path) == ["interrupted", "interrupted", "waiting"]
     heard = signal.SIGTERM if number == signal.SIGHUP else number
     assert all(f"heard {heard}" in (tmp_path / f"s/0{job}.log").read_text() for job in (1, 2))
-    assert f"{signal.Signals(number).name}: 2 jobs will save and end. Once more ends them at once." in out
-    assert re.search(r"\[1/3\] interrupted trainer.batch_size=8 after \d+\.\d s\n", out)
     assert "Run what is missing: python train.py -m --sweep s\n" in out
     assert not any(map(alive, pids(tmp_path)))
 
@@ -104,17 +101,6 @@ def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: 
     assert not any(map(alive, pids(tmp_path)))
 
 
-def test_one_job_that_is_ended_by_itself_goes_on_later_and_the_others_go_on_now(tmp_path: Path) -> None:
-    with sweeping(tmp_path, "recipe=bnn", "seed=15", "trainer.batch_size=8,9", "--jobs", "2") as process:
-        first, second = pids(tmp_path)
-        os.kill(first, signal.SIGTERM)
-        wait_until(lambda: "interrupted" in statuses(tmp_path))
-        assert alive(second)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
-    assert process.returncode == 143
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=15,16", "--jobs", "2") as process:
@@ -128,37 +114,3 @@ def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(alive, [*jobs, int(left)])), seconds=10)
     assert statuses(tmp_path) == ["running", "running"]
     assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked
-
-
-def test_the_sweep_goes_on_when_the_reader_of_its_output_leaves(tmp_path: Path) -> None:
-    given = ["recipe=bnn", "seed=1,2,3", "--jobs", "1", "--sweep", "s"]
-    command = [sys.executable, "-c", SWEEP, str(ROOT), str(FAKE), *given]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        assert (process.wait(60), process.stderr.read()) == (0, "")
-    assert statuses(tmp_path) == ["completed"] * 3
-
-
-def test_what_a_job_leaves_behind_ends_with_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SWEEP, str(ROOT), str(FAKE), "recipe=bnn", "seed=20", "--sweep", "s"]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=False).returncode == 0
-    (left,) = re.findall(r"^left (\d+)$", (tmp_path / "s/01.log").read_text(), re.MULTILINE)
-    wait_until(lambda: not alive(int(left)), seconds=10)
-
-
-def test_a_fault_of_the_sweep_itself_leaves_no_job_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    def fault(*arguments: object) -> str:
-        wait_until(lambda: list(tmp_path.glob("s/*/ready")))
-        raise RuntimeError("a fault")
-
-    monkeypatch.setattr(SweepRun, "_line", fault)
-    with pytest.raises(RuntimeError, match="a fault"):
-        run("recipe=bnn", "seed=16", "--sweep", "s")
-    assert not any(map(alive, pids(tmp_path)))
-    assert statuses(tmp_path) == ["interrupted"]

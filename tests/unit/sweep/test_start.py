@@ -9,7 +9,7 @@ import pytest
 from trainer.config.command import parse_command
 from trainer.config.preflight import Job, preflight
 from trainer.sweep.record import Sweep
-from trainer.sweep.start import added_threads, quoted, resumed_path, run_name
+from trainer.sweep.start import added_threads, quoted, resumed_path
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,3 @@ def test_a_number_of_threads_that_stands_anywhere_is_kept() -> None:
     assert added_threads(sweep, Job({"trainer": {"threads": None}}, "a", ["recipe=a"])) == 2
     assert added_threads(sweep, Job({"trainer": {"threads": 3}}, "a", ["recipe=a"])) is None  # the recipe says it
     assert added_threads(sweep, Job({"trainer": {"threads": None}}, "a", ["trainer.threads=null"])) is None
-
-
-def test_a_run_is_named_by_what_tells_it_from_the_others() -> None:
-    own = ["recipe=[bnn,ema]", "optimizer.learning_rate=1e-3", "+hooks=center_loss", "seed=0"]
-    assert run_name(3, own) == "03_bnn-ema_learning_rate-1e-3_hooks-center_loss_seed-0"
-    assert run_name(12, []) == "12"
-    assert len(run_name(1, [f"key_{number}=value" for number in range(30)])) <= 60

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from tests.unit.sweep.conftest import Run
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
 from trainer.errors import UserError
 from trainer.run.lock import locked
 from trainer.sweep import command as sweep_command
@@ -30,7 +27,7 @@ def started(lines: list[str]) -> list[str]:
     return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|goes on)", line))
 
 
-def test_every_job_runs_as_if_it_was_typed_and_leaves_its_run_and_its_log(run: Run, recorded: Recorded) -> None:
+def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None:
     code, lines = run("recipe=bnn", "seed=1,2", "+hooks=ema", "--sweep", "all", "--config-name", "train")
     assert code == 0
     jobs = recorded("all")
@@ -43,17 +40,10 @@ def test_every_job_runs_as_if_it_was_typed_and_leaves_its_run_and_its_log(run: R
     typed = "recipe=bnn seed=1 +hooks=ema run_dir=all/01_seed-1 trainer.threads=2 --config-name train"
     log = Path("all/01.log").read_text().splitlines()
     assert log[:2] == [f"$ python fake_job.py {typed}", f"arguments {typed.split()}"]
-    assert lines[0] == "Sweep of 2 jobs in all"
-    assert lines[1] == "2 to run, 2 at a time, 2 threads each. They print to all/<number>.log"
-    assert "[1/2] started     seed=1" in lines
+    assert lines[1].startswith("2 to run, 2 at a time, 2 threads each")
     assert any(re.fullmatch(r"\[2/2\] completed   seed=2: accuracy 0.2000, \d+\.\d s", line) for line in lines)
-    assert lines[-1] == "Compare: python scripts/compare.py all; tensorboard --logdir all"
-
-
-def test_without_a_name_a_sweep_gets_a_directory_by_the_time(run: Run) -> None:
-    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0
-    first, second = sorted(Path("runs/sweeps").iterdir())
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", first.name)
+    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0  # by the time, where none is named
+    _, second = sorted(Path("runs/sweeps").iterdir())
     assert (second / "01" / "summary.json").exists()
 
 
@@ -63,59 +53,32 @@ def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, rec
     assert statuses(recorded("s")) == ["failed", "completed", "failed", "failed"]
     assert [job["exit_code"] for job in recorded("s")] == [2, 0, 0, 137]
     failure = next(line for line in lines if "Error: " in line)
-    assert re.fullmatch(
-        r"\[1/4\] failed      seed=13: Error: The data is not there\. \(exit code 2, \d+\.\d s\)\. Log: s/01\.log",
-        failure,
-    )
+    assert "seed=13: Error: The data is not there." in failure
     assert lines.index(failure) < lines.index("[2/4] started     seed=1")
     assert any("seed=14: it left no summary.json" in line for line in lines)
-    assert lines[-5:-1] == [
-        "Job 1 failed: see s/01.log",
-        "Job 3 failed: see s/03.log",
-        "Job 4 failed: see s/04.log",
-        "Run what is missing: python train.py -m --sweep s",
-    ]
+    assert "Run what is missing: python train.py -m --sweep s" in lines
 
 
-@pytest.mark.parametrize(("seeds", "code"), [("13,1", 2), ("14,1", 1), ("1,2", 0), ("14,13", 2)])
-def test_the_worst_exit_code_is_returned(run: Run, seeds: str, code: int) -> None:
-    assert run("recipe=bnn", f"seed={seeds}")[0] == code
-
-
-@pytest.mark.parametrize("again", [("recipe=bnn", "seed=1,17,18"), ()])
 def test_running_again_makes_only_what_is_missing(
-    run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, again: tuple[str, ...]
+    run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("recipe=bnn", "seed=1,17,18", "--sweep", "s")[0] == 2
     assert statuses(recorded("s")) == ["completed", "failed", "interrupted"]
     before = Path("s/01.log").read_bytes()
     monkeypatch.setenv("FIXED", "1")
-    code, lines = run(*again, "--sweep", "s", "--jobs", "1")
+    code, lines = run("--sweep", "s", "--jobs", "1")
     assert code == 0
-    assert lines[1:3] == ["1 needs nothing more.", lines[2]]
     assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: bits hang on it
     assert "[2/3] started     seed=17" in lines
     assert "[3/3] goes on     seed=18" in lines
     assert Path("s/01.log").read_bytes() == before
     assert [job["run"] for job in recorded("s")] == ["01_seed-1", "02_seed-17_try2", "03_seed-18"]
     assert "arguments ['resume=s/03_seed-18']" in Path("s/03.log").read_text()
-    code, lines = run(*again, "--sweep", "s")
-    assert (code, lines[:2]) == (0, ["Sweep of 3 jobs in s", "3 need nothing more."])
-    assert started(lines) == []
+    code, lines = run("recipe=bnn", "seed=1,17,18", "--sweep", "s")
+    assert (code, started(lines)) == (0, [])
 
 
-def test_what_an_earlier_process_said_is_not_taken_for_what_went_wrong_now(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run("recipe=bnn", "seed=17", "--sweep", "s")[0] == 2
-    monkeypatch.setenv("FIXED", "half")
-    code, lines = run("--sweep", "s")
-    assert code == 3
-    assert any("recipe=bnn seed=17: this time it is another fault (exit code 3," in line for line in lines)
-    assert Path("s/01.log").read_text().count("$ python") == 2
-
-
-def test_a_run_that_was_killed_goes_on_and_one_that_was_deleted_begins_anew(run: Run, recorded: Recorded) -> None:
+def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: Recorded) -> None:
     given = ["recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s"]
     assert run(*given)[0] == 137
     content = json.loads(Path("s/sweep.json").read_text())
@@ -135,50 +98,38 @@ def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Reco
     run("recipe=bnn", "seed=1,2", "--sweep", "s")
     code, lines = run("seed=2,3,1", "recipe=bnn", "--sweep", "s")
     assert code == 0
-    assert lines[:3] == ["Sweep of 3 jobs in s", "1 of them are new: the sweep had 2.", "2 need nothing more."]
     assert started(lines) == ["seed=3"]
     assert recorded("s")[2]["overrides"] == ["seed=3", "recipe=bnn"]
     before = Path("s/sweep.json").read_bytes()
-    with pytest.raises(UserError, match="^s holds another sweep: of the job 'recipe=bnn seed=1', which this"):
+    with pytest.raises(UserError, match="^s holds another sweep"):
         run("recipe=bnn", "seed=2,3", "--sweep", "s")
     with pytest.raises(UserError, match="s was begun with other flags: none"):
         run("recipe=bnn", "seed=1,2,3", "--sweep", "s", "--config-name", "train")
-    with pytest.raises(UserError, match="--trials 3 received. Expected none: s is no search"):
+    with pytest.raises(UserError, match="--trials 3"):
         run("--sweep", "s", "--trials", "3")
     assert Path("s/sweep.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("recipe=bnn seed=1,1", "The sweep has the job 'recipe=bnn seed=1' twice."),
-        ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker received with -m"),
-        ("recipe=bnn run_dir=a,b", "'run_dir=a,b' received with -m. Expected --sweep <directory>"),
-        ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0 received. Expected at least 1."),
-        ("--sweep none", "--sweep none is no sweep yet, and no recipe was given."),
-        ("recipe=bnn --sweep file", "The directory file of the sweep cannot be written."),
-        ("recipe=bnn --sweep .", "--sweep . holds files, but no sweep.json."),
-        ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep (KeyError: 'overrides')."),
-        ("recipe=bnn --sweep newer", "newer/sweep.json has version 2. Expected 1."),
-    ],
-)
-def test_mistakes_are_found_before_anything_is_written(run: Run, line: str, message: str) -> None:
+def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
     Path("file").touch()
-    for name, content in (("broken", {"version": 1, "jobs": [{}]}), ("newer", {"version": 2})):
+    for name, content in (("broken", {"version": 1, "jobs": [{"run": 3}]}), ("newer", {"version": 2})):
         Path(name).mkdir()
-        Path(name, "sweep.json").write_text(json.dumps(content).replace("{}", '{"run": 3}'))
+        Path(name, "sweep.json").write_text(json.dumps(content))
     before = sorted(Path().rglob("*"))
-    with pytest.raises((UserError, TypeError)) as caught:
-        run(*line.split())
-    assert isinstance(caught.value, UserError)
-    assert message.partition(" (")[0] in str(caught.value)
-    assert sorted(Path().rglob("*")) == before
-
-
-def test_a_sweep_that_was_killed_before_its_record_stood_can_be_run(run: Run) -> None:
-    Path("s").mkdir()
-    Path("s/.lock").touch()
-    assert run("recipe=bnn", "seed=1", "--sweep", "s")[0] == 0
+    for line, message in (
+        ("recipe=bnn seed=1,1", "'recipe=bnn seed=1' twice"),
+        ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker"),
+        ("recipe=bnn run_dir=a,b", "'run_dir=a,b' .*--sweep <directory>"),
+        ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0"),
+        ("--sweep none", "none is no sweep yet"),
+        ("recipe=bnn --sweep file", "cannot be written"),
+        ("recipe=bnn --sweep .", "no sweep.json"),
+        ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep"),
+        ("recipe=bnn --sweep newer", "version 2"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(*line.split())
+        assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -187,6 +138,7 @@ def test_a_sweep_that_was_killed_before_its_record_stood_can_be_run(run: Run) ->
         ({"overrides": ["recipe=bnn", "plugins=[pip]"]}, r"s records plugins=\[pip\], which --sweep alone does not"),
         ({"overrides": ["recipe=bnn", "++plugins=[pip]"]}, r"s records \+\+plugins"),
         ({"run": "../elsewhere"}, "s records the run ../elsewhere, outside of it"),
+        ({"run": "a/../../b"}, "s records the run a/../../b, outside of it"),
         ({"run": "/tmp/elsewhere"}, "s records the run /tmp/elsewhere, outside of it"),
         ({}, "s records --config-dir"),
     ],
@@ -215,23 +167,3 @@ def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.
     assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
     assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
     assert not any("trainer.threads=2" in log for log in logs.values())  # the user has said it
-
-
-def test_a_sweep_of_resumed_runs_is_as_it_was_typed(run: Run, recorded: Recorded, stored: tuple[str, str]) -> None:
-    one, two = stored
-    code, _ = run(f"resume={one},{two}", "--sweep", "s")
-    assert code == 0
-    assert [job["run"] for job in recorded("s")] == [str(Path(one).absolute()), str(Path(two).absolute())]
-    assert f"arguments ['resume={one}']" in Path("s/01.log").read_text()
-
-
-@pytest.fixture
-def stored(run: Run) -> tuple[str, str]:
-    """Two runs that are out of time, with the config that a run leaves."""
-    paths = ("old/a", "old/b")
-    for path in paths:
-        (job,) = preflight(parse_command(["recipe=bnn", "seed=18"]))
-        Path(path).mkdir(parents=True)
-        Path(path, "config.yaml").write_text(OmegaConf.to_yaml(job.config))
-        Path(path, "overrides.txt").write_text("recipe=bnn\nseed=18\n")
-    return paths

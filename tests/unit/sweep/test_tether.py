@@ -15,16 +15,6 @@ from trainer.sweep.process import TETHER
 
 SHOW = "import json, sys; print(json.dumps([sys.argv, sys.path[0], __name__])); sys.exit(7)"
 WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
-BESIDE = """
-import os, subprocess, sys
-read, write = os.pipe()
-tethered = subprocess.Popen([sys.executable, *sys.argv[1:2], str(read), *sys.argv[2:]], pass_fds=(read,),
-                            stdout=subprocess.PIPE)
-pid = tethered.stdout.readline()
-os.close(write)
-print(tethered.wait(), int(pid), flush=True)
-os.kill(int(pid), 9)
-"""
 
 
 @pytest.fixture
@@ -65,10 +55,3 @@ def test_it_is_killed_with_what_it_started_when_the_other_end_closes(script: Pat
         os.close(write)
         assert process.wait(60) == -signal.SIGKILL
         assert process.stdout.read() == b""  # its child held the other end of this pipe, and is gone, too
-
-
-def test_in_the_group_of_another_it_ends_alone(script: Path) -> None:
-    script.write_text(WAIT)
-    found = run("-c", BESIDE, TETHER, script)
-    assert found.returncode == 0, found
-    assert int(found.stdout.split()[0]) == -signal.SIGKILL

@@ -1,0 +1,111 @@
+"""Every graph hook in half precision, in micro batches, on replicas. A new hook is covered by being there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hooks import catalogue, load
+from tests.support import replicas
+from tests.support.small_images import from_catalogue, image_batch, small_network
+from tests.support.toy import CLASSES, ToyObjective, build_context
+from trainer.hook import GraphHook
+from trainer.network import Network
+from trainer.objective import ObjectiveOutput
+from trainer.run.precision import POLICIES, computing_in, loss_scale_for
+from trainer.step.context import StepContext
+from trainer.step.evaluate import Evaluator
+from trainer.step.loop import ChunkLoop
+from trainer.step.trainer import Trainer
+
+HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook)]
+STEPS = 3
+
+
+def built(name: str, network: Network) -> list[GraphHook]:
+    """Return the hook as its config describes it, built for a network."""
+    hook = from_catalogue(name)
+    hook.network = network.name
+    network.model = hook.rebuild_model(network.model)
+    network.taps |= hook.request_taps(network.model)
+    network.optimizer.build(network.model.trainable_variables)
+    hook.build(replace(build_context(network), total_steps=STEPS, steps_per_epoch=1.0, classes=CLASSES))
+    return [hook]
+
+
+class Float32Loss(ToyObjective):
+    """Compute the loss of a network in float32, as every recipe does."""
+
+    def compute(self, forward, batch):
+        outputs = forward(self.network, batch["inputs"])
+        assert outputs.dtype.name in ("float16", "bfloat16")
+        logits = tf.cast(outputs, tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
+        return ObjectiveOutput({"loss": loss}, outputs=logits)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_hook_trains_and_evaluates_in_half_precision(name: str, precision: str) -> None:
+    with computing_in(precision):
+        network = small_network(keras.layers.BatchNormalization())
+        hooks = built(name, network)
+        trainer = Trainer([network], [Float32Loss()], hooks, seed=0, loss_scale=loss_scale_for(precision))
+        loop = ChunkLoop(trainer, image_batch, xla=False)
+        evaluator = Evaluator(trainer, image_batch, 1)
+    before = {key: np.array(variable) for key, variable in network.weights.items()}
+    assert loop.run(0, STEPS) == (STEPS, [])
+    after = {key: np.array(variable) for key, variable in network.weights.items()}
+    assert {value.dtype.name for value in after.values()} == {"float32"}
+    assert all(np.isfinite(value).all() for value in after.values())
+    assert any(not np.array_equal(value, before[key]) for key, value in after.items())
+    assert all(np.isfinite(value) for value in {**loop.accumulators.read(), **evaluator.run(STEPS)}.values())
+    layers = [layer for layer in network.model._flatten_layers(include_self=False) if layer.name.startswith("conv")]
+    assert {layer.dtype_policy.name for layer in layers} == {POLICIES[precision]}
+
+
+def trained(name: str, accumulation_steps: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return every variable, of the network and of the hook, and the reported values after a few steps."""
+    keras.utils.set_random_seed(0)
+    network = small_network()
+    (hook,) = built(name, network)
+    trainer = Trainer([network], [ToyObjective()], [hook], seed=0, accumulation_steps=accumulation_steps)
+    loop = ChunkLoop(trainer, image_batch, xla=False)
+    assert loop.run(0, STEPS) == (STEPS, [])
+    variables = {**network.variables, **network.optimizer_variables, **hook.state()}
+    return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_gives_the_same_run_in_micro_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    seed = StepContext.stateless_seed
+
+    def noted(context: StepContext, salt: str) -> tf.Tensor:
+        drawn.append(salt)
+        return seed(context, salt)
+
+    monkeypatch.setattr(StepContext, "stateless_seed", noted)
+    whole, whole_reported = trained(name, 1)
+    parts, reported = trained(name, 2)
+    assert list(reported) == list(whole_reported)
+    assert parts.keys() == whole.keys()
+    if drawn or any("seed_generator" in key for key in whole):  # each micro batch draws for itself: equal on average
+        assert all(np.isfinite(value) for value in reported.values())
+        return
+    assert reported == pytest.approx(whole_reported, rel=1e-4, abs=1e-6)
+    for key, value in whole.items():
+        np.testing.assert_allclose(parts[key], value, rtol=1e-3, atol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_two_replicas_train_as_one_does_and_hold_the_same_bits(name: str) -> None:
+    options = {"network": small_network, "hooks": partial(built, name), "batch": image_batch, "steps": STEPS}
+    found, reported = replicas.trained(2, **options)
+    assert all(np.isfinite(value).all() for value in found.values())
+    replicas.assert_same_run((found, reported), replicas.trained(1, **options))

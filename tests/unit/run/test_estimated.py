@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from trainer.run.estimated import estimated
+
+
+def test_what_cannot_be_told_is_left_out_with_a_warning() -> None:
+    assert estimated("The plan", lambda: 3, 0) == 3
+    with pytest.warns(UserWarning, match=r"The plan cannot be told.*KeyError: 'a'"):
+        assert estimated("The plan", lambda: {}["a"], 0) == 0
