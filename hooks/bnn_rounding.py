@@ -72,11 +72,11 @@ class BnnRounding(GraphHook):
         tests/unit/ops/test_binary_quantizers.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1 by
             round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
         tests/unit/hooks/test_bnn_rounding.py: a clip where the weights are read is no clip: the latent weight stays
-            outside and gets no gradient any more. This one moves the variable, and holds for its moving average.
+            outside and gets no gradient any more. This one moves the variable, and holds for its moving average;
+            scales, biases and batch norm count beside the bits; the size of Larq's tutorial network, all binary, is the
+            published one.
         tests/unit/hooks/test_input_quantizers.py: a ReLU before a sign leaves +1 alone, and is refused; the first and
             the last layer are found in the graph, not in the list of layers.
-        tests/unit/hooks/test_bnn_rounding.py: scales, biases and batch norm count beside the bits; the size of
-            Larq's tutorial network, all binary, is the published one.
 
     Reference:
         Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,

@@ -90,10 +90,10 @@ class CenterLoss(GraphHook):
         tests/unit/ops/test_center_update.py: without the 1 + n, examples of one class in a batch multiply the rate, and
             the centers diverge where alpha n > 2.
         tests/unit/hooks/test_center_loss.py: centers whose update is made but never run stay at 0; here such a run does
-            not start. No optimizer touches them, and micro batches move them once.
+            not start. No optimizer touches them, and micro batches move them once; pictures and embeddings show the
+            features that the loss sees.
         tests/unit/ops/test_class_distances.py: compare networks by the class means of a split, not by the centers,
             which lag behind.
-        tests/unit/hooks/test_center_loss.py: pictures and embeddings show the features that the loss sees.
 
     Reference:
         Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.

@@ -61,9 +61,9 @@ class Ema(GraphHook):
 
     Pitfalls:
         tests/unit/hooks/test_ema.py: averages of weights beside statistics of now do not belong together; an average
-            taken before the projection, or a step late, is another one. Training keeps its bits.
-        tests/unit/hooks/test_ema.py: averages of pruned, frozen or quantized entries would be neither 0 nor on a
-            level; here they have the value at which they are held.
+            taken before the projection, or a step late, is another one. Training keeps its bits; averages of pruned,
+            frozen or quantized entries would be neither 0 nor on a level; here they have the value at which they are
+            held.
 
     Reference:
         Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; Tarvainen and Valpola 2017,

@@ -69,13 +69,12 @@ class FrozenMask(GraphHook):
         speed (LeNet-5, batch 100), so nothing that shows.
 
     Pitfalls:
-        tests/unit/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before,
-            weight decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of
-            Keras holds them bit for bit.
+        tests/unit/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before, weight
+            decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of Keras
+            holds them bit for bit; ties and kernels of zeros are masked in the exact number, and masks that are
+            followed hold from the step on in which they change.
         tests/unit/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into NaN,
             and loses the gradient's 0 where what arrives is NaN.
-        tests/unit/hooks/test_frozen_mask.py: ties and kernels of zeros are masked in the exact number, and masks that
-            are followed hold from the step on in which they change.
 
     Reference:
         Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the

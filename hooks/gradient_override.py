@@ -60,9 +60,9 @@ class GradientOverride(GraphHook):
 
     Pitfalls:
         tests/unit/hooks/test_gradient_override.py: the layer's own weights keep their gradients, a layer that is called
-            twice is overridden twice, and a name or an op type that does not occur is refused instead of ignored.
+            twice is overridden twice, and a name or an op type that does not occur is refused instead of ignored; what
+            rises is what goes on to the layers before, not the loss.
         tests/unit/ops/test_backwards.py: every formula against its declared surrogate or its closed form.
-        tests/unit/hooks/test_gradient_override.py: what rises is what goes on to the layers before, not the loss.
 
     Reference:
         Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18 and

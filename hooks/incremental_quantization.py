@@ -67,11 +67,9 @@ class IncrementalQuantization(GraphHook):
 
     Pitfalls:
         tests/unit/hooks/test_incremental_quantization.py: a numpy oracle of the paper step by step; levels are fixed at
-            the first step, as later ones would move what is quantized; the last share counts also at the very end.
-        tests/unit/hooks/test_incremental_quantization.py: the level changes at 1.5 times a power, not halfway between exponents,
-            and exactly there; a logarithm in float32 would round.
-        tests/unit/hooks/test_incremental_quantization.py: the last share is 1, and one that falls on the very end of the run
-            is made in its last step.
+            the first step, as later ones would move what is quantized; the last share counts also at the very end; the
+            level changes at 1.5 times a power, not halfway between exponents, and exactly there; a logarithm in float32
+            would round; the last share is 1, and one that falls on the very end of the run is made in its last step.
 
     Reference:
         Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. What is above

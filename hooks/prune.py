@@ -83,10 +83,9 @@ class Prune(GraphHook):
         tests/unit/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final sparsity
             is missed; here the end is always an update.
         tests/unit/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
-            and kernels of zeros are pruned in the exact number, and a step that was held back is made up for.
+            and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; what is
+            spliced gets the gradient of the masked network, and comes back.
         tests/unit/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
-        tests/unit/hooks/test_prune.py: what is spliced gets the gradient of the masked network, and comes
-            back.
 
     Reference:
         Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626
