@@ -50,11 +50,6 @@ def image_model(*, batch_norm: bool = True) -> keras.Model:
     return keras.Model(inputs, layers.Dense(CLASSES, name="logits")(x), name="net")
 
 
-def own_branch(kernel_size: int) -> keras.layers.Layer:
-    """Return a branch as a user would write it."""
-    return layers.Conv2D(1, kernel_size, padding="same", name="own")
-
-
 def attention(**options) -> BernoulliAttention:
     """Return the hook under its usual name, with a small branch and no keep rate unless others are given."""
     hook = BernoulliAttention(**{"branch": BRANCH, "keep_rate": None, **options})

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hooks.center_loss import CenterLoss
-from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
+from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch
 from trainer.hook import GraphHook
 from trainer.network import Network
 from trainer.objective import Batch, Objective
@@ -52,13 +52,6 @@ def center_loop(
         [network], list(objectives) or [ToyObjective()], hooks, seed=0, accumulation_steps=accumulation_steps
     )
     return ChunkLoop(trainer, batch, xla=xla)
-
-
-def toy_loop_with_centers(**options: Any) -> tuple[ChunkLoop, Network, CenterLoss]:
-    """Return a loop over the ordinary toy network, whose features are its activations, with its hook."""
-    network = toy_network()
-    hook = built(network, **options)
-    return center_loop(network, [hook]), network, hook
 
 
 def read_batch(step: int) -> dict[str, np.ndarray]:

@@ -6,10 +6,8 @@ import ast
 import contextlib
 import importlib
 import io
-import os
 import runpy
 import shlex
-import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,12 +16,12 @@ from pathlib import Path
 import train
 from tests.support.documentation import Block, Command, DocumentationError, programs
 from tests.support.documented import check, is_run, shortened, single_run, write_config
-from tests.support.workplace import Workplace, copy_project, make_files, program, run_shell
+from tests.support.workplace import Workplace, make_files
 from trainer.config.command import Command as CommandLine
 from trainer.config.preflight import Job, preflight_each
 
 PROCESSES = ("launch", "ablate", "kill_runs", "benchmark", "submit")
-"""Scripts that start processes of their own: they are run where all is."""
+"""Scripts that start processes of their own; their tests run them."""
 EPOCHS = {"bnn": 7, "frozen_mask": 4}
 """Of the run of a recipe that stands for the reader's; of other recipes, two do."""
 READERS = {"python": ast.parse, "toml": tomllib.loads}
@@ -75,10 +73,7 @@ def read_block(block: Block, directory: Path) -> Path:
 
 
 def run_here(items: Items, directory: Path) -> tuple[int, list[str]]:
-    """Run the commands and blocks of a page in this process; return how many ran, and what failed.
-
-    Sweeps and what else starts processes is left to `run_as_printed`.
-    """
+    """Run the commands and blocks of a page in this process, but what starts others; return how many, what failed."""
     make_files(directory)
 
     def make_run(recipe: str, path: Path) -> None:
@@ -96,29 +91,6 @@ def run_here(items: Items, directory: Path) -> tuple[int, list[str]]:
         return _captured(lambda: runpy.run_path(str(path)) and 0) if block.language == "python" else (0, "")
 
     return _run(items, Workplace(directory, make_run), run, run_block)
-
-
-def run_as_printed(items: Items, directory: Path) -> tuple[int, list[str]]:
-    """Run the commands and blocks of a page as processes, in a copy of the project; return how many and what failed."""
-    copy_project(directory)
-    make_files(directory)
-    bin_directory = directory / ".venv" / "bin"
-    program(bin_directory / "python", f'exec {shlex.quote(sys.executable)} "$@"')
-    own = ("PYTEST", "TF_NUM", "PYTHONPATH")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    environment |= {"PATH": f"{bin_directory}{os.pathsep}{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "2"}
-
-    def shell(text: str) -> Ran:
-        return run_shell(text, directory, environment, seconds=900.0)
-
-    def make_run(recipe: str, path: Path) -> None:
-        _judge("the reader's run", shell(shlex.join(["python", "train.py", *run_arguments(recipe, path)])))
-
-    def run_block(block: Block) -> Ran:
-        path = read_block(block, directory)
-        return shell(f"python {shlex.quote(str(path))}") if block.language == "python" else (0, "")
-
-    return _run(items, Workplace(directory, make_run), lambda words: shell(shlex.join(words)), run_block)
 
 
 def run_arguments(recipe: str, path: Path) -> list[str]:

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
 from trainer.hook import GraphHook, HostHook
-from trainer.plan.markdown import as_markdown
 from trainer.plan.plan import Plan
 from trainer.plan.step import plan_step
 from trainer.step.loop import ChunkLoop
@@ -19,11 +18,6 @@ from trainer.step.trainer import Trainer
 def plan_of(loop: ChunkLoop, host_hooks: Sequence[HostHook] = ()) -> Plan:
     """Return the plan of a loop."""
     return plan_step(loop.trainer, host_hooks, loop.accumulators.names)
-
-
-def markdown_of(loop: ChunkLoop) -> str:
-    """Return the plan of a loop as a run shows it."""
-    return as_markdown(plan_of(loop))
 
 
 class Clip(StatelessHook):
@@ -64,21 +58,6 @@ class Clip(StatelessHook):
     def measure(self, context):
         """Return the count."""
         return {f"{self.name}/count": tf.convert_to_tensor(self.count)}
-
-
-class Classic(Clip):
-    """Add the update to the collection while the losses are traced, as code for TensorFlow 1 does."""
-
-    writes = StatelessHook.writes
-
-    def add_losses(self, context):
-        """Count."""
-        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, self.count.assign_add(1.0).op)
-        return {}
-
-    def update_ops(self, context):
-        """Add nothing."""
-        return []
 
 
 class Both(ToyObjective):

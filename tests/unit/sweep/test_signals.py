@@ -22,6 +22,7 @@ SWEEP = """
 import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one under nohup with this one
 sys.path.insert(0, sys.argv[1])
 from train import say
 from trainer.config.command import parse_command
