@@ -25,10 +25,16 @@ for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
 # The tiers. Full (`-m full`): whole trainings, whole processes and every combination. Long (`-m long`): proofs run by
 # hand. Default: all others. A test is put into a tier here, or by a marker of its own.
 FULL = (
-    "contract/test_hooks_",
-    "contract/test_held_out_networks.py",
-    "contract/test_technique_pairs.py",
-    "distributed/",
+    *("contract/test_every_augmentation", "contract/test_every_graph_hook", "contract/test_held_out_networks"),
+    *("contract/test_hooks_on_several_networks", "contract/test_no_false_alarms", "contract/test_technique_pairs"),
+    *("configs/test_forty_mistakes", "configs/test_help", "distributed/", "resume/test_every_hook_goes_on"),
+    *("resume/test_matrix", "resume/test_several_networks", "e2e/test_augmented_runs", "e2e/test_bad_input"),
+    *("e2e/test_documented_commands", "e2e/test_own_classes", "e2e/test_own_model", "e2e/test_plugin_package"),
+    *("unit/pruning/test_sensitivity", "unit/recipes/test_sgan", "unit/run/test_several_networks"),
+    *("unit/run/test_shipped", "unit/scripts/test_ablate", "unit/scripts/test_check_gradients"),
+    *("unit/scripts/test_evaluate.py", "unit/scripts/test_export", "unit/scripts/test_plan"),
+    *("unit/scripts/test_predict.py", "unit/scripts/test_reproduce.py", "unit/scripts/test_submit"),
+    *("unit/sweep/test_search", "unit/test_catalogue", "unit/test_deferred"),
 )
 TESTS = Path(__file__).parent
 

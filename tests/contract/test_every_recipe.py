@@ -66,6 +66,7 @@ def test_another_seed_gives_another_run(first: FirstRun, tmp_path: Path) -> None
     assert losses(run_small(first.recipe, "seed=1", run_dir=tmp_path / "other")) != losses(first.summary)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", STARTED, indirect=True)
 def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: Path) -> None:
     started = (f"init_from={first.directory}", "optimizer.learning_rate=1e-9")
@@ -73,6 +74,7 @@ def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: P
     assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
 
 
+@pytest.mark.full
 def test_recipe_repeats_exactly_also_from_the_host_and_from_where_it_was_left(first: FirstRun, tmp_path: Path) -> None:
     directory, cut = tmp_path / "cut", first.summary["steps"] // 2 + 1
     summary = run_cut(first.recipe, "trainer.placement=host", cuts=[cut], run_dir=directory)
