@@ -11,7 +11,6 @@ import pytest
 
 import train
 from scripts.plan import main
-from tests.support.drawings import read_dot, read_mermaid
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
@@ -86,11 +85,11 @@ def test_the_plan_names_stages_updates_variables_metrics_and_memory(plan):
 
 
 def test_only_the_drawing_is_printed(plan):
-    for form, read in (("--dot", read_dot), ("--mermaid", read_mermaid)):
+    for form, begin, between in (("--dot", "digraph step {", "\\n"), ("--mermaid", "flowchart TB", "<br/>")):
         code, output, errors = plan(form, *with_hook("Count"))
         assert (code, errors) == (0, "")
-        labels = [tuple(lines) for lines in read(output).boxes.values()]
-        assert ("AssignAddVariableOp", "writes", "own/count", "added by own") in labels
+        assert output.startswith(begin)
+        assert between.join(("AssignAddVariableOp", "writes", "own/count", "added by own")) in output
 
 
 def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
@@ -125,5 +124,5 @@ def test_it_runs_as_a_file_and_can_be_piped(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "--dot", "recipe=bnn", *SMALL, f"run_dir={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert ["project", "hook bnn_rounding", "dense_2/kernel"] in read_dot(done.stdout).boxes.values()
+    assert '"project\\nhook bnn_rounding\\ndense_2/kernel"' in done.stdout
     assert list(tmp_path.iterdir()) == []
