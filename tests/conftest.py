@@ -30,11 +30,12 @@ FULL = (
     *("configs/test_forty_mistakes", "configs/test_help", "distributed/", "resume/test_every_hook_goes_on"),
     *("resume/test_matrix", "resume/test_several_networks", "e2e/test_augmented_runs", "e2e/test_bad_input"),
     *("e2e/test_documented_commands", "e2e/test_own_classes", "e2e/test_own_model", "e2e/test_plugin_package"),
+    *("unit/adversarial/test_classifier", "unit/plan/test_run", "unit/run/test_finished", "unit/run/test_nan_policy"),
     *("unit/pruning/test_sensitivity", "unit/recipes/test_sgan", "unit/run/test_several_networks"),
     *("unit/run/test_shipped", "unit/scripts/test_ablate", "unit/scripts/test_check_gradients"),
     *("unit/scripts/test_evaluate.py", "unit/scripts/test_export", "unit/scripts/test_plan"),
     *("unit/scripts/test_predict.py", "unit/scripts/test_reproduce.py", "unit/scripts/test_submit"),
-    *("unit/sweep/test_search", "unit/test_catalogue", "unit/test_deferred"),
+    *("unit/sweep/test_search", "unit/sweep/test_sweep", "unit/test_catalogue", "unit/test_deferred"),
 )
 TESTS = Path(__file__).parent
 

@@ -60,6 +60,7 @@ def left_at(steps: int, directory: Path, *overrides: str) -> Path:
     return directory
 
 
+@pytest.mark.full
 def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     summary = json.loads((directory / "summary.json").read_text())
@@ -72,6 +73,7 @@ def test_a_run_that_is_left_says_so_and_is_complete_but_once(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.full
 def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     path = directory / "config.yaml"
@@ -86,6 +88,7 @@ def test_an_edited_config_is_refused_but_for_what_resume_may_change(tmp_path: Pa
     assert go_on(directory, "trainer.threads=null")["status"] == "completed"
 
 
+@pytest.mark.full
 def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> None:
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=tmp_path / "run")
@@ -95,6 +98,7 @@ def test_out_of_time_is_no_error_and_can_be_resumed(whole, tmp_path: Path) -> No
     check_same(tmp_path / "run", go_on(tmp_path / "run", "trainer.max_seconds=null"), *whole)
 
 
+@pytest.mark.full
 def test_what_was_killed_before_its_first_checkpoint_starts_again(whole, tmp_path: Path) -> None:
     directory = left_at(5, tmp_path / "run")
     shutil.rmtree(directory / "checkpoints")
@@ -127,6 +131,7 @@ def test_an_environment_that_is_none_is_told(tmp_path: Path) -> None:
         assert environment_as_markdown(tmp_path).startswith("" if "{" not in text else "| |")
 
 
+@pytest.mark.full
 def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: Path) -> None:
     path, other = (write_arrays(tmp_path / name / "a.npz", seed) for seed, name in enumerate(("here", "other")))
     overrides = ["data=arrays", f"data.path={path}", "trainer.batch_size=32", "data.classes=4"]
@@ -173,6 +178,7 @@ def curve(directory: Path) -> list[tuple[int, float]]:
     return [(each.step, float(each.tensor_proto.float_val[0])) for each in tensors]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, room, tmp_path: Path, monkeypatch) -> None:
     written: list[int] = []
