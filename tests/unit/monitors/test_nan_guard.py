@@ -107,3 +107,13 @@ def test_the_error_names_step_values_objective_and_network(make_run, network, ve
 def test_wrong_options_are_refused(options: dict):
     with pytest.raises(UserError, match=next(iter(options))):
         NanGuard(**options)
+
+
+def test_weights_that_were_nan_before_are_not_blamed_on_the_rate(make_run):
+    run = make_run(step=0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, bias_initializer=lambda *_, **__: [math.nan])])
+    run.networks["model"] = Network("model", model, keras.optimizers.SGD())
+    run.vetoes = ["loss/total"]
+    with pytest.raises(NonFiniteError, match="initializers") as caught:
+        NanGuard().on_veto(run)
+    assert "learning rate" not in str(caught.value)
