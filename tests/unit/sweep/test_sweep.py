@@ -15,6 +15,8 @@ from tests.unit.sweep.conftest import Run
 from trainer.errors import UserError
 from trainer.run.lock import locked
 from trainer.sweep import command as sweep_command
+from trainer.sweep.record import Sweep, SweepJob
+from trainer.sweep.start import job_arguments
 
 Recorded = Callable[[str], list[dict[str, Any]]]
 
@@ -167,3 +169,14 @@ def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.
     assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
     assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
     assert not any("trainer.threads=2" in log for log in logs.values())  # the user has said it
+
+
+@pytest.mark.parametrize(("status", "resumes"), [("unsaved", True), ("interrupted", True), ("failed", False)])
+def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bool, tmp_path: Path) -> None:
+    run = tmp_path / "0"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\n")
+    (run / "summary.json").write_text(json.dumps({"status": status}))
+    sweep = Sweep(tmp_path)
+    arguments = job_arguments(sweep, SweepJob(0, ["recipe=bnn"], "0"), None)
+    assert arguments[0].startswith("resume=") == resumes
