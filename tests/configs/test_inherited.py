@@ -15,6 +15,8 @@ from trainer.run.early import check_early
     [
         ("recipe=baseline optimizer._target_=keras.optimizers.Adamax",
          "optimizer.amsgrad=false (configs/optimizer/adam.yaml:7) left out", "optimizer", {"amsgrad"}),
+        ("recipe=baseline task._target_=recipes.retrieval.retrieval",
+         "task.label_smoothing=0.0", "task", {"label_smoothing"}),
         ("recipe=baseline schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay",
          "schedule.warmup_fraction=0.0", "schedule", {"final_fraction", "warmup_steps", "warmup_fraction"}),
         ("recipe=attention data=image_folder data.path=.",

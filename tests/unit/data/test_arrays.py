@@ -154,8 +154,16 @@ def test_weights_that_cannot_count_are_refused(tmp_path):
     for weights, expected in (
         (np.ones(59), r"\[59\]"),
         (np.where(np.arange(60) == 7, -1.0, 1.0), "1 weights are negative or not finite, the first is -1.0 in row 7"),
+        (np.full(60, np.nan), "60 weights are negative or not finite"),
         (np.zeros(60), "all weights are 0"),
         ((np.arange(60) == 0) * 1.0, "of the split (validation|test) are 0"),
     ):
         found = message_of(npz(tmp_path, **parts("train"), sample_weight_train=weights))
         assert re.search(r"own.npz, sample_weight_train: .*" + expected, found)
+
+
+def test_arrays_that_nothing_reads_are_named(tmp_path):
+    path = npz(tmp_path, **parts("train"), sample_weights_train=np.ones(60), who=np.arange(60), about=1)
+    with pytest.warns(UserWarning, match=r"about, sample_weights_train\. .*'sample_weight_train'") as caught:
+        arrays(path=path, split="group", groups="who")
+    assert len(caught) == 1

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hooks.bernoulli_attention import BernoulliAttention
 from hooks.bnn_rounding import BnnRounding
 from hooks.frozen_mask import FrozenMask
 from hooks.prune import Prune
@@ -134,6 +135,17 @@ def test_losses_are_added_only_when_asked_for_and_while_they_last():
         loop.accumulators.reset()
         loop.run(step, 1)
         assert (loop.accumulators.read()["loss/attention_supervision"] > 0.0) == supervised
+
+
+def test_by_default_a_mean_near_1_comes_back():
+    means = []
+    for keep_rate in (BernoulliAttention().keep_rate, None):
+        hook = attention(branch={"filters": [4], "initial_keep_rate": 0.98})
+        hook.keep_rate = keep_rate
+        loop = ChunkLoop(prepare([hook], optimizer=keras.optimizers.Adam(0.02)), square_batch, xla=False)
+        loop.run(0, 120)
+        means.append(evaluate(loop)["metric/attention/mean"])
+    assert means[0] < 0.9 < means[1]
 
 
 def test_evaluation_metrics_are_exact_means_over_examples():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -242,6 +244,15 @@ def test_a_rate_that_does_not_suit_the_clip_is_pointed_at():
         line = rate_advice(keras.optimizers.Adam(rate), steps=steps, clip=clip)
         assert line is None if expected is None else expected in line
     assert rate_advice(keras.optimizers.SGD(1e-6), steps=1000, clip=1.0) is None
+
+
+def test_dropout_advice_names_an_option_only_where_the_model_has_it(make_bench, run_of):
+    model = network(lambda x: layers.Dense(WIDTH, name="last")(layers.Dropout(0.5, name="drop")(sign(x))))
+    bench = make_bench(BnnRounding(), model, keras.optimizers.Adam(0.003))
+    run = run_of(bench.network, 2000)
+    for config, named in (({}, False), ({"model": {"dropout": 0.5}}, True)):
+        lines = [each for each in bench.hook.advise(dataclasses.replace(run, config=config)) if "'drop'" in each]
+        assert ["model.dropout" in each for each in lines] == [named]
 
 
 def test_inputs_of_one_sign_are_pointed_at(make_bench, run_of):

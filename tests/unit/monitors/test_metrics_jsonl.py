@@ -84,3 +84,35 @@ def test_lines_that_a_full_disk_did_not_take_come_later_in_order(make_run):
     path.mkdir()
     with pytest.raises(UserError, match=r"Cannot write .*metrics\.jsonl: Is a directory"):
         begun(run)
+
+
+def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_run, monkeypatch):
+    run = make_run(step=20)
+    hook, path = begun(run), run.directory / "metrics.jsonl"
+    for step in (20, 30):
+        train(hook, run, step)
+    before = path.read_text()
+
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    resumed = MetricsJsonl()
+    resumed.on_resume(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("hooks.monitors.metrics_jsonl.keep_lines_until", refuse)
+        with pytest.raises(WriteError, match="No space left"):
+            resumed.on_fit_begin(run)
+        with pytest.raises(WriteError, match="No space left"):
+            train(resumed, run, 30, -1.0)
+    assert path.read_text() == before
+    train(resumed, run, 40)
+    assert [(line["step"], line["loss/total"]) for line in read(run)] == [(20, 20.0), (30, -1.0), (40, 40.0)]
+
+
+def test_lines_that_are_lost_before_a_resume_are_told(make_run):
+    hook, run = MetricsJsonl(), make_run(step=20)
+    hook.load_state_dict({"reports": 3})
+    with pytest.warns(UserWarning, match="metrics.jsonl has 0 of the 3 reports"):
+        hook.on_resume(run)
+    hook.on_fit_begin(run)
+    assert (read(run), hook.state_dict()) == ([], {"reports": 3})

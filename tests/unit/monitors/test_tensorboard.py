@@ -144,3 +144,17 @@ def test_events_continue_in_a_further_file_once_there_is_room_again(make_run, su
     hook.on_fit_end(run, summary)
     assert [step for step, _ in curve(run, "train")] == [1, 3]
     assert not [each for each in threading.enumerate() if isinstance(each, event_file_writer._AsyncWriterThread)]
+
+
+def test_what_a_writer_meets_between_events_is_told_by_the_next_one(make_run, monkeypatch, capsys):
+    run = make_run()
+    hook = begun(run)
+    hook.before_save(run)
+
+    def refuse(writer, data):
+        raise tf.errors.ResourceExhaustedError(None, None, "No space left")
+
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", refuse)
+    with pytest.raises(WriteError, match="No space left"):
+        train(hook, run, 1) or hook.on_exception(run, KeyError())
+    assert capsys.readouterr().err == ""  # the thread of the writer ends without a word

@@ -12,6 +12,7 @@ from tests.support.command import run_small
 from trainer.config.command import parse_command
 from trainer.config.preflight import Job, preflight
 from trainer.plan.live_bytes import live_bytes
+from trainer.plan.markdown import as_markdown
 from trainer.plan.plan import Plan
 from trainer.plan.run import plan_run
 from trainer.run.assembly import Assembly
@@ -92,3 +93,10 @@ def test_gradients_are_not_counted_among_the_activations_again():
     everything = live_bytes(parts.loop.loop_graph, open_size=2).peak
     assert gradients > 256 * 256 * 4
     assert everything - gradients <= activations < everything - gradients / 2
+
+
+def test_the_advice_of_hooks_stands_in_the_plan():
+    plan, _ = planned(*SMALL, "trainer.monitor_mode=max")
+    ((hook, line),) = plan.advice
+    assert hook == "advisor"
+    assert line in as_markdown(plan)

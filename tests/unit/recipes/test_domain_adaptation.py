@@ -165,6 +165,18 @@ def test_hooks_see_the_features_of_the_source(data: Data) -> None:
     np.testing.assert_allclose(forward.passes["model"].context.taps["features"], features(batch["inputs"]), atol=1e-5)
 
 
+def test_both_heads_train_from_the_logits_before_their_probabilities(data: Data) -> None:
+    def with_probabilities(input_shape: Sequence[int], classes: int) -> keras.Model:
+        model = build_small(input_shape, classes)
+        model.get_layer("class_logits").activation = keras.activations.softmax
+        model.get_layer("domain_logits").activation = keras.activations.sigmoid
+        return model
+
+    (network,) = domain_adaptation(parts=parts_of(data, with_probabilities)).networks
+    assert [each.name for each in network.final_activations] == ["softmax", "sigmoid"]
+    assert network.model.get_layer("class_logits").activation is keras.activations.linear
+
+
 def test_data_and_networks_that_do_not_fit_are_refused(data: Data) -> None:
     def swapped(input_shape: Sequence[int], classes: int) -> keras.Model:
         model = build_small(input_shape, classes)

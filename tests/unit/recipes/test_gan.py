@@ -10,6 +10,7 @@ from recipes.data.digits import digits
 from recipes.data.gaussian_mixture import ring
 from recipes.gan import gan
 from recipes.models.dcgan import dcgan
+from recipes.models.gan_mlp import gan_mlp
 from recipes.models.mlp import mlp
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
 from trainer.errors import UserError
@@ -62,6 +63,18 @@ def test_images_are_generated_and_drawn():
     assert picture.shape[0] > 8 * 8
     assert 0.0 <= picture.min() <= picture.max() <= 1.0
     assert recipe.objectives[1].pictures({}, None) == {}
+
+
+def test_a_discriminator_plays_with_the_scores_before_its_sigmoid(data):
+    def with_sigmoid(input_shape, role, latent_size):
+        model = gan_mlp(input_shape, role=role, latent_size=latent_size, units=[8])
+        model.layers[-1].activation = keras.activations.sigmoid  # of generated points, it is theirs to keep
+        return model
+
+    generator, discriminator = gan(parts=parts_of(data, model=with_sigmoid)).networks
+    assert [each.name for each in discriminator.final_activations] == ["sigmoid"]
+    assert discriminator.model.layers[-1].activation is keras.activations.linear
+    assert generator.model.layers[-1].activation is keras.activations.sigmoid
 
 
 def test_a_wrong_option_is_one_clear_line(data):

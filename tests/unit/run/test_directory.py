@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from trainer.errors import UserError
-from trainer.run.directory import choose_directory, make_directory
+from trainer.run.directory import choose_directory, initial_checkpoints, make_directory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -50,3 +50,9 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(UserError, match="is not writable"):
         choose_directory(str(tmp_path / "run"), "bnn", NOW)
+
+
+def test_a_file_to_start_from_is_refused_as_one(tmp_path) -> None:
+    (tmp_path / "model.keras").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        initial_checkpoints(str(tmp_path / "model.keras"))

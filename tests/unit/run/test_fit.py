@@ -15,6 +15,7 @@ from trainer.run.checkpoint import CheckpointStore
 from trainer.run.checkpoint_content import write_checkpoint
 from trainer.run.control import Best, Run
 from trainer.run.fit import Fit
+from trainer.run.interruption import Interrupted, Interruption
 from trainer.run.resume import run_state
 from trainer.run.state import run_variables
 from trainer.step.evaluate import Evaluator
@@ -195,6 +196,15 @@ def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monke
         (unsaved.train(), unsaved.finish())
     unsaved.name_what_is_saved()
     assert (unsaved.run.best.step, unsaved.run.best.value) == (0, None)
+
+
+def test_a_run_that_is_left_says_that_its_state_is_on_no_disk(tmp_path, monkeypatch) -> None:
+    full_disk(monkeypatch, lambda step: False)
+    for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
+        fit = toy_fit(tmp_path / error.__name__)
+        fit.interruption = interruption
+        with pytest.warns(UserWarning, match="could not"), pytest.raises(error, match=r"Not saved: 'last' \(step 1\)"):
+            fit.train()
 
 
 def test_a_save_that_fails_is_made_good_at_the_end(tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.support.toy import (
@@ -76,9 +77,18 @@ class Subclassed(keras.Model):
         return self.logits(self.noise(self.norm(self.hidden(inputs))))
 
 
-def test_a_subclassed_model_trains_as_under_keras() -> None:
+class Told(Subclassed):
+    """Take `training`, and do without it unless it is given."""
+
+    def call(self, inputs, training=False):
+        hidden = self.norm(self.hidden(inputs), training=training)
+        return self.logits(self.noise(hidden, training=training))
+
+
+@pytest.mark.parametrize("kind", [Subclassed, Told])
+def test_a_subclassed_model_trains_as_under_keras(kind: type[Subclassed]) -> None:
     inputs, targets = toy_arrays()
-    ours, theirs = (Subclassed() for _ in range(2))
+    ours, theirs = (kind() for _ in range(2))
     for model in (ours, theirs):
         model(keras.Input((6,)))
     theirs.set_weights(ours.get_weights())

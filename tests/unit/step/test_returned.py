@@ -139,10 +139,11 @@ def test_changes_in_place_and_declarations_are_checked_too() -> None:
 
     with pytest.raises(UserError, match="returned int32 .* from transform_weights"):
         toy_loop([InPlace("own")])
-    hook = InPlace("own")
-    hook.reads = None
-    with pytest.raises(UserError, match="'own' declares reads"):
-        order_hooks([hook])
+    for attribute, value in (("reads", None), ("before", "ema"), ("conflicts", (1,)), ("priority", "first")):
+        hook = StatelessHook("own")
+        setattr(hook, attribute, value)
+        with pytest.raises(UserError, match=f"'own' declares {attribute}"):
+            order_hooks([hook])
 
 
 @pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "writes", "evaluate"])

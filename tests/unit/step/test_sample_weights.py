@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, ToyObjective, toy_arrays
+from trainer.errors import UserError
 from trainer.input.batches import EvaluationBatches
 from trainer.input.data import Split
 from trainer.input.source import ArraySource
@@ -48,8 +49,14 @@ def plain_network() -> Network:
     return network
 
 
-def loop_with(**settings) -> ChunkLoop:
-    return ChunkLoop(Trainer([plain_network()], [ToyObjective()], [], seed=0, **settings), weighted_batch, xla=False)
+class Weighable(ToyObjective):
+    """A toy objective whose loss is of a class."""
+
+    class_losses = ("cross_entropy",)
+
+
+def loop_with(objective=Weighable, batch=weighted_batch, **settings) -> ChunkLoop:
+    return ChunkLoop(Trainer([plain_network()], [objective()], [], seed=0, **settings), batch, xla=False)
 
 
 def keras_twin() -> keras.Model:
@@ -82,6 +89,18 @@ def test_steps_and_their_report_are_those_of_keras_fit(fitted, accumulation_step
     assert reported["metric/accuracy"] == pytest.approx(history["accuracy"], rel=1e-5)
 
 
+def test_weights_of_classes_multiply_those_of_examples() -> None:
+    by_class = np.array([3.0, 0.5, 0.0], np.float32)
+    both = loop_with(class_weights=tf.constant(by_class))
+    both.run(0, STEPS)
+    model, (inputs, targets) = keras_twin(), toy_arrays()
+    rows = np.arange(STEPS * BATCH) % SIZE
+    own = (weights() * by_class[targets])[rows]
+    model.fit(inputs[rows], targets[rows], sample_weight=own, batch_size=BATCH, shuffle=False, verbose=0)
+    for ours, theirs in zip(both.trainer.networks["model"].model.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_replicas_weigh_as_one_does() -> None:
     options = {"network": plain_network, "batch": weighted_batch, "steps": STEPS}
     assert_same_run(trained(2, **options), trained(1, **options))
@@ -102,3 +121,19 @@ def test_an_evaluation_is_that_of_keras_also_with_a_padded_batch() -> None:
     assert found["loss/total"] == pytest.approx(expected["loss"], rel=1e-5)
     assert found["metric/accuracy"] == pytest.approx(expected["accuracy"], rel=1e-5)
     np.testing.assert_array_equal(evaluator.collected("objective")["first"], inputs[:, 0])
+
+
+def test_weights_without_an_example_or_a_loss_for_each_are_refused() -> None:
+    class Mean(ToyObjective):
+        def compute(self, forward, batch):
+            output = super().compute(forward, batch)
+            output.losses = {name: tf.reduce_mean(value) for name, value in output.losses.items()}
+            return output
+
+    def columns(step: tf.Tensor) -> Batch:
+        batch = weighted_batch(step)
+        return {**batch, SAMPLE_WEIGHTS: batch[SAMPLE_WEIGHTS][:, tf.newaxis]}
+
+    for given, word in (({"objective": Mean}, "no loss of 'objective'"), ({"batch": columns}, r"\(16, 1\)")):
+        with pytest.raises(UserError, match=word):
+            loop_with(**given)
