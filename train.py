@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
-from trainer.config.listing import help_text
-from trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, one_line, printable
-from trainer.quiet import open_streams
-from trainer.replicas.cluster import cluster_of
+from hookline.trainer.config.help import help_text
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, one_line, printable
+from hookline.trainer.quiet import open_streams
+from hookline.trainer.replicas.cluster import cluster_of
 
 if TYPE_CHECKING:
-    from trainer.config.preflight import Job
+    from hookline.trainer.config.preflight import Job
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SIGNALLED = 128
 """An exit code above it says which signal ended the process, as shells have it: 143 is SIGTERM."""
 NOTE = re.compile(r"in hook (?P<hook>[^,]+), stage ")
-"""How `trainer.step.stage.in_stage` says where an error came from."""
+"""How `hookline.trainer.step.stage.in_stage` says where an error came from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
     names = arguments[arguments.index(flag) + 1 :]
     if not names or names[0].startswith("-"):
         return help_text()
-    from trainer.config.entry_help import entry_text
+    from hookline.trainer.config.help import entry_text
 
     return entry_text(names[0])
 
@@ -78,13 +78,13 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     Raises:
         UserError: a mistake that shows before anything is built.
     """
-    from trainer.config.command import parse_command  # Hydra: not needed for --help
-    from trainer.config.compose import show
-    from trainer.config.preflight import check_display, preflight
+    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.compose import show
+    from hookline.trainer.config.preflight import check_display, preflight
 
     command = parse_command(arguments)
     if command.explain:
-        from trainer.config.explain import explain
+        from hookline.trainer.config.explain import explain
 
         say(explain(command))
         return []
@@ -99,7 +99,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
             say(shown.getvalue(), end="")
         return []
     jobs = preflight(command)
-    from trainer.run.early import check_early  # the hooks: not needed for a mistake that shows before
+    from hookline.trainer.run.early import check_early
 
     for job in jobs:
         check_early(job, directories=directories)
@@ -115,12 +115,12 @@ def sweep(arguments: Sequence[str]) -> int | None:
     Raises:
         UserError: a mistake that shows before anything is started.
     """
-    from trainer.config.command import parse_command
+    from hookline.trainer.config.command import parse_command
 
     command = parse_command(arguments)
     if not command.sweep:
         return None
-    from trainer.sweep.command import run_command
+    from hookline.scripts.sweep.command import run_command
 
     return run_command(command, say)
 
@@ -146,14 +146,15 @@ def train_job(job: Job) -> dict[str, Any]:
     Args:
         job: validated.
     """
-    from trainer.quiet import plain_warnings, quiet_start
-    from trainer.run.start_time import process_began
+    from hookline.trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.run.start_time import process_began
 
     several = cluster_of(job.config["trainer"]) is not None  # its mistakes show before TensorFlow is imported
     with quiet_start(errors=not several):
-        from trainer.run.session import execute  # TensorFlow: seconds to import
+        from hookline.scripts.planning.trace import plan_text
+        from hookline.trainer.run.session import execute  # TensorFlow: seconds to import
     with plain_warnings():
-        return execute(job.config, job.recipe, job.overrides, began=process_began())
+        return execute(job.config, job.recipe, job.overrides, plan=plan_text, began=process_began())
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:

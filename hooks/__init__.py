@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from trainer.config.plugins import installed_plugins
-from trainer.errors import unknown_name
+from hookline.trainer.config.plugins import installed_plugins
+from hookline.trainer.errors import unknown_name
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
 

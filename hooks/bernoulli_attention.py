@@ -10,39 +10,35 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.added_layers import mark_added
-from hooks.attention.insert import insert_gated
-from hooks.attention.losses import (
+from hookline.hooks.attention.options import (
+    BRANCH_INPUTS,
+    EVAL_MODES,
+    JOINS,
+    MODES,
+    BranchOptions,
+    attention_sheet,
+    check_entropy,
+    check_layer,
+    check_mode,
+    check_temperature,
     given_map,
     keep_rate_penalty,
     map_cross_entropy,
     mass_inside,
     mean_entropy,
     mean_keep_rate,
-)
-from hooks.attention.options import (
-    BRANCH_INPUTS,
-    EVAL_MODES,
-    JOINS,
-    MODES,
-    BranchOptions,
-    check_entropy,
-    check_layer,
-    check_mode,
-    check_temperature,
     parse_branch,
     parse_keep_rate,
     parse_supervision,
 )
-from hooks.attention.pictures import attention_sheet
-from hooks.attention.place import Place, find_place, outputs_in
-from hooks.attention.quantized import refuse_sign_after
-from hooks.epochs import epoch_start
-from trainer.errors import UserError
-from trainer.graph import layer_input, layer_output
-from trainer.hook import Arrays, GraphHook, Tensors
-from trainer.ops.bernoulli_through import bernoulli_through
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.attention.place import Place, find_place, insert_gated, outputs_in, refuse_sign_after
+from hookline.hooks.kernels import mark_added
+from hookline.hooks.options import epoch_start
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import layer_input, layer_output
+from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.ops.estimators import bernoulli_through
+from hookline.trainer.step.context import BuildContext, StepContext
 
 EXAMPLES = 8
 COLLAPSED = 0.02  # a mean of A this near to 0 or 1
@@ -177,9 +173,7 @@ class BernoulliAttention(GraphHook):
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "none":
             return model
-        from hooks.attention.attention_map import AttentionMap  # classes of Keras: not for a look at options
-        from hooks.attention.branch import branch_logits, make_branch
-        from hooks.attention.gate import BernoulliGate
+        from hookline.hooks.attention.gate import AttentionMap, BernoulliGate, branch_logits, make_branch
 
         self._place = place = find_place(model, self.layer)
         refuse_sign_after(place)
@@ -204,7 +198,7 @@ class BernoulliAttention(GraphHook):
                 f"branch_input=input received for inputs of shape {[list(each.shape) for each in inputs]}. Expected "
                 "one image input [batch, height, width, channels] of a fixed size, or branch_input=features."
             )
-        from hooks.attention.area_resize import AreaResize
+        from hookline.hooks.attention.resampling import AreaResize
 
         return AreaResize(height, width, name=f"{self._prefix}_input")(inputs[0])
 
@@ -214,7 +208,7 @@ class BernoulliAttention(GraphHook):
                 f"hooks.{self.key or 'bernoulli_attention'}.eval_mode=sample draws a mask in every evaluation, which "
                 "no exported network does. Expected a run with eval_mode=expectation or eval_mode=threshold."
             )
-        from hooks.attention.plain_gate import write_out_attention
+        from hookline.hooks.attention.gate import write_out_attention
 
         return write_out_attention(model)
 

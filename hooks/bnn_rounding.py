@@ -9,26 +9,28 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.left_out import left_out_advice
-from hooks.optimizer import project_with_average
-from hooks.options import check_flag, check_number, check_patterns
-from hooks.quantization.distinct_values import most_values
-from hooks.quantization.insert import insert_input_quantizers
-from hooks.quantization.kernel_layers import Kernel, find_kernels, is_kernel_layer, own_kernels
-from hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
-from hooks.quantization.plain_inputs import write_out_input_quantizers
-from hooks.quantization.quantizers import Quantizer, parse_quantizer
-from hooks.quantization.selection import Selection, choose_kernel_layers, dropout_advice, layers_to_precede
-from hooks.quantization.shares import entry_shares
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Tensors
-from trainer.network import Network
-from trainer.ops.stochastic_sign import stochastic_sign
-from trainer.select import layer_paths
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.kernels import Kernel, find_kernels, is_kernel_layer, left_out_advice, own_kernels
+from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
+from hookline.hooks.quantization.insert import insert_input_quantizers
+from hookline.hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
+from hookline.hooks.quantization.quantizers import Quantizer, most_values, parse_quantizer
+from hookline.hooks.quantization.selection import (
+    Selection,
+    choose_kernel_layers,
+    dropout_advice,
+    layers_to_precede,
+    write_out_input_quantizers,
+)
+from hookline.hooks.quantization.shares import entry_shares
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.network import Network
+from hookline.trainer.ops.estimators import stochastic_sign
+from hookline.trainer.select import layer_paths
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
 

@@ -10,25 +10,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.centers.features import find_features
-from hooks.centers.projection import project_to_plane
-from hooks.centers.scatter_plot import scatter_plot
-from hooks.epochs import epoch_start
-from hooks.options import check_number
-from trainer.embedding import Embedding
-from trainer.errors import UserError
-from trainer.hook import Arrays, GraphHook, Tensors
-from trainer.objective import one_class_each
-from trainer.ops.center_update import center_change, center_sums
-from trainer.ops.class_distances import class_distances, mean_pair_distance
-from trainer.ops.known_labels import known_labels
-from trainer.ops.safe_gather import safe_gather
-from trainer.ops.thumbnails import thumbnails
-from trainer.step.context import BuildContext, StepContext
-from trainer.step.metrics import example_weights, sample_weights, weighted_mean
+from hookline.hooks.centers.features import find_features, project_to_plane, scatter_plot
+from hookline.hooks.options import check_number, epoch_start
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.objective import Embedding, one_class_each
+from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance
+from hookline.trainer.ops.labels import known_labels
+from hookline.trainer.ops.safe_gather import safe_gather
+from hookline.trainer.ops.thumbnails import thumbnails
+from hookline.trainer.step.context import BuildContext, StepContext
+from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 TRIAL_STEPS = 100  # a shorter run only tries whether something works
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3

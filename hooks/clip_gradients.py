@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from hooks.options import check_choice, check_number, check_patterns
-from trainer.errors import UserError
-from trainer.hook import Gradients, GraphHook, Tensors
-from trainer.network import Network
-from trainer.select import select_layers
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.options import check_choice, check_number, check_patterns
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.network import Network
+from hookline.trainer.select import select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
 
 NORM, VARIABLE_NORM, VALUE = WAYS = ("norm", "variable_norm", "value")
 OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hooks.epochs import epoch_start
-from hooks.optimizer import keeps_averages
-from hooks.options import check_flag, check_number
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Tensors
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.options import check_flag, check_number, epoch_start, keeps_averages
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
 MOST_LEFT = 0.05  # share of the weights at the begin that the last average may hold

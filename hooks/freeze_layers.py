@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from hooks.epochs import epoch_start
-from hooks.freezing.upstream import with_inner_layers, with_upstream_layers
-from hooks.optimizer import AVERAGE, moving_average
-from hooks.options import check_choice, check_number, check_patterns
-from trainer.errors import UserError
-from trainer.hook import Gradients, GraphHook, Tensors
-from trainer.network import Network
-from trainer.select import layer_paths, select_layers
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.freezing.upstream import with_inner_layers, with_upstream_layers
+from hookline.hooks.options import AVERAGE, check_choice, check_number, check_patterns, epoch_start, moving_average
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.network import Network
+from hookline.trainer.select import layer_paths, select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 STOPS = ("weights", "upstream")
 BATCH_NORMS = ("frozen", "running", "inference")

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hooks.epochs import epoch_start
-from hooks.left_out import left_out_advice
-from hooks.masking.hold import clear_slots, hold_averages, hold_values
-from hooks.masking.options import check_following, check_partner
-from hooks.masking.pictures import mask_pictures
-from hooks.masking.sources import followed_masks, largest_entries, read_mask_file, read_zeros
-from hooks.masking.targets import Target, kernel_names, layer_rows, select_targets
-from hooks.options import check_choice, check_number, check_patterns
-from trainer.errors import UserError
-from trainer.hook import Arrays, GraphHook, Tensors
-from trainer.ops.entry_stop_gradients import entry_stop_gradients
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
+from hookline.hooks.masking.hold import clear_slots, hold_averages, hold_values, mask_pictures
+from hookline.hooks.masking.sources import (
+    check_following,
+    check_partner,
+    followed_masks,
+    largest_entries,
+    read_mask_file,
+    read_zeros,
+)
+from hookline.hooks.options import check_choice, check_number, check_patterns, epoch_start
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 SOURCES = ("magnitude", "file", "zeros", "hook")
 FROZEN_PARTS = ("masked", "survivors")

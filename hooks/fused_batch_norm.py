@@ -10,12 +10,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hooks.normalization.fused_call import call_fused, calls_replaced
-from hooks.normalization.fused_layers import why_call_stays, why_layer_stays
-from hooks.options import check_integer, check_patterns
-from trainer.hook import GraphHook
-from trainer.select import layer_paths, select_layers
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.normalization.fused import call_fused, calls_replaced, why_call_stays, why_layer_stays
+from hookline.hooks.options import check_integer, check_patterns
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.select import layer_paths, select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
 
 EVERY_LAYER = "*"
 

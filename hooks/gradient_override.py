@@ -10,15 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hooks.freezing.upstream import with_upstream_layers
-from hooks.gradients.insert import choose_layers, put_on, take_off
-from hooks.gradients.op_types import override_ops
-from hooks.gradients.parse import parse_backward
-from hooks.options import check_number, check_patterns
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Tensors
-from trainer.ops.backward import Backward
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.freezing.upstream import with_upstream_layers
+from hookline.hooks.gradients.insert import choose_layers, put_on, take_off
+from hookline.hooks.gradients.op_types import override_ops, parse_backward
+from hookline.hooks.options import check_number, check_patterns
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.ops.backward import Backward
+from hookline.trainer.step.context import BuildContext, StepContext
 
 EVERY_LAYER = "*"
 
@@ -32,8 +31,8 @@ class GradientOverride(GraphHook):
 
     A backward pass replaces the gradient, as "identity", "round_through", "hard_tanh_through" and "guided_relu" do, or
     changes the one that there is, as "clip", "reverse" and "scale" do. One that replaces returns one gradient for each
-    input, in its shape. One of the user's own is a function that returns a `trainer.ops.backward.Backward`, named by a
-    `_target_`.
+    input, in its shape. One of the user's own is a function that returns a
+    `hookline.trainer.ops.backward.Backward`, named by a `_target_`.
 
     Where gradients go in evaluation nobody asks: the forward pass is the same with and without this hook. The stripped
     model is the one that it was given. It keeps no state. A hook of another name puts that in front of what it reports.

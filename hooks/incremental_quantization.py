@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from hooks.left_out import left_out_advice
-from hooks.optimizer import project_with_average
-from hooks.options import check_choice, check_integer, check_number, check_patterns
-from hooks.pruning.criteria import keep_largest
-from hooks.quantization.accumulated_shares import change_steps, check_shares
-from hooks.quantization.kernel_layers import Kernel, find_kernels, holds_kernel
-from hooks.quantization.powers_of_two import level_exponents, round_to_levels
-from hooks.quantization.shares import entry_shares
-from trainer.hook import Gradients, GraphHook, Tensors
-from trainer.ops.zero_unless import zero_unless
-from trainer.select import select_layers
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.kernels import Kernel, find_kernels, holds_kernel, left_out_advice
+from hookline.hooks.options import check_choice, check_integer, check_number, check_patterns, project_with_average
+from hookline.hooks.pruning.criteria import keep_largest
+from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
+from hookline.hooks.quantization.shares import change_steps, check_shares, entry_shares
+from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.ops.estimators import zero_unless
+from hookline.trainer.select import select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 CRITERIA = ("magnitude", "random")
 MOST_BITS = 8

@@ -1,12 +1,15 @@
-"""Checks of options that come from a config: each returns the value, or says in one line what was expected."""
+"""What hooks share: checks of options, epochs as steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainer.errors import UserError, unknown_name
+import keras
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError, unknown_name
 
 
 def check_flag(name: str, value: Any) -> bool:
@@ -112,3 +115,68 @@ def check_patterns(name: str, value: Any) -> str | list[str]:
         if all(isinstance(pattern, str) and pattern for pattern in patterns):
             return patterns
     raise UserError(f"Invalid {name}: {value!r}. Expected a pattern such as '*', or a list of patterns.")
+
+
+def epoch_start(epoch: float, steps_per_epoch: float) -> int:
+    """Return the first step before which so many epochs have been drawn.
+
+    Args:
+        epoch: 0 or more.
+        steps_per_epoch: perhaps a fraction.
+    """
+    return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
+
+
+AVERAGE = "_model_variables_moving_average"
+"""The optimizer's attribute that holds the moving averages; its other lists of variables are slots."""
+
+
+def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Return whether the optimizer applies its weight decay to a variable.
+
+    Args:
+        optimizer: any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: any variable.
+    """
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return bool(inner.weight_decay) and inner._use_weight_decay(variable)
+
+
+def keeps_averages(optimizer: keras.optimizers.Optimizer) -> bool:
+    """Return whether the optimizer keeps a moving average of every variable (`use_ema`).
+
+    Args:
+        optimizer: any Keras optimizer, perhaps inside a LossScaleOptimizer.
+    """
+    return bool(getattr(optimizer, "inner_optimizer", optimizer).use_ema)
+
+
+def moving_average(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> keras.Variable | None:
+    """Return the average that an optimizer with `use_ema` keeps of a variable, or None.
+
+    Args:
+        optimizer: built; any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: one that it trains.
+    """
+    if not keeps_averages(optimizer):
+        return None
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    pairs = zip(inner._trainable_variables, inner._model_variables_moving_average, strict=True)
+    return next((average for trained, average in pairs if trained is variable), None)
+
+
+def project_with_average(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable, project: Callable[[tf.Tensor], tf.Tensor]
+) -> None:
+    """Put a variable and its moving average back into a set.
+
+    The average was taken before the variable was put back, and may replace the variable later.
+
+    Args:
+        optimizer: built; any Keras optimizer, perhaps inside a LossScaleOptimizer.
+        variable: one that it trains.
+        project: takes the values of either and returns those to assign, of the same shape and dtype.
+    """
+    for each in (variable, moving_average(optimizer, variable)):
+        if each is not None:
+            each.value.assign(project(tf.convert_to_tensor(each.value)))

@@ -10,23 +10,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.left_out import left_out_advice, left_out_weights
-from hooks.masking.pictures import mask_pictures
-from hooks.masking.targets import Target
-from hooks.optimizer import project_with_average
-from hooks.pruning.report import layer_report, stored_bytes
-from hooks.pruning.selector import MaskSelector, kept_counts
-from hooks.pruning.settings import parse_settings
-from hooks.pruning.targets import check_structure, layer_sparsities, select_kernels
-from hooks.quantization.kernel_layers import Kernel
-from hooks.quantization.shares import entry_shares
-from trainer.hook import Arrays, GraphHook, Tensors
-from trainer.ops.straight_through import straight_through
-from trainer.ops.zero_unless import zero_unless
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.kernels import Kernel, Target, left_out_advice, left_out_weights
+from hookline.hooks.masking.hold import mask_pictures
+from hookline.hooks.options import project_with_average
+from hookline.hooks.pruning.selector import MaskSelector, kept_counts
+from hookline.hooks.pruning.settings import (
+    check_structure,
+    layer_report,
+    layer_sparsities,
+    parse_settings,
+    select_kernels,
+    stored_bytes,
+)
+from hookline.hooks.quantization.shares import entry_shares
+from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.ops.estimators import straight_through, zero_unless
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 
 class Prune(GraphHook):

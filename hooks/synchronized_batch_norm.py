@@ -10,15 +10,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hooks.normalization.fused_call import calls_replaced
-from hooks.normalization.fused_layers import OWN_METHODS
-from hooks.options import check_patterns
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.ops.synchronized_moments import synchronized_moments
-from trainer.replicas.replica import Replica
-from trainer.select import layer_paths, select_layers
-from trainer.step.context import BuildContext, StepContext
+from hookline.hooks.normalization.fused import OWN_METHODS, calls_replaced
+from hookline.hooks.options import check_patterns
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.ops.batch_norm import synchronized_moments
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.select import layer_paths, select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
 
 EVERY_LAYER = "*"
 

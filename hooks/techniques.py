@@ -7,9 +7,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from hooks import CONFIG_DIRECTORY
+from hookline.hooks import CONFIG_DIRECTORY
 
-MONITORS = "hooks.monitors."
+MONITORS = "hookline.hooks.monitors."
 
 
 def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

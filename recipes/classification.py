@@ -5,12 +5,12 @@ from __future__ import annotations
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.final_activation import check_logits, take_off
-from trainer.model_checks import check_inputs, check_one_output, several_outputs
-from trainer.network import Network
-from trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
-from trainer.recipe import Parts, Recipe
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import check_logits, take_off
+from hookline.trainer.model_checks import check_inputs, check_one_output, several_outputs
+from hookline.trainer.network import Network
+from hookline.trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.recipe import Parts, Recipe
 
 
 class Classification(Objective):

@@ -8,16 +8,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
-from trainer.embedding import Embedding
-from trainer.errors import UserError
-from trainer.final_activation import take_off
-from trainer.input.data import Split
-from trainer.model_checks import check_inputs
-from trainer.network import Network
-from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
-from trainer.ops.thumbnails import thumbnails
-from trainer.recipe import Parts, Recipe
+from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import take_off
+from hookline.trainer.input.data import Split
+from hookline.trainer.model_checks import check_inputs
+from hookline.trainer.network import Network
+from hookline.trainer.objective import (
+    Batch,
+    Embedding,
+    Examples,
+    ForwardFunction,
+    Objective,
+    ObjectiveOutput,
+    one_class_each,
+)
+from hookline.trainer.ops.thumbnails import thumbnails
+from hookline.trainer.recipe import Parts, Recipe
 
 DOMAINS = ("source", "target")
 PROJECTED_PAIRS = 500

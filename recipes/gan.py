@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from recipes.adversarial.build_networks import NetworkBuilder
-from recipes.adversarial.groups import Group
-from recipes.adversarial.objectives import Discriminate, Game, Generate
-from recipes.adversarial.sample_quality import quality_for
-from recipes.adversarial.settings import check_settings
-from recipes.models.roles import DISCRIMINATOR, GENERATOR
-from trainer.precheck import prechecked
-from trainer.recipe import Parts, Recipe
+from hookline.recipes.adversarial.groups import Group, NetworkBuilder
+from hookline.recipes.adversarial.objectives import Discriminate, Game, Generate
+from hookline.recipes.adversarial.sample_quality import quality_for
+from hookline.recipes.adversarial.settings import check_settings
+from hookline.recipes.models.roles import DISCRIMINATOR, GENERATOR
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.recipe import Parts, Recipe
 
 
 @prechecked(check_settings)

@@ -9,23 +9,33 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from recipes.metric_learning.halves import halves
-from recipes.metric_learning.neighbour_pictures import nearest_neighbours, neighbour_sheet
-from recipes.metric_learning.pairs import class_pairs, mean_distance
-from recipes.metric_learning.pairwise_distances import pairwise_distances
-from recipes.metric_learning.retrieval_metrics import retrieval_metrics
-from recipes.metric_learning.triplet_loss import active_triplets, triplet_loss
-from recipes.metric_learning.triplet_mining import MININGS
-from trainer.embedding import Embedding
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
-from trainer.input.data import Data, Split
-from trainer.model_checks import check_inputs, check_one_output
-from trainer.network import Network
-from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, one_class_each
-from trainer.ops.thumbnails import thumbnails
-from trainer.recipe import Parts, Recipe
-from trainer.step.metrics import example_weights
+from hookline.recipes.metric_learning.retrieval_metrics import nearest_neighbours, neighbour_sheet, retrieval_metrics
+from hookline.recipes.metric_learning.triplet_loss import (
+    MININGS,
+    active_triplets,
+    class_pairs,
+    halves,
+    mean_distance,
+    pairwise_distances,
+    triplet_loss,
+)
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.model_checks import check_inputs, check_one_output
+from hookline.trainer.network import Network
+from hookline.trainer.objective import (
+    Batch,
+    Embedding,
+    Examples,
+    ForwardFunction,
+    Objective,
+    ObjectiveOutput,
+    one_class_each,
+)
+from hookline.trainer.ops.thumbnails import thumbnails
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.step.metrics import example_weights
 
 PICTURED_QUERIES = 8
 PROJECTED_EXAMPLES = 1000

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from recipes.adversarial.build_networks import NetworkBuilder
-from recipes.adversarial.copies import Copies
-from recipes.adversarial.groups import Group
-from recipes.adversarial.objectives import Discriminate, Game, Generate
-from recipes.adversarial.sample_quality import Quality, quality_for
-from recipes.adversarial.settings import AUTO, Settings, check_count, check_settings
-from recipes.models.roles import DISCRIMINATOR, GENERATOR
-from trainer.errors import UserError, unknown_name
-from trainer.network import Network
-from trainer.objective import Objective
-from trainer.precheck import prechecked
-from trainer.recipe import Parts, Recipe
-from trainer.step.copy_network import Slots
+from hookline.recipes.adversarial.groups import Copies, Group, NetworkBuilder
+from hookline.recipes.adversarial.objectives import Discriminate, Game, Generate
+from hookline.recipes.adversarial.sample_quality import Quality, quality_for
+from hookline.recipes.adversarial.settings import AUTO, Settings, check_count, check_settings
+from hookline.recipes.models.roles import DISCRIMINATOR, GENERATOR
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.step.copy_network import Slots
 
 GLOBAL_GENERATOR, GLOBAL_DISCRIMINATOR = "global_generator", "global_discriminator"
 MESSENGER_OPTIMIZERS = get_args(Slots)
@@ -62,7 +60,7 @@ def sgan(
             and the global generator loses modes; with 1 it falls to the one point that they like best.
         messenger_optimizer: what becomes of a messenger's optimizer when it becomes a copy: "copy" (that of the local
             discriminator), "reset" (a new one) or "keep" (its own).
-        loss: this and what follows are as for `recipes.gan.gan`.
+        loss: this and what follows are as for `hookline.recipes.gan.gan`.
         gradient_penalty: of all discriminators.
         penalty: where the slope is held.
         discriminator_updates: of the local discriminators.

@@ -13,19 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.ablation.jobs import is_made, run_missing
-from scripts.ablation.possible import reasons_against
-from scripts.ablation.variants import Variant, variants_of
-from scripts.command import make_main
-from trainer.comparison.comparison import Comparison, Group
-from trainer.comparison.find import find_runs
-from trainer.comparison.metrics import default_metrics, parse_metrics
-from trainer.comparison.report import comparison_table, print_left_out, print_notes, print_table
-from trainer.config.stored import recipe_name
-from trainer.errors import UserError
-from trainer.user_path import user_path
+from hookline.scripts.ablation.jobs import Variant, is_made, reasons_against, run_missing, variants_of
+from hookline.scripts.command import make_main
+from hookline.scripts.comparison.comparison import Comparison, Group
+from hookline.scripts.comparison.report import comparison_table, print_left_out, print_notes, print_table
+from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.trainer.config.stored import recipe_name
+from hookline.trainer.errors import UserError, user_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,14 +62,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["recipe=bnn", "seeds=0,1", "trainer.epochs=10"].
-
-    Raises:
-        UserError: a key that is set for the runs, twice, or to something that it cannot be.
-    """
+    """Return the options of a command line."""
     own: dict[str, str] = {}
     options = Options()
     for argument in arguments:
@@ -101,7 +91,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _command(options: Options) -> int:
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     say = partial(console.print, soft_wrap=True)
@@ -119,16 +109,7 @@ def _command(options: Options) -> int:
 
 
 def show(console: Console, options: Options, variants: Sequence[Variant]) -> None:
-    """Print the table, and what is to be said of it.
-
-    Args:
-        console: where to.
-        options: checked.
-        variants: the whole first.
-
-    Raises:
-        UserError: no run has a metric that was asked for.
-    """
+    """Print the table, and what is to be said of it."""
     comparison = comparison_of(options, [variant for variant in variants if variant.reason is None])
     impossible = [variant for variant in variants if variant.reason is not None]
     console.print()
@@ -146,15 +127,7 @@ def show(console: Console, options: Options, variants: Sequence[Variant]) -> Non
 
 
 def without_impossible(options: Options, variants: Sequence[Variant]) -> list[Variant]:
-    """Return variants with the reason of those that cannot run; those with a complete run can.
-
-    Args:
-        options: checked.
-        variants: as far as is known without building them.
-
-    Raises:
-        UserError: the whole recipe cannot run.
-    """
+    """Return variants with the reason of those that cannot run; those with a complete run can."""
     open_ones = [
         variant
         for variant in variants
@@ -168,25 +141,12 @@ def without_impossible(options: Options, variants: Sequence[Variant]) -> list[Va
 
 
 def run_name(variant: Variant, seed: int) -> str:
-    """Return the name of a run's directory, such as "without_prune_seed_0".
-
-    Args:
-        variant: of the recipe.
-        seed: of the run.
-    """
+    """Return the name of a run's directory, such as "without_prune_seed_0"."""
     return f"{variant.name.replace(' ', '_')}_seed_{seed}"
 
 
 def comparison_of(options: Options, variants: Sequence[Variant]) -> Comparison:
-    """Return the variants side by side; a run that is not at its end is in no average.
-
-    Args:
-        options: checked.
-        variants: that can run; their jobs are recorded.
-
-    Raises:
-        UserError: no run has a metric that was asked for.
-    """
+    """Return the variants side by side; a run that is not at its end is in no average."""
     found = find_runs([str(options.out)])
     groups, unfinished = [], []
     for variant in variants:

@@ -6,27 +6,16 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-EMA = "hooks.ema.Ema"
+EMA = "hookline.hooks.ema.Ema"
 
 
 def keeps_averages(config: Mapping[str, Any], network: str) -> bool:
-    """Return whether a run has the hook ema for a network.
-
-    Args:
-        config: of the run.
-        network: name of the network.
-    """
+    """Return whether a run has the hook ema for a network."""
     return any(_is_ema(node, network) for node in config["hooks"].values())
 
 
 def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool) -> dict[str, Any]:
-    """Return the config of a run with another choice of what evaluations of a network use; the same without averages.
-
-    Args:
-        config: of the run.
-        network: name of the network.
-        evaluate: True for the averages, False for the weights.
-    """
+    """Return the config of a run with or without averaged weights in evaluations; the same one without averages."""
     hooks = {
         name: {**node, "evaluate": evaluate} if _is_ema(node, network) else node
         for name, node in config["hooks"].items()

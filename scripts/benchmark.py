@@ -18,16 +18,16 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.benchmarks.chart import write_chart
-from scripts.benchmarks.contender import Contender, Settings, find_contenders
-from scripts.benchmarks.figures import Result, as_rows, find_peak, print_rows
-from scripts.benchmarks.process import Worker, interpreter
-from scripts.command import make_main, parse_options
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
-from trainer.user_path import user_path
+from hookline.scripts.benchmarks.chart import write_chart
+from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
+from hookline.scripts.benchmarks.figures import Result, as_rows, find_peak, print_rows
+from hookline.scripts.benchmarks.process import Worker, interpreter
+from hookline.scripts.command import make_main, parse_options
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
 
@@ -84,14 +84,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["what=input", "repeats=5"].
-
-    Raises:
-        UserError: an unknown key, or a value of the wrong type or out of range.
-    """
+    """Return the options of a command line."""
     texts = ("what", "case", "contenders", "environments", "data", "out", "chart")
     options = parse_options(arguments, Options, texts=texts)
     known = list(dict.fromkeys(each.what for each in find_contenders()))
@@ -122,14 +115,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def choose(options: Options) -> list[Contender]:
-    """Return the contenders that the options ask for.
-
-    Args:
-        options: of the comparison.
-
-    Raises:
-        UserError: a case that does not exist, or patterns that match no contender.
-    """
+    """Return the contenders that the options ask for."""
     all_of_them = [each for each in find_contenders() if each.what == options.what]
     cases = list(dict.fromkeys(each.case for each in all_of_them))
     wanted = [options.case] if options.case in cases else options.case.strip("[]").split(",")
@@ -148,16 +134,7 @@ def choose(options: Options) -> list[Contender]:
 def compare(
     contenders: Sequence[Contender], options: Options, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Return what was measured of the contenders of a case, their versions, and why which of them were left out.
-
-    Args:
-        contenders: in the order of their turns.
-        options: of the comparison.
-        tell: called with a line on how far it is.
-
-    Raises:
-        UserError: no contender could take part, or the process of one ended in its turn.
-    """
+    """Return what was measured of the contenders of a case, their versions, and why which of them were left out."""
     left_out: dict[str, str] = {}
     with ExitStack() as stack:
         started: list[Worker] = []

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from train import DONE, FAILED
-from trainer.errors import UserError
+from hookline.scripts.command import make_main, parse_options
+from hookline.train import DONE, FAILED
+from hookline.trainer.errors import UserError
 
 PAGE = Path(__file__).resolve().parents[1] / "hooks" / "README.md"
 USAGE = """python scripts/catalogue.py [check=true]
@@ -42,14 +43,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["check=true"].
-
-    Raises:
-        UserError: an unknown key, or a value that is none.
-    """
+    """Return the options of a command line."""
     options = parse_options(arguments, Options, texts=("page",))
     if not isinstance(options.check, bool):
         raise UserError(f"Invalid check: {options.check!r}. Expected true or false.")
@@ -57,12 +51,11 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def _command(options: Options) -> int:
-    from trainer.quiet import quiet_start
+    from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        from scripts.documentation.description import describe_hooks
-        from scripts.documentation.gaps import find_gaps
-        from scripts.documentation.page import make_page
+        from hookline.scripts.documentation.description import describe_hooks
+        from hookline.scripts.documentation.page import find_gaps, make_page
     try:
         hooks, path = describe_hooks(), Path(options.page)
     except ValueError as error:  # a docstring or a config file that cannot be read
@@ -82,13 +75,8 @@ def _command(options: Options) -> int:
 
 
 def compare_pages(found: str, made: str) -> str | None:
-    """Return which hooks' parts of a page are not as they should be, in words; None where all is as it should be.
-
-    Args:
-        found: the page as it is.
-        made: the page as it should be.
-    """
-    from scripts.documentation.page import parts_of
+    """Return which hooks' parts of a page are not as they should be, in words; None where all is as it should be."""
+    from hookline.scripts.documentation.page import parts_of
 
     if found == made:
         return None

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import run_command
-from train import DONE, FAILED
-from trainer.errors import UserError
+from hookline.scripts.command import run_command
+from hookline.train import DONE, FAILED
+from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
-    from trainer.step.gradient_probe import Compared
+    from hookline.trainer.step.gradient_probe import Compared
 
 USAGE = """python scripts/check_gradients.py recipe=<name> [key=value ...]
 
@@ -37,11 +38,7 @@ Takes what train.py takes, and trains nothing: the gradients of the first step a
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code: 0 nothing wrong, 1 a wrong gradient, 2 a mistake of the user.
-
-    Args:
-        arguments: without the program's name; None for the process's own.
-    """
+    """Run the command and return the exit code: 0 nothing wrong, 1 a wrong gradient, 2 a mistake of the user."""
     return run_command(arguments, USAGE, _command)
 
 
@@ -52,17 +49,10 @@ def _command(arguments: Sequence[str]) -> int:
 
 
 def check(arguments: Sequence[str]) -> list[Compared]:
-    """Return every overridden gradient of the run that a command line describes, compared.
-
-    Args:
-        arguments: of train.py.
-
-    Raises:
-        UserError: a mistake in them, or several runs.
-    """
-    from trainer.config.command import parse_command  # Hydra: not needed for --help
-    from trainer.config.preflight import preflight
-    from trainer.quiet import plain_warnings, quiet_start
+    """Return every overridden gradient of the run that a command line describes, compared."""
+    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.preflight import preflight
+    from hookline.trainer.quiet import plain_warnings, quiet_start
 
     command = parse_command(arguments)
     if command.sweep or command.display or command.explain:
@@ -71,8 +61,8 @@ def check(arguments: Sequence[str]) -> list[Compared]:
     with quiet_start():
         import keras
 
-        from trainer.run.assembly import assemble
-        from trainer.step.gradient_probe import compare_gradients
+        from hookline.trainer.run.assembly import assemble
+        from hookline.trainer.step.gradient_probe import compare_gradients
     keras.utils.clear_session()
     with plain_warnings():
         parts = assemble(job.config)
@@ -80,14 +70,10 @@ def check(arguments: Sequence[str]) -> list[Compared]:
 
 
 def print_table(compared: Sequence[Compared]) -> None:
-    """Print one line for each gradient.
-
-    Args:
-        compared: in the order of the step.
-    """
+    """Print one line for each gradient."""
     from rich.table import Table
 
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     if not compared:

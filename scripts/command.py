@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from train import DONE, INTERRUPTED, WRONG, report
-from trainer.errors import UserError, unknown_name
-from trainer.quiet import open_streams
+from hookline.train import DONE, INTERRUPTED, WRONG, report
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.quiet import open_streams
 
 Options = TypeVar("Options")
 
@@ -20,14 +20,7 @@ def make_main(
     *,
     debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
 ) -> Callable[..., int]:
-    """Return the `main` of a script: it takes the arguments as `run_command` does, and returns the exit code.
-
-    Args:
-        usage: what --help prints.
-        parse: makes options of the arguments.
-        command: takes the options; returns an exit code, or None when it is done.
-        debug: whether arguments ask for the traceback of a mistake.
-    """
+    """Return the `main` of a script: it takes the arguments as `run_command` does, and returns the exit code."""
 
     def main(arguments: Sequence[str] | None = None) -> int:
         return run_command(arguments, usage, lambda given: command(parse(given)), debug=debug)
@@ -42,14 +35,7 @@ def run_command(
     *,
     debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
 ) -> int:
-    """Run a command and return the exit code: 0 done, 2 a mistake of the user, 130 interrupted, or the command's own.
-
-    Args:
-        arguments: without the program's name; None for the process's own.
-        usage: what --help prints.
-        command: takes the arguments; returns an exit code, or None when it is done.
-        debug: whether arguments ask for the traceback of a mistake.
-    """
+    """Run a command and return its exit code: 0 done, 2 a mistake of the user, 130 interrupted, or its own."""
     open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
@@ -65,16 +51,7 @@ def run_command(
 
 
 def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts: Collection[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["run=runs/baseline/a", "sparsities=[0.5,0.9]"].
-        make: a dataclass whose fields all have defaults.
-        texts: names of the options whose values are taken as they are; the others are read as YAML.
-
-    Raises:
-        UserError: an unknown option, one that is given twice, or a value that is none.
-    """
+    """Return the options of a command line."""
     values: dict[str, Any] = {}
     known = list(vars(make()))
     for argument in arguments:

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from trainer.comparison.comparison import Comparison, Group, compare, sort
-from trainer.comparison.find import find_runs
-from trainer.comparison.metrics import default_metrics, parse_metrics
-from trainer.comparison.report import print_comparison
-from trainer.comparison.settings import show_setting
-from trainer.errors import UserError, unknown_name
-from trainer.user_path import user_path
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.comparison.comparison import Comparison, Group, compare, sort
+from hookline.scripts.comparison.report import print_comparison
+from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.trainer.config.settings import show_setting
+from hookline.trainer.errors import UserError, unknown_name, user_path
 
 USAGE = """python scripts/compare.py <directory> [<directory> ...] [key=value ...]
 
@@ -77,14 +76,7 @@ class Request:
 
 
 def parse(arguments: Sequence[str]) -> Request:
-    """Return what a command line asks for.
-
-    Args:
-        arguments: such as ["runs/bnn", "metrics=accuracy"].
-
-    Raises:
-        UserError: an unknown option, no directory, or a file that cannot be written.
-    """
+    """Return what a command line asks for."""
     paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
     keyed = [argument for argument in arguments if argument not in paths]
     options = parse_options(keyed, Options, texts=("metrics", "sort", "against", "csv", "chart"))
@@ -101,17 +93,7 @@ def parse(arguments: Sequence[str]) -> Request:
 
 
 def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
-    """Refuse a file that cannot or must not be written.
-
-    Args:
-        key: the option's name.
-        text: path of the file.
-        ending: that its name must have.
-        overwrite: whether it may exist.
-
-    Raises:
-        UserError: another ending, a file that exists, or a folder that does not.
-    """
+    """Refuse a file that cannot or must not be written."""
     path = user_path(text, key)
     if path.suffix != ending:
         raise UserError(f"{key}={text} received. Expected a file that ends with {ending}.")
@@ -122,7 +104,7 @@ def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
 
 
 def _command(request: Request) -> None:
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     options = request.options
     found = find_runs(request.paths)
@@ -141,15 +123,7 @@ def _command(request: Request) -> None:
 
 
 def find_group(comparison: Comparison, text: str) -> Group:
-    """Return the one group that has some settings.
-
-    Args:
-        comparison: of runs.
-        text: such as "recipe=bnn,learning_rate=0.001".
-
-    Raises:
-        UserError: an unknown setting, or no group or several that have these values.
-    """
+    """Return the one group that has some settings."""
     keys = {
         **dict(zip(comparison.names, comparison.columns, strict=True)),
         **{key: key for key in comparison.differing},
@@ -170,26 +144,18 @@ def find_group(comparison: Comparison, text: str) -> Group:
 
 
 def write_files(comparison: Comparison, options: Options) -> list[str]:
-    """Write the files that were asked for; return a line for each, and what is to be said of it.
-
-    Args:
-        comparison: of runs.
-        options: checked.
-
-    Raises:
-        UserError: there is nothing to write, or a file cannot be written.
-    """
+    """Write the files that were asked for; return a line for each, and what is to be said of it."""
     if (options.csv or options.chart) and not comparison.groups:
         raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
     lines = []
     try:
         if options.csv:
-            from scripts.comparison.csv_file import write_csv
+            from hookline.scripts.comparison.csv_file import write_csv
 
             write_csv(comparison, user_path(options.csv, "csv"))
             lines.append(f"table: {options.csv}")
         if options.chart:
-            from scripts.comparison.chart import write_chart
+            from hookline.scripts.comparison.chart import write_chart
 
             notes = write_chart(comparison, user_path(options.chart, "chart"))
             lines += [f"chart: {options.chart}", *notes]

@@ -8,19 +8,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from trainer.errors import printable
+from hookline.trainer.errors import printable
 
 FORMULA = ("=", "+", "-", "@")
 """A spreadsheet computes a text that begins so."""
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Return rows as CSV.
-
-    Args:
-        rows: numbers and texts; of a text, what cannot be printed is escaped, and "'" goes before what looks like a
-            formula.
-    """
+    """Return rows as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
     return text.getvalue()

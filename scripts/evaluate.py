@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from scripts.evaluation.choose_data import SPLITS, check_data, data_config, input_range, is_data, open_data
-from trainer.errors import UserError, one_line, unknown_name
-from trainer.run.finished import BEST, LAST, read_config
-from trainer.user_path import user_path
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.evaluation.choose_data import SPLITS, check_data, data_config, input_range, is_data, open_data
+from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
+from hookline.trainer.run.finished import BEST, LAST, read_config
 
 if TYPE_CHECKING:
-    from scripts.evaluation.measures import Measures
-    from trainer.input.data import Data, Split
+    from hookline.scripts.evaluation.measures import Measures
+    from hookline.trainer.input.data import Data, Split
 
 USAGE = """python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
@@ -96,14 +96,7 @@ class Evaluation:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["run=runs/bnn/a", "data=mnist", "data.path=mnist.npz"].
-
-    Raises:
-        UserError: an unknown key, or a value that is none.
-    """
+    """Return the options of a command line."""
     about_data = [each for each in arguments if is_data(each)]
     others = [each for each in arguments if each not in about_data]
     options = parse_options(others, Options, texts=("run", "model", "split", "name", "output", "checkpoint"))
@@ -128,14 +121,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def run_of(options: Options) -> Path | None:
-    """Return the directory of the run that is evaluated, or in which the export lies; None for none.
-
-    Args:
-        options: checked.
-
-    Raises:
-        UserError: the export does not exist, or is a run.
-    """
+    """Return the directory of the run that is evaluated, or in which the export lies; None for none."""
     if options.run:
         return user_path(options.run, "run")
     path = user_path(options.model, "model").absolute()
@@ -148,15 +134,7 @@ def run_of(options: Options) -> Path | None:
 
 
 def choose_directory(options: Options, run: Path | None) -> Path:
-    """Return the folder to write.
-
-    Args:
-        options: checked.
-        run: that the network belongs to, or None.
-
-    Raises:
-        UserError: it exists, or there is no run to write it to.
-    """
+    """Return the folder to write."""
     if options.output is None and run is None:
         raise UserError(f"{options.model} lies in no run. Expected output=<folder to write>.")
     if options.output is not None:
@@ -183,11 +161,11 @@ def _command(options: Options) -> None:
     config = None if owner is None else read_config(str(owner), options.plugins)
     data = data_config(options.data, None if config is None else config["data"], options.plugins)
     directory = choose_directory(options, owner)
-    from trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
-    from scripts.evaluation.report import print_evaluation, write_evaluation
+        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+    from hookline.scripts.evaluation.report import print_evaluation, write_evaluation
 
     with plain_warnings():
         if config is not None and options.run:
@@ -203,19 +181,10 @@ def _command(options: Options) -> None:
 
 
 def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str, Any] | None) -> Evaluation:
-    """Return what a run reaches, with all its hooks.
-
-    Args:
-        options: checked.
-        config: of the run.
-        other: config of other data than the run's, or None.
-
-    Raises:
-        UserError: it cannot be restored, or the data does not fit.
-    """
-    from scripts.evaluation.outputs import class_objective, collect, metrics_of_run, outputs_of_run
-    from trainer.export.card import card_of
-    from trainer.run.finished import restore
+    """Return what a run reaches, with all its hooks."""
+    from hookline.deploy.card import card_of
+    from hookline.scripts.evaluation.outputs import class_objective, collect, metrics_of_run, outputs_of_run
+    from hookline.trainer.run.finished import restore
 
     run = restore(options.run, dict(config), options.checkpoint)
     own = run.parts.data
@@ -237,18 +206,10 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
 
 
 def evaluate_model(options: Options, data: Data) -> Evaluation:
-    """Return what an exported network reaches.
-
-    Args:
-        options: checked.
-        data: opened.
-
-    Raises:
-        UserError: the export cannot be read, gives no classes, or the data does not fit.
-    """
-    from scripts.evaluation.outputs import collect, outputs_of_model
-    from scripts.prediction.model import open_model
-    from trainer.ops.probabilities import are_probabilities, as_logits
+    """Return what an exported network reaches."""
+    from hookline.scripts.evaluation.outputs import collect, outputs_of_model
+    from hookline.scripts.prediction.model import open_model
+    from hookline.trainer.ops.labels import are_probabilities, as_logits
 
     model = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
     names, warned, card = _names(data), [], model.card
@@ -276,7 +237,7 @@ def _split(data: Data, name: str) -> Split:
 
 
 def _measured(options: Options, outputs: Any, labels: Any, names: Sequence[str]) -> Measures:
-    from scripts.evaluation.measures import measure
+    from hookline.scripts.evaluation.measures import measure
 
     if outputs.shape[1] != len(names):
         raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")

@@ -13,22 +13,21 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.averages import evaluate_averages, keeps_averages
-from scripts.command import make_main, parse_options
-from trainer.errors import UserError, unknown_name
-from trainer.export.file import check_place, put_in_place, size_on_disk
-from trainer.export.formats import FORMATS, Format
-from trainer.export.options import ExportOptions
-from trainer.run.finished import BEST, LAST, read_config, restore
-from trainer.user_path import user_path
+from hookline.deploy.formats import FORMATS, Format, check_place, put_in_place, size_on_disk
+from hookline.deploy.options import ExportOptions
+from hookline.scripts.averages import evaluate_averages, keeps_averages
+from hookline.scripts.command import make_main, parse_options
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.run.finished import BEST, LAST, read_config, restore
 
 if TYPE_CHECKING:
-    from trainer.export.compare import Difference
-    from trainer.export.contents import Contents
-    from trainer.network import Network
-    from trainer.run.finished import FinishedRun
+    from hookline.deploy.compare import Difference
+    from hookline.deploy.options import Contents
+    from hookline.trainer.network import Network
+    from hookline.trainer.run.finished import FinishedRun
 
 USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 
@@ -87,10 +86,10 @@ def _command(options: Options) -> None:
     check_place(path, form, overwrite=options.overwrite)
     if options.average:
         config = evaluate_averages(config, options.network, evaluate=True)
-    from trainer.quiet import quiet_start
+    from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
     network = find_network(run, options.network)
     if options.average and not keeps_averages(config, options.network):
@@ -103,8 +102,8 @@ def _command(options: Options) -> None:
 
 def _write_card(run: FinishedRun, network: str, path: Path) -> None:
     """Write beside an export what predicting with it needs to know: how examples are prepared, names of classes."""
-    from trainer.export.card import card_of
-    from trainer.inference.card import card_path, write_card
+    from hookline.deploy.card import card_of
+    from hookline.deploy.inference.card import card_path, write_card
 
     try:
         write_card(path, card_of(run, network))
@@ -113,14 +112,7 @@ def _write_card(run: FinishedRun, network: str, path: Path) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["run=runs/frozen_mask/a", "format=onnx", "output=small.onnx"].
-
-    Raises:
-        UserError: an unknown key, a value that is none, or an option that the format does not take.
-    """
+    """Return the options of a command line."""
     options = parse_options(arguments, Options, texts=("run", "format", "checkpoint", "output", "network"))
     if not options.run:
         raise UserError("No run was given. Expected run=<run directory>; see python scripts/export.py --help.")
@@ -142,20 +134,12 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def export_options(options: Options) -> ExportOptions:
-    """Return the options that go to the writer.
-
-    Args:
-        options: of the command line.
-    """
+    """Return the options that go to the writer."""
     return ExportOptions(**{each.name: getattr(options, each.name) for each in fields(ExportOptions)})
 
 
 def output_path(options: Options) -> Path:
-    """Return the path to write to.
-
-    Args:
-        options: checked.
-    """
+    """Return the path to write to."""
     default = Path(options.run) / "export" / f"{options.network}{FORMATS[options.format].suffix}"
     return user_path(options.output or default, "output")
 
@@ -163,23 +147,9 @@ def output_path(options: Options) -> Path:
 def write(
     run: FinishedRun, options: Options, form: Format, path: Path, plugins: Sequence[str]
 ) -> tuple[Contents, dict[str, float], Difference | None]:
-    """Write under another name, check that it loads and is as good as the run, then rename it.
-
-    Args:
-        run: restored.
-        options: checked.
-        form: to write in.
-        path: to write to.
-        plugins: packages that the run uses.
-
-    Returns:
-        What was written, its metrics on the test split, and how its outputs differ from the run's.
-
-    Raises:
-        UserError: the format cannot hold the network, it is not as good as the run, or it cannot be written.
-    """
-    from trainer.export.compare import compare
-    from trainer.export.own_classes import own_classes
+    """Write under another name, check that it loads and is as good as the run, then rename it."""
+    from hookline.deploy.compare import compare
+    from hookline.deploy.plain_model import own_classes
 
     with put_in_place(path, form) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))
@@ -190,15 +160,7 @@ def write(
 
 
 def find_network(run: FinishedRun, name: str) -> Network:
-    """Return a network of a run.
-
-    Args:
-        run: restored.
-        name: of the network.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """Return a network of a run."""
     networks = run.parts.trainer.networks
     if name not in networks:
         raise unknown_name("network", name, networks)
@@ -206,15 +168,8 @@ def find_network(run: FinishedRun, name: str) -> Network:
 
 
 def use_averages(network: Network) -> None:
-    """Give each trained variable the optimizer's moving average of it.
-
-    Args:
-        network: restored, with its optimizer.
-
-    Raises:
-        UserError: the optimizer kept none.
-    """
-    from hooks.optimizer import moving_average
+    """Give each trained variable the optimizer's moving average of it."""
+    from hookline.hooks.options import moving_average
 
     for variable in network.trainable_variables.values():
         average = moving_average(network.optimizer, variable)
@@ -229,19 +184,11 @@ def use_averages(network: Network) -> None:
 def print_export(
     run: FinishedRun, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
 ) -> None:
-    """Print what was written.
-
-    Args:
-        run: restored.
-        path: of the file or directory.
-        contents: what it holds.
-        metrics: on the test split, by name.
-        difference: of its outputs; None where it holds the very layers.
-    """
+    """Print what was written."""
     from rich.table import Table
 
-    from hooks.monitors.console import open_console
-    from trainer.run.results import format_bytes, format_value, short_name
+    from hookline.hooks.monitors.console import open_console
+    from hookline.trainer.run.results import format_bytes, format_value, short_name
 
     console = open_console()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)

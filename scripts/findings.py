@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer.config.resume import config_digest
-from trainer.config.stored import OVERRIDES
-from trainer.config.stored_yaml import read_yaml
-from trainer.errors import UserError
-from trainer.files import check_folders, parse_json, read_lines, read_text
-from trainer.run.checkpoint_content import Checkpoint, read_checkpoint
-from trainer.run.checkpoint_directory import checkpoint_names, leftovers, set_aside
-from trainer.run.checkpoint_disk import DamagedError, read_json
-from trainer.run.checkpoint_index import Index, read_index
-from trainer.run.checkpoint_manifest import read_manifest
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.results import COMPLETE
-from trainer.run.resume import CONFIG_DIGEST
+from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.stored import OVERRIDES, read_yaml
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
+from hookline.trainer.run.checkpoint import Checkpoint, read_checkpoint
+from hookline.trainer.run.checkpoint_files import (
+    DamagedError,
+    checkpoint_names,
+    leftovers,
+    read_json,
+    set_aside,
+    tensors_digest,
+)
+from hookline.trainer.run.checkpoint_index import Index, read_index, read_manifest
+from hookline.trainer.run.results import COMPLETE
+from hookline.trainer.run.resume import CONFIG_DIGEST
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
     "config.yaml",
@@ -46,12 +49,7 @@ class Findings:
     checkpoints: int = 0
 
     def read(self, path: Path, what: type) -> Any:
-        """Return what a JSON or YAML file holds; None, and a damage, where it holds something else.
-
-        Args:
-            path: of the file.
-            what: dict or list.
-        """
+        """Return what a JSON or YAML file holds; None, and a damage, where it holds something else."""
         try:
             content = _yaml(path) if path.suffix == ".yaml" else read_json(path)
         except DamagedError as error:
@@ -64,14 +62,7 @@ class Findings:
 
 
 def examine(directory: Path) -> Findings:
-    """Return what is wrong with a run directory; nothing is changed.
-
-    Args:
-        directory: of the run.
-
-    Raises:
-        UserError: the directory is no run's, or of another version of this project.
-    """
+    """Return what is wrong with a run directory; nothing is changed."""
     names = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS)
     if not directory.is_dir() or not any((directory / name).exists() for name in names):
         raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
@@ -94,11 +85,11 @@ def examine(directory: Path) -> Findings:
         found.notes.append(f"There is no {SUMMARY}: the run was killed, or is training.")
     elif summary is not None and not complete:
         found.notes.append(f"The run ended before its time: {summary.get('status')}.")
-    wanted = "hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
+    wanted = "hookline.hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
     lines = _metrics(directory / METRICS, found, wanted=wanted, complete=complete)
     index, checkpoints = _checkpoints(directory / CHECKPOINTS, found)
     found.damages += _changed_config(directory / CONFIG, config or {}, checkpoints)
-    if complete and not checkpoints and "hooks.monitors.checkpoint.Checkpoint" in targets:
+    if complete and not checkpoints and "hookline.hooks.monitors.checkpoint.Checkpoint" in targets:
         found.damages.append(f"{directory / CHECKPOINTS} holds no sound checkpoint, although the run is complete.")
     if lines is not None:
         for name, checkpoint in checkpoints.items():

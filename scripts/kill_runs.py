@@ -18,11 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
+from hookline.scripts.command import make_main, parse_options
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/kill_runs.py out=<new directory> [key=value ...]
 
@@ -87,14 +88,7 @@ class Tally:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["out=kills", "kills=10"].
-
-    Raises:
-        UserError: an unknown option, or a value that is none.
-    """
+    """Return the options of a command line."""
     options = parse_options(arguments, Options, texts=("out",))
     if not options.out or Path(options.out).exists():
         raise UserError(f"out={options.out} received. Expected out=<new directory>.")
@@ -111,11 +105,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def command(options: Options) -> int:
-    """Kill, resume and compare; print a table. Return 0 when nothing was lost.
-
-    Args:
-        options: checked.
-    """
+    """Kill, resume and compare; print a table. Return 0 when nothing was lost."""
     moments, tallies = random.Random(options.seed), []
     for number, recipe in enumerate(options.recipes):
         share = options.kills // len(options.recipes) + (number < options.kills % len(options.recipes))
@@ -127,25 +117,13 @@ def command(options: Options) -> int:
 
 
 def describe(tally: Tally) -> str:
-    """Return a tally as text; one line for each loss.
-
-    Args:
-        tally: of a recipe.
-    """
+    """Return a tally as text; one line for each loss."""
     line = f"{tally.recipe}: {tally.kills} kills ({tally.in_save} inside a save), {tally.runs} runs reached their end"
     return "\n".join([line, *(f"  LOST: {each}" for each in tally.lost)])
 
 
 def try_recipe(recipe: str, kills: int, out: Path, in_save: float, moments: random.Random) -> Tally:
-    """Make a whole run, then kill and resume others until so many kills are made; the last run is led to its end.
-
-    Args:
-        recipe: key of `RECIPES`.
-        kills: how many.
-        out: directory for the runs.
-        in_save: share of the kills that wait for a save.
-        moments: draws when to kill.
-    """
+    """Make a whole run, then kill and resume others until so many kills are made; the last run is led to its end."""
     tally, whole = Tally(recipe), out / recipe / "whole"
     overrides = [f"recipe={recipe}", *RECIPES[recipe], *FAST, *SAVING]
     start = time.monotonic()
@@ -170,14 +148,7 @@ def try_recipe(recipe: str, kills: int, out: Path, in_save: float, moments: rand
 
 
 def kill_once(overrides: list[str], run: Path, in_save: bool, delay: float) -> bool:
-    """Start a process and kill it; return whether it was killed before its end.
-
-    Args:
-        overrides: its command line.
-        run: its run directory.
-        in_save: whether to wait, once the delay is over, for a checkpoint to be under way.
-        delay: seconds to wait first.
-    """
+    """Start a process and kill it; return whether it was killed before its end."""
     process = subprocess.Popen(train_command(overrides), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + delay
     while process.poll() is None:
@@ -189,11 +160,7 @@ def kill_once(overrides: list[str], run: Path, in_save: bool, delay: float) -> b
 
 
 def leftovers(run: Path) -> list[str]:
-    """Return the names of what is being written beside the checkpoints of a run, or was when it was killed.
-
-    Args:
-        run: its directory.
-    """
+    """Return the names of what is being written beside the checkpoints of a run, or was when it was killed."""
     try:
         names = os.listdir(run / "checkpoints")
     except OSError:
@@ -202,56 +169,32 @@ def leftovers(run: Path) -> list[str]:
 
 
 def finish(overrides: list[str]) -> None:
-    """Run a process to its end.
-
-    Args:
-        overrides: its command line.
-
-    Raises:
-        UserError: it failed; with what it said.
-    """
+    """Run a process to its end."""
     found = subprocess.run(train_command(overrides), cwd=ROOT, capture_output=True, text=True, check=False)
     if found.returncode:
         raise UserError(f"python train.py {' '.join(overrides)} ended with {found.returncode}: {found.stderr[-500:]}")
 
 
 def train_command(overrides: Sequence[str]) -> list[str]:
-    """Return the command that trains.
-
-    Args:
-        overrides: of the run.
-    """
+    """Return the command that trains."""
     return [sys.executable, str(ROOT / "train.py"), *overrides]
 
 
 def differences(run: Path, whole: Path) -> list[str]:
-    """Return in which results a run differs from the whole one.
-
-    Args:
-        run: its directory.
-        whole: directory of the run that was not killed.
-    """
+    """Return in which results a run differs from the whole one."""
     found, expected = summary_of(run), summary_of(whole)
     wrong = [key for key in ("status", "steps", "digest", "best", "test") if found[key] != expected[key]]
     return wrong + ["metrics.jsonl"] * (curves(run) != curves(whole)) + leftovers(run)
 
 
 def summary_of(run: Path) -> dict[str, Any]:
-    """Return the summary of a run.
-
-    Args:
-        run: its directory.
-    """
+    """Return the summary of a run."""
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
     return summary
 
 
 def curves(run: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl without what a clock has measured.
-
-    Args:
-        run: its directory.
-    """
+    """Return the lines of metrics.jsonl without what a clock has measured."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines]
 

@@ -18,12 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import run_command
-from train import check
-from trainer.errors import UserError
-from trainer.replicas.cluster import cluster_of
+from hookline.scripts.command import run_command
+from hookline.train import check
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.cluster import cluster_of
 
 ROOT = Path(__file__).resolve().parents[1]
 USAGE = """python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
@@ -84,36 +85,20 @@ class Launcher:
         return max(exit_code(each.returncode) for each in self.processes)
 
     def send(self, number: int) -> None:
-        """Send a signal to every worker that runs, and to what it has started.
-
-        Args:
-            number: of the signal.
-        """
+        """Send a signal to every worker that runs, and to what it has started."""
         for each in self.processes:
             if each.poll() is None:
                 with suppress(ProcessLookupError):
                     os.killpg(each.pid, number)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the workers get it.
-
-        Args:
-            number: of the signal.
-            frame: not used.
-        """
+        """Handle a signal: the workers get it."""
         del frame
         self.send(number)
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["workers=2", "recipe=bnn"].
-
-    Raises:
-        UserError: no number of workers, or what cannot go to several workers.
-    """
+    """Return the options of a command line."""
     given = {key: text for key, _, text in (each.partition("=") for each in arguments) if key in OURS}
     rest = [each for each in arguments if each.partition("=")[0] not in OURS]
     for text in rest:
@@ -138,14 +123,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def checked(options: Options) -> Options:
-    """Return options whose config is right: a mistake is told once, before anything is started.
-
-    Args:
-        options: as `parse` made them.
-
-    Raises:
-        UserError: as train.py would raise it in every worker.
-    """
+    """Return options whose config is right: a mistake is told once, before anything is started."""
     for job in check(options.overrides):
         cluster_of(job.config["trainer"], environments(options.workers, {})[0])
     return options
@@ -166,23 +144,14 @@ def cores() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody listens at.
-
-    Args:
-        count: how many.
-    """
+    """Return ports of the loopback interface that nobody listens at."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 
 def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the environment of each worker: where all are, and its own GPUs where some are named.
-
-    Args:
-        workers: how many.
-        environment: of this process.
-    """
+    """Return the environment of each worker: where all are, and its own GPUs where some are named."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     gpus = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     result = []
@@ -197,12 +166,7 @@ def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str,
 
 
 def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT / "train.py"))) -> int:
-    """Start the workers, wait for them, and return the worst exit code.
-
-    Args:
-        options: checked.
-        program: what each worker runs, with the overrides as its arguments.
-    """
+    """Start the workers, wait for them, and return the worst exit code."""
     command = [*program, *options.overrides]
     parent = os.getpid()
     launcher = Launcher([], options.grace)
@@ -233,11 +197,7 @@ def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT 
 
 
 def exit_code(code: int) -> int:
-    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended.
-
-    Args:
-        code: of `Popen.returncode`.
-    """
+    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended."""
     return code if code >= 0 else 128 - code
 
 
@@ -258,11 +218,7 @@ def _stream(lines: IO[bytes], index: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code.
-
-    Args:
-        arguments: without the program's name; None for the process's own.
-    """
+    """Run a command line and return the exit code."""
     return run_command(arguments, USAGE, lambda given: launch(checked(parse(given))))
 
 

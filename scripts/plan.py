@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main
-from train import asks_for_traceback, check, run_job
-from trainer.errors import UserError
+from hookline.scripts.command import make_main
+from hookline.train import asks_for_traceback, check, run_job
+from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from trainer.config.preflight import Job
-    from trainer.plan.plan import Plan
-    from trainer.plan.sections import Section
+    from hookline.scripts.planning.plan import Plan
+    from hookline.scripts.planning.text import Section
+    from hookline.trainer.config.preflight import Job
 
 USAGE = """python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
 
@@ -57,14 +58,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["--dot", "recipe=bnn"].
-
-    Raises:
-        UserError: several forms or runs, or whatever train.py refuses before it builds anything.
-    """
+    """Return the options of a command line."""
     forms = list(dict.fromkeys(argument for argument in arguments if argument in FORMS))
     if len(forms) > 1:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
@@ -82,23 +76,15 @@ def _command(options: Options) -> int | None:
 
 
 def show_plan(job: Job, form: str) -> dict[str, Any]:
-    """Print the plan of a job; return an empty summary.
-
-    Args:
-        job: validated.
-        form: `TEXT`, `FULL`, `DOT` or `MERMAID`.
-
-    Raises:
-        UserError: a mistake that shows when the run is built, or a step that the audit refuses.
-    """
-    from trainer.quiet import plain_warnings, quiet_start
+    """Print the plan of a job; return an empty summary."""
+    from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        from trainer.plan.run import plan_run
-        from trainer.run.session import prepare
+        from hookline.scripts.planning.trace import plan_run
+        from hookline.trainer.run.session import prepare
     with plain_warnings():
         plan = plan_run(job.config, job.recipe, prepare(job.config))
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     if form in (DOT, MERMAID):
@@ -109,27 +95,15 @@ def show_plan(job: Job, form: str) -> dict[str, Any]:
 
 
 def draw(plan: Plan, form: str) -> str:
-    """Return the step as a drawing.
-
-    Args:
-        plan: of the run.
-        form: `DOT` or `MERMAID`.
-    """
-    from trainer.plan.dot import as_dot
-    from trainer.plan.mermaid import as_mermaid
+    """Return the step as a drawing."""
+    from hookline.scripts.planning.drawing import as_dot, as_mermaid
 
     return as_dot(plan) if form == DOT else as_mermaid(plan)
 
 
 def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
-    """Print the plan as tables.
-
-    Args:
-        console: to print to.
-        plan: of the run.
-        full: see `sections`.
-    """
-    from trainer.plan.sections import NONE, sections
+    """Print the plan as tables."""
+    from hookline.scripts.planning.text import NONE, sections
 
     for number, section in enumerate(sections(plan, full=full)):
         console.print(("\n" if number else "") + section.title, style="bold")
@@ -157,10 +131,6 @@ def column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | N
 
     Names in the first column stay whole up to a length, so do the words of the others, and all bytes. What room is left
     goes to the columns that need the least to be whole.
-
-    Args:
-        columns: cells from top to bottom, the head among them.
-        width: of the screen, in characters.
     """
     needed = [max(1, *map(len, column)) for column in columns]
     widths = [min(NAME, needed[0])]

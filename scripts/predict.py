@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from scripts.prediction.examples import check_paths
-from train import DONE, FAILED
-from trainer.errors import UserError, one_line, unknown_name
-from trainer.user_path import user_path
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.prediction.examples import check_paths
+from hookline.train import DONE, FAILED
+from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
 
 if TYPE_CHECKING:
-    from scripts.prediction.examples import Examples
-    from scripts.prediction.model import Model
-    from scripts.prediction.results import Predictions
+    from hookline.scripts.prediction.examples import Examples
+    from hookline.scripts.prediction.model import Model
+    from hookline.scripts.prediction.results import Predictions
 
 USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=value ...]
 
@@ -82,14 +82,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line; arguments without a key are further images.
-
-    Args:
-        arguments: such as ["model=model.packed.safetensors", "images=photos"].
-
-    Raises:
-        UserError: an unknown option, or a value that is none.
-    """
+    """Return the options of a command line; arguments without a key are further images."""
     bare = [each for each in arguments if "=" not in each or os.path.exists(each)]
     keyed = [each for each in arguments if each not in bare]
     options = parse_options(keyed, Options, texts=("model", "images", "array", "output", "checkpoint", "network"))
@@ -120,14 +113,7 @@ def _listed(text: str) -> list[str]:
 
 
 def check_output(options: Options) -> None:
-    """Refuse an output that cannot or must not be written.
-
-    Args:
-        options: given.
-
-    Raises:
-        UserError: another ending, a file that exists, or a folder that does not.
-    """
+    """Refuse an output that cannot or must not be written."""
     if options.output in (None, STANDARD_OUTPUT):
         return
     path = user_path(str(options.output), "output")
@@ -154,9 +140,9 @@ def _read_names(given: Any) -> list[str]:
 
 
 def _command(options: Options) -> int:
-    from scripts.prediction.examples import find_examples
-    from scripts.prediction.model import open_model
-    from scripts.prediction.results import as_csv, as_json, as_table, print_whole, write_whole
+    from hookline.scripts.prediction.examples import find_examples
+    from hookline.scripts.prediction.model import open_model
+    from hookline.scripts.prediction.results import as_csv, as_json, as_table, print_whole, write_whole
 
     model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
     examples = find_examples(options.images, _preparation(model, options), array=options.array)
@@ -175,7 +161,7 @@ def _command(options: Options) -> int:
 
 
 def _preparation(model: Model, options: Options) -> Any:
-    from trainer.inference.preparation import Preparation
+    from hookline.trainer.input.preparation import Preparation
 
     if model.card is None:
         raise UserError(
@@ -186,21 +172,11 @@ def _preparation(model: Model, options: Options) -> Any:
 
 
 def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:
-    """Return the predictions of all examples that can be read; None where none can.
-
-    Args:
-        model: that predicts.
-        examples: in order.
-        options: checked.
-
-    Raises:
-        UserError: the outputs are no classes, or there is another number of class names.
-    """
+    """Return the predictions of all examples that can be read; None where none can."""
     import numpy as np
 
-    from scripts.prediction.ranking import name_classes, rank
-    from scripts.prediction.results import Predictions
-    from trainer.ops.probabilities import as_logits
+    from hookline.scripts.prediction.results import Predictions, name_classes, rank
+    from hookline.trainer.ops.labels import as_logits
 
     activation = None if model.card is None else model.card.activation
     names: list[str] = []

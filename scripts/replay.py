@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from trainer.run.assembly import Assembly
-    from trainer.run.checkpoint_content import Checkpoint
-    from trainer.run.checkpoint_manifest import Manifest
+    from hookline.trainer.run.assembly import Assembly
+    from hookline.trainer.run.checkpoint import Checkpoint
+    from hookline.trainer.run.checkpoint_index import Manifest
 
 PLACEMENT = "device"
 
@@ -41,16 +41,8 @@ class Replay:
 
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
-    """Return the newest checkpoint, and the nearest one that lies at least some steps before it.
-
-    Args:
-        directory: of the checkpoints.
-        steps: to train again at least.
-
-    Raises:
-        UserError: there is no such pair.
-    """
-    from trainer.run.checkpoint_index import read_manifests
+    """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
+    from hookline.trainer.run.checkpoint_index import read_manifests
 
     manifests = sorted(read_manifests(directory), key=lambda manifest: manifest.step)
     if not manifests:
@@ -67,22 +59,13 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
 
 
 def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
-    """Train from one checkpoint to another, and compare.
-
-    Args:
-        config: of the run.
-        older: to start from.
-        newer: to arrive at.
-
-    Raises:
-        UserError: a checkpoint is damaged, or the run cannot be built as it was.
-    """
-    from trainer.run.checkpoint_content import read_checkpoint
-    from trainer.run.checkpoint_tensors import tensors_digest
-    from trainer.run.directory import environment
-    from trainer.run.resume import changed_replicas
-    from trainer.run.session import prepare
-    from trainer.run.state import assign_variables, read_variables, run_variables, share_variables
+    """Train from one checkpoint to another, and compare."""
+    from hookline.trainer.run.checkpoint import read_checkpoint
+    from hookline.trainer.run.checkpoint_files import tensors_digest
+    from hookline.trainer.run.directory import environment
+    from hookline.trainer.run.resume import changed_replicas
+    from hookline.trainer.run.session import prepare
+    from hookline.trainer.run.state import assign_variables, read_variables, run_variables, share_variables
 
     start, end = read_checkpoint(older), read_checkpoint(newer)
     rates = rate_changes(start, end)
@@ -108,12 +91,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
 
 
 def replayed_settings(settings: Mapping[str, Any], end: Checkpoint) -> dict[str, Any]:
-    """Return the trainer's settings for a replay, in one process, on as many replicas as the run had at its end.
-
-    Args:
-        settings: `trainer` of the run's config; a run may go on with other replicas than it says.
-        end: the newer checkpoint.
-    """
+    """Return the trainer's settings for a replay, in one process, on as many replicas as the run had at its end."""
     count = end.state["run"].get("replicas", 1)
     own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
     return {**settings, **own, "placement": PLACEMENT}
@@ -123,13 +101,6 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
     """Return by what the rates were multiplied where, on the way that led from one checkpoint to another.
 
     A run that went back to a checkpoint has left the steps behind it, and what it did to its rates there.
-
-    Args:
-        start: the older one.
-        end: the newer one.
-
-    Raises:
-        UserError: the run went back to before the older one, and did not come through it again.
     """
     before = len(start.state["run"]["returns"])
     changes: dict[int, float] = {}
@@ -148,16 +119,8 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
 def train_again(
     settings: Mapping[str, Any], parts: Assembly, step: int, end: int, rates: Mapping[int, float] | None = None
 ) -> None:
-    """Make the steps; the sums of the metrics begin anew after each report, as they did in the run.
-
-    Args:
-        settings: the config's for the trainer.
-        parts: built, with the values of the step to start from.
-        step: steps made.
-        end: steps that shall have been made.
-        rates: by what the rates of all networks are multiplied after some steps.
-    """
-    from trainer.run.cadence import Cadence
+    """Make the steps; the sums of the metrics begin anew after each report, as they did in the run."""
+    from hookline.trainer.run.control import Cadence
 
     rates = rates or {}
     cadence = Cadence(

@@ -14,18 +14,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from scripts.reproduction.plan import commands_of
-from scripts.reproduction.results import FILE, TABLE, read_results, write_table
-from scripts.reproduction.session import Session
-from scripts.reproduction.targets import DATA, Target, read_targets
-from scripts.reproduction.targets import FILE as TARGETS
-from train import say
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
-from trainer.user_path import user_path
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.reproduction.rows import commands_of
+from hookline.scripts.reproduction.session import Session
+from hookline.scripts.reproduction.table import FILE, TABLE, read_results, write_table
+from hookline.scripts.reproduction.targets import DATA, Target, read_targets
+from hookline.scripts.reproduction.targets import FILE as TARGETS
+from hookline.train import say
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/reproduce.py [key=value ...]
 
@@ -75,14 +75,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["only=bnn", "mnist=mnist.npz"].
-
-    Raises:
-        UserError: an unknown option, or a value that is none.
-    """
+    """Return the options of a command line."""
     texts = ("out", "mnist", "clothing", "only", "seeds", "results", "targets")
     options = parse_options([FLAGS.get(each, each) for each in arguments], Options, texts)
     for name in ("list", "render"):
@@ -106,15 +99,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:
-    """Return the targets that patterns name, in the order of the file.
-
-    Args:
-        patterns: such as "bnn,lenet*"; empty for all.
-        targets: all.
-
-    Raises:
-        UserError: a pattern that matches none.
-    """
+    """Return the targets that patterns name, in the order of the file."""
     wanted = [pattern.strip() for pattern in patterns.strip("[] ").split(",")] if patterns else ["*"]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in targets):
@@ -123,14 +108,7 @@ def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:
 
 
 def places_of(options: Options) -> dict[str, Path]:
-    """Return where the data lies that was given.
-
-    Args:
-        options: checked.
-
-    Raises:
-        UserError: a place where it is not.
-    """
+    """Return where the data lies that was given."""
     places = {}
     for name in DATA:
         if not (text := getattr(options, name)):

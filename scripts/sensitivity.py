@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.averages import evaluate_averages
-from scripts.command import make_main, parse_options
-from trainer.errors import UserError, unknown_name
-from trainer.files import write_whole
-from trainer.run.finished import read_config, restore
-from trainer.user_path import user_path
+from hookline.scripts.averages import evaluate_averages
+from hookline.scripts.command import make_main, parse_options
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.files import write_whole
+from hookline.trainer.run.finished import read_config, restore
 
 if TYPE_CHECKING:
-    from hooks.pruning.sensitivity import Scan
+    from hookline.hooks.pruning.sensitivity import Scan
 
 USAGE = """python scripts/sensitivity.py run=<run directory> [key=value ...]
 
@@ -72,14 +72,7 @@ def _command(options: Options) -> None:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["run=runs/baseline/a", "sparsities=[0.5,0.9]"].
-
-    Raises:
-        UserError: an unknown key, or a value of the wrong type or out of range.
-    """
+    """Return the options of a command line."""
     options = parse_options(arguments, Options, texts=("run", "metric", "network"))
     _check(options)
     return options
@@ -110,20 +103,12 @@ def _is_share(value: Any) -> bool:
 
 
 def measure(options: Options, config: dict[str, Any]) -> Scan:
-    """Return the metric for each layer and sparsity.
-
-    Args:
-        options: of the scan.
-        config: of the run.
-
-    Raises:
-        UserError: no checkpoint, or an unknown metric, network or layer.
-    """
-    from trainer.quiet import quiet_start
+    """Return the metric for each layer and sparsity."""
+    from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        from hooks.pruning.sensitivity import scan_layers
-        from hooks.pruning.targets import select_kernels
+        from hookline.hooks.pruning.sensitivity import scan_layers
+        from hookline.hooks.pruning.settings import select_kernels
     run = restore(options.run, evaluate_averages(config, options.network, evaluate=False))
     parts = run.parts
     if options.network not in parts.trainer.networks:
@@ -140,18 +125,10 @@ def measure(options: Options, config: dict[str, Any]) -> Scan:
 
 
 def print_scan(options: Options, scan: Scan) -> None:
-    """Print a table and the suggestions, and write them to the run directory.
-
-    Args:
-        options: of the scan.
-        scan: what was measured.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Print a table and the suggestions, and write them to the run directory."""
     from rich.table import Table
 
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     result = as_json(options, scan)
@@ -180,12 +157,7 @@ def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], 
 
 
 def as_json(options: Options, scan: Scan) -> dict[str, Any]:
-    """Return what sensitivity.json holds.
-
-    Args:
-        options: of the scan.
-        scan: what was measured.
-    """
+    """Return what sensitivity.json holds."""
     suggested = scan.suggest(options.tolerance)
     reached = None if options.target is None else scan.reach(options.target)
     return {

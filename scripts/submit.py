@@ -18,17 +18,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main
-from trainer.config.command import Command, parse_command
-from trainer.errors import UserError, unknown_name
-from trainer.run.lock import locked
-from trainer.sweep.command import missing_jobs
-from trainer.sweep.open import open_sweep
-from trainer.sweep.process import TRAIN
-from trainer.sweep.record import RUNNING, WAITING
-from trainer.sweep.task import SweepTask
+from hookline.scripts.command import make_main
+from hookline.scripts.sweep.command import SweepTask, missing_jobs
+from hookline.scripts.sweep.open import open_sweep
+from hookline.scripts.sweep.record import RUNNING, WAITING
+from hookline.scripts.sweep.run import TRAIN
+from hookline.trainer.config.command import Command, parse_command
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.run.lock import locked
 
 ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
@@ -59,14 +59,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: those of a sweep, with or without -m, and the own flags.
-
-    Raises:
-        UserError: a flag without its value, a file that is none, or a search.
-    """
+    """Return the options of a command line."""
     rest, own = list(arguments), {"--resources": str(RESOURCES), "--cluster": CLUSTERS[0]}
     for flag in own:
         if flag in rest:
@@ -86,14 +79,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def read_resources(path: Path) -> dict[str, Any]:
-    """Return the resources that a file gives to each job.
-
-    Args:
-        path: of a YAML file.
-
-    Raises:
-        UserError: it cannot be read, or holds something else.
-    """
+    """Return the resources that a file gives to each job."""
     import yaml
 
     try:
@@ -106,15 +92,7 @@ def read_resources(path: Path) -> dict[str, Any]:
 
 
 def make_executor(options: Options, directory: Path) -> Any:
-    """Return what submits to the cluster.
-
-    Args:
-        options: checked.
-        directory: for submitit's own files.
-
-    Raises:
-        UserError: submitit or SLURM is not there, or a resource that they do not know.
-    """
+    """Return what submits to the cluster."""
     try:
         submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
     except ImportError as error:
@@ -134,15 +112,7 @@ def make_executor(options: Options, directory: Path) -> Any:
 
 
 def submit(options: Options, script: Path = TRAIN) -> list[Any]:
-    """Submit what is missing of a sweep; return submitit's jobs.
-
-    Args:
-        options: checked.
-        script: that each job runs.
-
-    Raises:
-        UserError: a mistake in a job or in the resources.
-    """
+    """Submit what is missing of a sweep; return submitit's jobs."""
     opened = open_sweep(options.command, datetime.now())
     sweep = opened.sweep
     sweep.directory = sweep.directory.absolute()

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from scripts.command import make_main, parse_options
-from scripts.findings import CHECKPOINTS, examine
-from scripts.replay import Replay, choose_pair, replay
-from train import DONE, FAILED
-from trainer.errors import UserError, one_line
-from trainer.run.finished import read_config
-from trainer.user_path import user_path
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.findings import CHECKPOINTS, examine
+from hookline.scripts.replay import Replay, choose_pair, replay
+from hookline.train import DONE, FAILED
+from hookline.trainer.errors import UserError, one_line, user_path
+from hookline.trainer.run.finished import read_config
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
 
@@ -48,14 +48,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line.
-
-    Args:
-        arguments: such as ["run=runs/baseline/a", "replay=100"].
-
-    Raises:
-        UserError: an unknown key, or a value that is none.
-    """
+    """Return the options of a command line."""
     options = parse_options(arguments, Options, texts=("run",))
     if not options.run:
         raise UserError("No run was given. Expected run=<run directory>; see python scripts/verify.py --help.")
@@ -86,10 +79,10 @@ def _replay(options: Options, directory: Path, steps: int) -> list[str]:
     """Train again, print what came of it, and return what is damaged."""
     pair = choose_pair(directory / CHECKPOINTS, steps)
     config = read_config(options.run, options.plugins)
-    from trainer.quiet import plain_warnings, quiet_start
+    from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        import trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        import hookline.trainer.run.session  # noqa: F401 - TensorFlow, whose notices stay off the screen
     with plain_warnings():
         outcome = replay(config, *pair)
     if not outcome.differing:
@@ -99,11 +92,7 @@ def _replay(options: Options, directory: Path, steps: int) -> list[str]:
 
 
 def describe(outcome: Replay) -> str:
-    """Return one line on a replay that gave other bits.
-
-    Args:
-        outcome: of the replay.
-    """
+    """Return one line on a replay that gave other bits."""
     shown = ", ".join(f"'{key}'" for key in outcome.differing[:SHOWN])
     others = len(outcome.differing) - SHOWN
     more = f" and {others} others" if others > 0 else ""

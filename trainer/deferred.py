@@ -1,15 +1,49 @@
-"""Put off the import of TensorFlow and Keras until something uses them: it takes seconds, and few mistakes need it."""
+"""Checks of arguments before TensorFlow is imported."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+ATTRIBUTE = "precheck"
+
+
+def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
+    """Give a data source, model, task or schedule a check that is called before TensorFlow is imported.
+
+    So its mistakes show at once. The function itself has to find them as well: it may be called without.
+    """
+
+    def give(function: Function) -> Function:
+        setattr(function, ATTRIBUTE, check)
+        return function
+
+    return give
+
+
+def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Call the check of a function, if it has one, with what its node of the config gives, or else its defaults."""
+    check = getattr(function, ATTRIBUTE, None)
+    if check is None:
+        return
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not parameter.empty
+    }
+    known = {**defaults, **given}
+    wanted = inspect.signature(check).parameters
+    if all(name in known for name in wanted):
+        check(**{name: known[name] for name in wanted})
+
 
 FRAMEWORKS = frozenset(("tensorflow", "keras"))
 SELDOM = frozenset(

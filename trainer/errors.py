@@ -1,10 +1,15 @@
-"""Errors that a user can mend, shown as one line."""
+"""Mistakes that a user can fix, each one line, and how names from outside are printed."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import unicodedata
+import zipfile
+import zlib
 from collections.abc import Iterable
+from pathlib import Path
+from tokenize import TokenError
 
 
 class UserError(ValueError):
@@ -35,21 +40,12 @@ class NonFiniteError(ArithmeticError):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with everything escaped that a terminal obeys or that hides how it reads, such as escape sequences.
-
-    Args:
-        text: from a file, or the name of one.
-        keep: characters that stay, such as line ends.
-    """
+    """Return a text with escape sequences and all else that a terminal obeys, or that hides how it reads, escaped."""
     return "".join(each if each in keep or _is_shown(each) else ascii(each)[1:-1] for each in text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that can be printed.
-
-    Args:
-        text: any.
-    """
+    """Return a text as one line that can be printed."""
     return printable(" ".join(text.split()))
 
 
@@ -58,24 +54,36 @@ def _is_shown(character: str) -> bool:
 
 
 def did_you_mean(received: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as " Did you mean 'steps'?", or an empty string when nothing known is close.
-
-    Args:
-        received: the name that was given.
-        known: the names that exist.
-    """
+    """Return a suggestion such as " Did you mean 'steps'?", or an empty string when nothing known is close."""
     close = difflib.get_close_matches(received, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:
-    """Return the error for a name that does not exist: what was received, a suggestion, what exists.
-
-    Args:
-        kind: what the name stands for, such as "quantizer".
-        received: the name that was given.
-        known: the names that exist.
-    """
+    """Return the error for a name that does not exist: what was received, a suggestion, what exists."""
     names = sorted(known)
     listing = ", ".join(names) if names else "none"
     return UserError(f"Unknown {kind} '{received}'.{did_you_mean(received, names)} Expected one of: {listing}.")
+
+
+def user_path(text: str | Path, key: str) -> Path:
+    """Return the path that a text names; "~" at its beginning is the home directory.
+
+    The name of a user who does not exist stays as it is, so that whoever looks for the path says that it is not there.
+    """
+    path = Path(os.path.expanduser(text))
+    try:
+        path.exists()
+    except OSError as error:
+        raise UserError(
+            f"{key} '{path}' cannot be looked at ({error.strerror}). Check its spelling, and who may enter its "
+            "directories."
+        ) from error
+    return path
+
+
+ARRAY_FAULTS = (
+    *(OSError, EOFError, RuntimeError, MemoryError, ValueError, TypeError, KeyError, SyntaxError),
+    *(TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""By the system, by NumPy, by Python's parser, which reads headers, by zip (NotImplementedError is a RuntimeError)."""

@@ -13,7 +13,7 @@ from io import BufferedReader, BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 MAX_BYTES = 10 * 2**20
 """The largest file that is read as a whole where nothing else is said."""
@@ -23,66 +23,29 @@ MAX_DEPTH = 100
 
 
 def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
-    """Open an ordinary file for reading.
-
-    Args:
-        path: of the file.
-        follow: whether it may be a link: where the user has named it.
-
-    Raises:
-        OSError: it cannot be read, or is a pipe or a device.
-    """
+    """Open an ordinary file for reading."""
     return os.fdopen(_descriptor(path, os.O_RDONLY, follow=follow), "rb")
 
 
 def open_new(path: Path) -> BufferedWriter:
-    """Open a file for writing that nobody else has made; what has its name, such as a link, is removed first.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be written, or is a folder.
-    """
+    """Open a file for writing that nobody else has made; what has its name, such as a link, is removed first."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def open_append(path: Path) -> FileIO:
-    """Open an ordinary file for writing at its end, without a buffer; it is made where it is missing.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be written, or is a link, a pipe or a device.
-    """
+    """Open an ordinary file for writing at its end, without a buffer; it is made where it is missing."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
 
 
 def open_lock(path: Path) -> int:
-    """Return the descriptor of an ordinary file to be locked, which is made where it is missing.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be written, or is a link, a pipe or a device.
-    """
+    """Return the descriptor of an ordinary file to be locked, which is made where it is missing."""
     return _descriptor(path, os.O_RDWR | os.O_CREAT)
 
 
 def write_whole(path: Path, content: str | bytes | Sequence[bytes | memoryview]) -> None:
-    """Write a file whole or not at all: under another name first, synced, then renamed.
-
-    Args:
-        path: of the file; one that is there, or a link, is replaced.
-        content: text, which is written in UTF-8, or bytes, in one piece or in several.
-
-    Raises:
-        OSError: it cannot be written; what was there before stays.
-    """
+    """Write a file whole or not at all: under another name first, synced, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:
@@ -98,11 +61,7 @@ def write_whole(path: Path, content: str | bytes | Sequence[bytes | memoryview])
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are on the disk.
-
-    Args:
-        path: of the folder.
-    """
+    """Return when the names in a folder are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -111,37 +70,19 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, where they are missing.
-
-    Args:
-        path: of the folder.
-
-    Raises:
-        OSError: it cannot be made, or it is a link.
-    """
+    """Make a folder, and those above it, where they are missing."""
     path.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         raise _link(path)
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder itself, and no link to one.
-
-    Args:
-        path: any.
-    """
+    """Return whether a path is a folder itself, and no link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it; what links in it lead to stays.
-
-    Args:
-        path: may be missing.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file, a link, or a folder with all that is in it; what links in it lead to stays."""
     if is_own_folder(path):
         shutil.rmtree(path)
     else:
@@ -149,15 +90,7 @@ def remove(path: Path) -> None:
 
 
 def check_folders(directory: Path, key: str) -> None:
-    """Refuse a directory with links to folders below it: what is written or removed there lies somewhere else.
-
-    Args:
-        directory: of a run; may be missing, or be a link itself, which is the user's.
-        key: what the user gave it as, such as "resume".
-
-    Raises:
-        UserError: there is such a link, or a folder cannot be looked into.
-    """
+    """Refuse a directory with links to folders below it: what is written or removed there lies somewhere else."""
     waiting = [str(directory)] if directory.is_dir() else []
     while waiting:
         try:
@@ -177,16 +110,7 @@ def check_folders(directory: Path, key: str) -> None:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> bytes:
-    """Return what an ordinary file holds.
-
-    Args:
-        path: of the file.
-        limit: its largest size in bytes.
-        follow: as for `open_file`.
-
-    Raises:
-        OSError: it cannot be read, or is larger.
-    """
+    """Return what an ordinary file holds."""
     with open_file(path, follow=follow) as file:
         if os.fstat(file.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
@@ -194,57 +118,24 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> b
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return the text of an ordinary file in UTF-8.
-
-    Args:
-        path: of the file.
-        limit: its largest size in bytes.
-
-    Raises:
-        OSError: as for `read_bytes`.
-        ValueError: it is not in UTF-8.
-    """
+    """Return the text of an ordinary file in UTF-8."""
     return read_bytes(path, limit).decode()
 
 
 def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
-    """Return what a JSON file holds.
-
-    Args:
-        path: of the file.
-        limit: its largest size in bytes.
-
-    Raises:
-        OSError: as for `read_bytes`.
-        ValueError: it is no JSON, or nested too deeply.
-    """
+    """Return what a JSON file holds."""
     return parse_json(read_bytes(path, limit))
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of an ordinary file with their line ends, one at a time; a line without end comes in pieces.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be read, or is a link, a pipe or a device.
-    """
+    """Yield the lines of an ordinary file with their line ends, one at a time; a line without end comes in pieces."""
     with open_file(path) as file:
         while line := file.readline(MAX_LINE):
             yield line.decode(errors="replace")
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return what a JSON text holds.
-
-    Args:
-        text: in UTF-8.
-        **options: of `json.loads`.
-
-    Raises:
-        ValueError: it is no JSON, or nested too deeply.
-    """
+    """Return what a JSON text holds."""
     try:
         value = json.loads(text, **options)
     except RecursionError as error:

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.graph import as_functional, graph_calls, is_graph, is_of, maker
-from trainer.input.data import Data
-from trainer.ops.probabilities import are_probabilities, as_logits
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, graph_calls, is_graph, is_of, maker
+from hookline.trainer.input.data import Data
+from hookline.trainer.ops.labels import are_probabilities, as_logits
 
 NAMES = {"softmax": "softmax", "softmax_v2": "softmax", "sigmoid": "sigmoid"}
 """By the name of a function or, in lower case, of a class; TensorFlow's own softmax has the second one."""
@@ -46,12 +46,7 @@ class FinalActivation:
 
 
 def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
-    """Return a model that returns logits, and the final activations that it lacks: the same layers and variables.
-
-    Args:
-        model: any Keras model; where its graph is not known, or ends otherwise, it is returned as it is. A layer that
-            has the activation as its attribute loses it: the given model returns logits then, too.
-    """
+    """Return a model that returns logits, and the final activations that it lacks: the same layers and variables."""
     found = []
     for output in range(len(as_functional(model).outputs) if is_graph(model) else 0):
         operation = _last_operation(model, output)
@@ -69,12 +64,7 @@ def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ..
 
 @contextmanager
 def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iterator[keras.Model]:
-    """Give the model that ends as it did before `take_off`, while the block runs.
-
-    Args:
-        model: as `take_off` returned it, perhaps with layers of hooks put in or taken out.
-        activations: that it lacks.
-    """
+    """Give the model that ends as it did before `take_off`, while the block runs."""
     try:
         yield with_final(model, activations)
     finally:
@@ -84,12 +74,7 @@ def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iter
 
 
 def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return the model that ends as it did before `take_off`; a layer that had one as its attribute has it again.
-
-    Args:
-        model: as for `put_back`.
-        activations: that it lacks.
-    """
+    """Return the model that ends as it did before `take_off`; a layer that had one as its attribute has it again."""
     for each in activations:
         if each.attribute:
             each.operation.activation = getattr(keras.activations, each.name)
@@ -97,12 +82,7 @@ def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> ke
 
 
 def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return a model that returns logits, from one that ends in activations and shall keep them.
-
-    Args:
-        model: functional or Sequential; what it returns is computed first.
-        activations: that it ends with.
-    """
+    """Return a model that returns logits, from one that ends in activations and shall keep them."""
 
     def undoing(name: str) -> Callable[[Any], Any]:
         return lambda outputs: as_logits(outputs, name, keras.ops)
@@ -111,15 +91,7 @@ def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Mo
 
 
 def check_logits(model: keras.Model, data: Data) -> None:
-    """Refuse a model whose outputs are probabilities though no final activation could be taken off.
-
-    Args:
-        model: as `take_off` returned it.
-        data: whose first training examples are tried.
-
-    Raises:
-        UserError: the outputs of each example lie in [0, 1] and add up to 1.
-    """
+    """Refuse a model whose outputs are probabilities though no final activation could be taken off."""
     if not model.built or _ends_linear(model):
         return
     inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]

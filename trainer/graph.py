@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 BELONGS_TO = "belongs_to"
 """Attribute of a layer that a hook inserted right before or behind another, as a part of it: that one's identity.
@@ -40,9 +40,6 @@ def graph_calls(model: keras.Model) -> list[Call]:
 
     A nested model whose graph is known is followed: its own calls stand in its place, as often as it is called. Other
     layers that hold layers are one call.
-
-    Args:
-        model: for which `is_graph` holds.
     """
     calls: list[Call] = []
     for node in _nodes(model):
@@ -57,32 +54,19 @@ def graph_calls(model: keras.Model) -> list[Call]:
 
 
 def is_of(layer: Any, names: Iterable[str]) -> bool:
-    """Return whether a layer is of one of Keras's classes, or of a subclass.
-
-    Args:
-        layer: any object.
-        names: of classes in `keras.layers`. Names, since the classes themselves would have to be imported to be listed.
-    """
+    """Return whether a layer is of one of Keras's classes, or of a subclass."""
     return isinstance(layer, tuple(getattr(keras.layers, name) for name in names))
 
 
 def is_graph(layer: Any) -> bool:
-    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`.
-
-    Args:
-        layer: any Keras operation.
-    """
+    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`."""
     if not isinstance(layer, keras.Model) or type(layer).call.__module__.partition(".")[0] != "keras":
         return False
     return layer.built if isinstance(layer, keras.Sequential) else hasattr(layer, "_run_through_graph")
 
 
 def as_functional(model: keras.Model) -> keras.Model:
-    """Return a Sequential as the functional model of the same layers; a functional model as it is.
-
-    Args:
-        model: for which `is_graph` holds.
-    """
+    """Return a Sequential as the functional model of the same layers; a functional model as it is."""
     if not isinstance(model, keras.Sequential):
         return model
     # Not the lists `inputs` and `outputs`: the new model would expect a list, and warn of every bare tensor.
@@ -94,13 +78,6 @@ def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
 
     `layer.input` may be another graph's: of the model as it was before a hook rebuilt it. What a hook put before the
     layer as a part of it, by `BELONGS_TO`, is passed over.
-
-    Args:
-        model: for which `is_graph` holds.
-        layer: stands in the model itself, once, and has one input.
-
-    Raises:
-        UserError: it does not.
     """
     tensor = _single(_node(model, layer).input_tensors, layer, "inputs")
     for node in reversed(_nodes(model)):
@@ -111,15 +88,7 @@ def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the tensor that comes out of a layer in a model's own graph, or of what `BELONGS_TO` it behind it.
-
-    Args:
-        model: for which `is_graph` holds.
-        layer: stands in the model itself, once, and has one output.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Return the tensor that comes out of a layer in a model's own graph, or of what `BELONGS_TO` it behind it."""
     tensor = _single(_node(model, layer).output_tensors, layer, "outputs")
     for node in _nodes(model):
         if getattr(node.operation, BELONGS_TO, None) == id(layer) and node.input_tensors[0] is tensor:
@@ -128,13 +97,7 @@ def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:
-    """Return the node of a model's own graph that makes a tensor; None where other nodes than one take it.
-
-    Args:
-        model: for which `is_graph` holds.
-        tensor: of its graph.
-        taker: the node that may take it; None for an output, which no node may take.
-    """
+    """Return the node of a model's own graph that makes a tensor; None where other nodes than one take it."""
     nodes = _nodes(model)
     if any(each is tensor for node in nodes if node is not taker for each in node.input_tensors):
         return None

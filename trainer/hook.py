@@ -11,12 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.embedding import Embedding
-from trainer.objective import Batch
-from trainer.step.context import BuildContext, StepContext
+from hookline.trainer.objective import Batch, Embedding
+from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 Tensors: TypeAlias = "dict[str, tf.Tensor]"
 Gradients: TypeAlias = "dict[str, tf.Tensor | None]"
@@ -292,7 +291,7 @@ class GraphHook(Hook):
     def measure(self, context: StepContext) -> Tensors:
         """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection.
 
-        A name begins with that of the hook, or with a namespace of `trainer/run/scalar_names.py`.
+        A name begins with that of the hook, or with a namespace of `trainer/run/results.py`.
         """
         return {}
 

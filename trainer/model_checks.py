@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.graph import is_graph
-from trainer.input.data import Data
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import is_graph
+from hookline.trainer.input.data import Data
 
 SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 """What TensorFlow takes as the name of a scope, which every layer opens."""
@@ -23,15 +23,7 @@ NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
 
 @contextmanager
 def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
-    """Raise a `UserError` where code of the user's model raises.
-
-    Args:
-        what: it is that runs, such as "model._target_=my_models.small".
-        data: that the model is built for, where it is.
-
-    Raises:
-        UserError: says what was raised. A lack of memory is left for `memory_errors`.
-    """
+    """Raise a `UserError` where code of the user's model raises."""
     try:
         yield
     except (UserError, MemoryError, tf.errors.ResourceExhaustedError):
@@ -49,25 +41,14 @@ def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
 
 
 def shape_hint(data: Data) -> str:
-    """Return a sentence on the option that leaves examples their shape, where an axis of channels was added to them.
-
-    Args:
-        data: opened.
-    """
+    """Return a sentence on the option that leaves examples their shape, where an axis of channels was added to them."""
     if data.preparation is None or data.preparation.axes != "new":
         return ""
     return f" data.channels=none leaves examples as they are stored, {list(data.preparation.raw_shape)}."
 
 
 def check_names(model: keras.Model) -> None:
-    """Refuse layers with names that TensorFlow has no scope for.
-
-    Args:
-        model: any Keras model.
-
-    Raises:
-        UserError: names the layer.
-    """
+    """Refuse layers with names that TensorFlow has no scope for."""
     for layer in model._flatten_layers():
         if not SCOPE.fullmatch(layer.name):
             raise UserError(
@@ -78,15 +59,7 @@ def check_names(model: keras.Model) -> None:
 
 
 def check_inputs(model: keras.Model, data: Data) -> None:
-    """Refuse a model that does not take the examples of the data.
-
-    Args:
-        model: any Keras model; a subclassed one does not tell what it takes.
-        data: opened.
-
-    Raises:
-        UserError: says what the model takes, and what the data gives.
-    """
+    """Refuse a model that does not take the examples of the data."""
     if not is_graph(model):
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
@@ -103,28 +76,14 @@ def check_inputs(model: keras.Model, data: Data) -> None:
 
 
 def check_one_output(model: keras.Model, expected: str) -> None:
-    """Refuse a model that returns several tensors, or one in a list or under a name.
-
-    Args:
-        model: any Keras model; a subclassed one does not tell what it returns.
-        expected: in words, such as "logits [batch, 10]".
-
-    Raises:
-        UserError: says what the model returns.
-    """
+    """Refuse a model that returns several tensors, or one in a list or under a name."""
     outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
     if isinstance(outputs, dict | list):
         raise several_outputs(model.name, outputs, expected)
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
-    """Return the mistake of a model that returns something else than one tensor.
-
-    Args:
-        model: its name.
-        outputs: tensors, as the model returns them.
-        expected: in words.
-    """
+    """Return the mistake of a model that returns something else than one tensor."""
     items = outputs.items() if isinstance(outputs, dict) else enumerate(outputs)
     listed = ", ".join(f"{key}: {list(each.shape)}" for key, each in items)
     return UserError(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
-    from trainer.final_activation import FinalActivation
+    from hookline.trainer.final_activation import FinalActivation
 
 
 @dataclass
@@ -91,7 +91,9 @@ class Network:
     @property
     def rate_factor(self) -> tf.Variable | None:
         """Return the variable that scales the schedule of the learning rate; None where the rate is a number."""
-        from trainer.rate_schedules import ScaledRate  # a class of Keras: networks are spoken of before it is imported
+        from hookline.trainer.rate_schedules import (
+            ScaledRate,  # a class of Keras: networks are spoken of before it is imported
+        )
 
         rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
         return rate.factor if isinstance(rate, ScaledRate) else None

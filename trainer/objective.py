@@ -1,4 +1,4 @@
-"""An objective: what one part of a step minimises, and which networks it may change."""
+"""What is trained: objectives, batches, and what a recipe returns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,24 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.embedding import Embedding
-from trainer.errors import UserError
-from trainer.network import Network
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Hold the vectors of some examples.
+
+    Attributes:
+        vectors: float [examples, d].
+        labels: what to write beside each example, by the name of the column: [examples] each.
+        images: numbers [examples, height, width, 1 or 3] in any range, such as thumbnails; None for none.
+    """
+
+    vectors: np.ndarray
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    images: np.ndarray | None = None
+
 
 Batch: TypeAlias = "dict[str, tf.Tensor]"
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Hook, HostHook
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Hook, HostHook
 
 AnyHook = TypeVar("AnyHook", bound=Hook)
 

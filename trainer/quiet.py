@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainer.deferred import defer_frameworks
-from trainer.errors import one_line
+from hookline.trainer.deferred import defer_frameworks
+from hookline.trainer.errors import one_line
 
 
 def open_streams() -> None:
@@ -31,10 +31,6 @@ def quiet_start(*, errors: bool = True) -> Iterator[None]:
 
     They print device notices before TensorFlow's own log level applies, and once more when devices are first looked
     for. A Python exception is not affected.
-
-    Args:
-        errors: whether C++ libraries may print errors later. Those of a cluster tell the loss of a worker many times,
-            which the run says in one line.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if errors else "3")
     defer_frameworks()  # also what Keras imports for no run's sake

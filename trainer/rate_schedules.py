@@ -13,25 +13,13 @@ class Warmup(keras.optimizers.schedules.LearningRateSchedule):
     """Raise the rate linearly from 0 over the first steps, then follow another schedule."""
 
     def __init__(self, schedule: float | keras.optimizers.schedules.LearningRateSchedule, steps: int) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: a rate, or a schedule that counts steps from the start of the run.
-            steps: length of the warm-up, at least 1. Step 0 has the rate 0.
-        """
+        """Wrap a schedule."""
         super().__init__()
         self.schedule = schedule
         self.steps = steps
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of a step.
-
-        Args:
-            step: scalar, optimizer steps made before.
-
-        Returns:
-            float32 scalar.
-        """
+        """Return the rate of a step."""
         rate = self.schedule(step) if callable(self.schedule) else self.schedule
         return tf.cast(rate, tf.float32) * tf.minimum(tf.cast(step, tf.float32) / self.steps, 1.0)
 
@@ -50,25 +38,13 @@ class SeveralUpdates(keras.optimizers.schedules.LearningRateSchedule):
     """Follow a schedule of steps with an optimizer that makes several updates in each step."""
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, updates: int) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: counts the steps of the run.
-            updates: of the optimizer in a step, at least 1.
-        """
+        """Wrap a schedule."""
         super().__init__()
         self.schedule = schedule
         self.updates = updates
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of an update: that of the step it is made in.
-
-        Args:
-            step: scalar, updates made before.
-
-        Returns:
-            float32 scalar.
-        """
+        """Return the rate of an update: that of the step it is made in."""
         return tf.cast(self.schedule(tf.cast(step, tf.int64) // self.updates), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
@@ -90,25 +66,13 @@ class ScaledRate(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, factor: float = 1.0) -> None:
-        """Wrap a schedule.
-
-        Args:
-            schedule: counts the updates of the optimizer.
-            factor: share of its rate, above 0.
-        """
+        """Wrap a schedule."""
         super().__init__()
         self.schedule = schedule
         self.factor = tf.Variable(factor, trainable=False, dtype=tf.float32, name="learning_rate_factor")
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of an update.
-
-        Args:
-            step: scalar, updates made before.
-
-        Returns:
-            float32 scalar.
-        """
+        """Return the rate of an update."""
         return tf.cast(self.schedule(step), tf.float32) * self.factor
 
     def get_config(self) -> dict[str, Any]:

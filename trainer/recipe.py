@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 
-from trainer.input.data import Data
-from trainer.network import Network
-from trainer.objective import Objective
+from hookline.trainer.input.data import Data
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,3 @@ class Parts:
     build_model: Callable[..., keras.Model]
     build_optimizer: Callable[..., keras.optimizers.Optimizer]
     plugins: tuple[str, ...] = ()
-
-
-RecipeBuilder = Callable[..., Any]
-"""Called as builder(parts=Parts, **arguments of `task` in the config); returns a Recipe."""

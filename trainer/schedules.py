@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import keras
 
-from trainer.errors import UserError
-from trainer.precheck import prechecked
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError
 
 
 def check_warmup(warmup_steps: int, warmup_fraction: float) -> None:
@@ -61,7 +61,7 @@ def constant(
         UserError: a warm-up out of range.
     """
     warmup = warmup_length(total_steps, warmup_steps, warmup_fraction)
-    from trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
+    from hookline.trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
 
     return Warmup(learning_rate, warmup) if warmup else learning_rate
 
@@ -102,7 +102,7 @@ def step(
     schedule: float | keras.optimizers.schedules.LearningRateSchedule = learning_rate
     if starts:  # Keras takes the last step of each rate
         schedule = keras.optimizers.schedules.PiecewiseConstantDecay([start - 1 for start in starts], rates)
-    from trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
+    from hookline.trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
 
     return Warmup(schedule, warmup) if warmup else schedule
 

@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 
 import keras
 
-from trainer.errors import UserError
-from trainer.network import Network
+from hookline.trainer.errors import UserError
 
 MOST_LISTED = 40
 
@@ -69,19 +68,6 @@ def select_layers(
     offered = {path: layer for path, layer in layer_paths(model).items() if accept is None or accept(layer)}
     names: dict[str, tuple[str, ...]] = {path: (path, layer.name) for path, layer in offered.items()}
     return {path: offered[path] for path in _matches(patterns, names, kind)}
-
-
-def select_variables(network: Network, patterns: str | Sequence[str]) -> list[str]:
-    """Return the names of the latent (trainable) variables that match, in the network's order.
-
-    Args:
-        network: whose trainable variables are offered.
-        patterns: one or more shell patterns, each compared with the whole name, such as "*/kernel".
-
-    Raises:
-        UserError: no pattern was given, or one of them matches nothing; the message lists the names.
-    """
-    return _matches(patterns, {name: (name,) for name in network.trainable_variables}, "variable")
 
 
 def _matches(patterns: str | Sequence[str], names: dict[str, tuple[str, ...]], kind: str) -> list[str]:

@@ -1,18 +1,96 @@
-"""The layer that multiplies a feature map by a draw from its attention map."""
+"""The gate: a branch that computes A, and draws by it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from hooks.attention.options import EVAL_MODES, MODES
-from trainer.ops.bernoulli_through import bernoulli_gate, uniform_numbers
-from trainer.replicas.replica import Replica
-from trainer.replicas.seeds import common_seed
+from hookline.hooks.attention.options import EVAL_MODES, MODES, BranchOptions
+from hookline.hooks.attention.resampling import AreaResize, DilatedConv2D, area_weights
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.ops.estimators import bernoulli_gate, uniform_numbers
+from hookline.trainer.replicas.replica import Replica, common_seed
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class AttentionMap(keras.layers.Layer):
+    """Return A = sigmoid(logits / temperature), in float32 unless another dtype is given.
+
+    bfloat16 would round all of A above 0.998 to exactly 1.
+    """
+
+    def __init__(self, *, temperature: float = 1.0, **options: Any) -> None:
+        """Set the temperature."""
+        super().__init__(**{"dtype": "float32", **options})
+        self.temperature = temperature
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return tf.sigmoid(inputs / self.temperature)
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+def make_branch(options: BranchOptions, *, temperature: float, name: str) -> keras.Sequential:
+    """Return convolutions of the same size as their input, the last one of 1 x 1 with one channel.
+
+    The kernel of the last one is zero at first, so that A is `initial_keep_rate` at every position: no position is
+    dropped for good before anything is learned.
+    """
+    layers: list[keras.layers.Layer] = [
+        DilatedConv2D(
+            filters,
+            options.kernel_size,
+            dilation_rate=dilation,
+            activation=options.activation,
+            name=f"{name}_conv_{number}",
+        )
+        for number, (filters, dilation) in enumerate(zip(options.filters, options.dilations, strict=True), start=1)
+    ]
+    initial = temperature * math.log(options.initial_keep_rate / (1.0 - options.initial_keep_rate))
+    layers.append(
+        keras.layers.Conv2D(
+            1,
+            1,
+            kernel_initializer="zeros",
+            bias_initializer=keras.initializers.Constant(initial),
+            name=f"{name}_logits",
+        )
+    )
+    return keras.Sequential(layers, name=f"{name}_branch")
+
+
+def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | None, ...]) -> Any:
+    """Return the logits that a branch makes of a map."""
+    try:
+        logits = branch(seen)
+    except (ValueError, TypeError) as error:
+        reason = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise UserError(
+            f"The branch '{branch.name}' does not take a map of shape {_shown(tuple(seen.shape))}: {reason}"
+        ) from error
+    found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else None
+    if found != wanted:
+        raise UserError(
+            f"The branch '{branch.name}' returns {_shown(found) if found else type(logits).__name__}. Expected logits "
+            f"{_shown(wanted)}: one for each position of the gated map. End it with a convolution of one unit and no "
+            "sigmoid."
+        )
+    return logits
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join(["batch", *("any" if each is None else str(each) for each in shape[1:])]) + "]"
 
 
 @keras.saving.register_keras_serializable(package="hookline")
@@ -32,14 +110,7 @@ class BernoulliGate(keras.layers.Layer):
     def __init__(
         self, *, mode: str = "bernoulli", eval_mode: str = "expectation", seed: int | None = None, **options: Any
     ) -> None:
-        """Set how the mask is made.
-
-        Args:
-            mode: "bernoulli" or "product".
-            eval_mode: "expectation", "sample" or "threshold".
-            seed: of the draws; None takes one from Keras's global seed, `keras.utils.set_random_seed`.
-            **options: those of every Keras layer, such as name and dtype.
-        """
+        """Set how the mask is made."""
         super().__init__(**{**options, "autocast": False})  # A stays in float32 beside features of lower precision
         if mode not in MODES or eval_mode not in EVAL_MODES:
             raise ValueError(f"Expected a mode of {MODES} and an eval_mode of {EVAL_MODES}: {mode}, {eval_mode}.")
@@ -62,11 +133,7 @@ class BernoulliGate(keras.layers.Layer):
 
     @contextmanager
     def drawing_for(self, replica: Replica) -> Iterator[None]:
-        """Draw for a replica's part of the batch inside the block: what it would be within a draw for all of it.
-
-        Args:
-            replica: whose forward pass is traced.
-        """
+        """Draw for a replica's part of the batch inside the block: what it would be within a draw for all of it."""
         before, self._replica = self._replica, replica
         try:
             yield
@@ -86,3 +153,75 @@ class BernoulliGate(keras.layers.Layer):
         config = {**super().get_config(), "mode": self.mode, "eval_mode": self.eval_mode, "seed": self.seed}
         config.pop("autocast", None)
         return config
+
+
+OWN = (AreaResize, AttentionMap, BernoulliGate, DilatedConv2D)
+
+
+def write_out_attention(model: keras.Model) -> keras.Model:
+    """Return the model with parts of Keras in the place of attention's own layers: the same variables.
+
+    Its outputs are those of evaluation, to within rounding. Nothing is drawn, so it serves inference alone.
+    """
+    if not is_graph(model) or not any(isinstance(each, OWN) for each in model._flatten_layers()):
+        return model
+
+    convolutions: dict[int, keras.layers.Conv2D] = {}
+
+    def clone(layer: Any) -> Any:
+        return write_out_attention(layer) if is_graph(layer) else layer
+
+    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(layer, DilatedConv2D):
+            layer = convolutions.setdefault(id(layer), plain_convolution(layer))
+        write_out = next((made for kind, made in WRITTEN_OUT.items() if isinstance(layer, kind)), None)
+        if write_out is None:
+            return layer(*args, **kwargs)
+        inputs = args[0] if args else kwargs["inputs"]
+        return write_out(layer, inputs)
+
+    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+
+
+def plain_convolution(layer: DilatedConv2D) -> keras.layers.Conv2D:
+    """Return the layer of Keras that convolves alike, with the very variables."""
+    plain = keras.layers.Conv2D.from_config(layer.get_config())
+    plain._kernel, plain.bias = layer._kernel, layer.bias
+    plain.input_spec, plain.built = layer.input_spec, True
+    return plain
+
+
+def resize(layer: AreaResize, maps: Any) -> Any:
+    """Return maps [batch, height, width, channels] resized by area: two products with constant matrices."""
+    ops = keras.ops
+    _, height, width, channels = maps.shape
+    rows, columns = (
+        area_weights(given, wanted).astype(np.float32)
+        for given, wanted in ((height, layer.height), (width, layer.width))
+    )
+    lines = ops.matmul(rows, ops.reshape(maps, (-1, height, width * channels)))
+    cells = ops.matmul(columns, ops.reshape(lines, (-1, width, channels)))
+    return ops.reshape(cells, (-1, layer.height, layer.width, channels))
+
+
+def attention(layer: AttentionMap, logits: Any) -> Any:
+    """Return A = sigmoid(logits / temperature) in float32."""
+    return keras.ops.sigmoid(keras.ops.cast(logits, "float32") / layer.temperature)
+
+
+def gate(layer: BernoulliGate, inputs: list[Any]) -> list[Any]:
+    """Return what the gate returns in evaluation: features times mask, and the mask."""
+    features, mask = inputs
+    if layer.mode == "bernoulli" and layer.eval_mode == "threshold":
+        mask = keras.ops.cast(mask >= 0.5, "float32")
+    # A layer, not an operation: in a copy in float32 it computes in that, whatever it computes in here.
+    half = features.dtype if features.dtype in ("float16", "bfloat16") else None
+    multiply = keras.layers.Multiply(name=layer.name, dtype=f"mixed_{half}" if half else features.dtype)
+    return [multiply([features, mask]), mask]
+
+
+WRITTEN_OUT: Mapping[type[keras.Layer], Callable[[Any, Any], Any]] = {
+    AreaResize: resize,
+    AttentionMap: attention,
+    BernoulliGate: gate,
+}

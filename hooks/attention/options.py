@@ -1,15 +1,84 @@
-"""The options of Bernoulli attention that are mappings, checked."""
+"""Penalties, options and pictures of Bernoulli attention."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+import tensorflow as tf
 
-from hooks.options import check_choice, check_integer, check_number
-from trainer.errors import UserError, unknown_name
+from hookline.hooks.options import check_choice, check_integer, check_number
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.objective import Batch
+
+SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
+
+
+def mean_keep_rate(attention: tf.Tensor) -> tf.Tensor:
+    """Return the mean of A over positions: float32 [batch]."""
+    return tf.reduce_mean(tf.cast(attention, tf.float32), axis=[1, 2, 3])
+
+
+def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
+    """Return the entropy of the draw at a position, on average, in bits: float32 [batch], 0 to 1."""
+    logits = tf.cast(logits, tf.float32)
+    on, off = tf.sigmoid(logits), tf.sigmoid(-logits)
+    nats = on * tf.nn.softplus(-logits) + off * tf.nn.softplus(logits)
+    return tf.reduce_mean(nats, axis=[1, 2, 3]) / math.log(2.0)
+
+
+def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
+    """Return KL(Bernoulli(target) || Bernoulli(mean of A)) in nats for each example: float32 [batch], 0 at the target.
+
+    It grows without bound as the mean of A goes to 0 or to 1, and its pull on the logits does not fade there: where A
+    is the same everywhere, the gradient is (mean of A - target) / positions for each logit. A penalty on the mean
+    alone has no such floor; a squared one fades with the sigmoid's slope.
+    """
+    logits = tf.cast(logits, tf.float32)
+    # Both means by a sigmoid: 1 - mean would be exactly 0 where A rounds to 1.
+    on, off = (tf.reduce_mean(tf.sigmoid(each), axis=[1, 2, 3]) for each in (logits, -logits))
+    constant = target * math.log(target) + (1.0 - target) * math.log(1.0 - target)
+    return (
+        constant
+        - target * tf.math.log(tf.maximum(on, SMALLEST))
+        - (1.0 - target) * tf.math.log(tf.maximum(off, SMALLEST))
+    )
+
+
+def map_cross_entropy(logits: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    """Return the cross-entropy of A against a given map, mean over positions, in nats: float32 [batch]."""
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(wanted, tf.cast(logits, tf.float32))
+    return tf.reduce_mean(losses, axis=[1, 2, 3])
+
+
+def mass_inside(attention: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    """Return the share of A that lies inside a given map: float32 [batch]; 0 where A is 0 everywhere."""
+    attention = tf.cast(attention, tf.float32)
+    inside = tf.reduce_sum(attention * wanted, axis=[1, 2, 3])
+    return tf.math.divide_no_nan(inside, tf.reduce_sum(attention, axis=[1, 2, 3]))
+
+
+def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
+    """Return a map of the batch, resized by area: float32 [batch, height, width, 1]."""
+    if key not in batch:
+        raise UserError(
+            f"supervision.key={key} is not in the batch. Expected one of: {', '.join(sorted(batch))}. Take data that "
+            "gives such a map, such as data=cluttered, or set supervision=null."
+        )
+    wanted = tf.cast(batch[key], tf.float32)
+    wanted = wanted[..., tf.newaxis] if wanted.shape.rank == 3 else wanted
+    if wanted.shape.rank != 4 or wanted.shape[-1] != 1 or None in wanted.shape[1:3]:
+        raise UserError(
+            f"'{key}' in the batch has the shape {batch[key].shape}. Expected a map [batch, height, width]."
+        )
+    from hookline.hooks.attention.resampling import area_resize
+
+    return area_resize(wanted, size)
+
 
 MODES = ("bernoulli", "product")
 EVAL_MODES = ("expectation", "sample", "threshold")
@@ -66,14 +135,7 @@ class Supervision:
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
-    """Return what a config says of the branch.
-
-    Args:
-        value: "auto", settings by name, or a layer of the user's own.
-
-    Raises:
-        UserError: anything else, or a setting that is unknown or out of range.
-    """
+    """Return what a config says of the branch."""
     if isinstance(value, str) and value == "auto":
         return BranchOptions()
     if not isinstance(value, Mapping):
@@ -101,14 +163,7 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
 
 
 def parse_keep_rate(value: Any) -> KeepRate | None:
-    """Return the keep rate to aim at.
-
-    Args:
-        value: None, "auto", or such as {"target": 0.3, "weight": 0.1}.
-
-    Raises:
-        UserError: anything else, or a value out of range.
-    """
+    """Return the keep rate to aim at."""
     if value is None:
         return None
     if value == "auto":
@@ -122,14 +177,7 @@ def parse_keep_rate(value: Any) -> KeepRate | None:
 
 
 def parse_supervision(value: Any) -> Supervision | None:
-    """Return how the attention map is supervised.
-
-    Args:
-        value: None, or such as {"key": "map", "weight": 1.0, "epochs": None}.
-
-    Raises:
-        UserError: anything else, or a value out of range.
-    """
+    """Return how the attention map is supervised."""
     if value is None:
         return None
     given = _known(value, "supervision", Supervision)
@@ -143,43 +191,22 @@ def parse_supervision(value: Any) -> Supervision | None:
 
 
 def check_mode(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return one of several names; YAML's own null stands for "none".
-
-    Args:
-        name: of the option.
-        value: that was given.
-        known: the names that exist.
-
-    Raises:
-        UserError: another name.
-    """
+    """Return one of several names; YAML's own null stands for "none"."""
     return check_choice(name, "none" if value is None and "none" in known else value, known)
 
 
 def check_temperature(value: Any) -> float:
-    """Return a temperature, or raise a UserError.
-
-    Args:
-        value: that was given.
-    """
+    """Return a temperature, or raise a UserError."""
     return check_number("temperature", value, minimum=0.0, above_minimum=True, expected="a number above 0, such as 1.0")
 
 
 def check_entropy(value: Any) -> float:
-    """Return the weight of the entropy term, of any sign, or raise a UserError.
-
-    Args:
-        value: that was given.
-    """
+    """Return the weight of the entropy term, of any sign, or raise a UserError."""
     return check_number("entropy", value, expected="a number, such as 0.01, or 0 for no such loss")
 
 
 def check_layer(value: Any) -> str | None:
-    """Return the pattern of the layer to gate, or None; or raise a UserError.
-
-    Args:
-        value: that was given.
-    """
+    """Return the pattern of the layer to gate, or None; or raise a UserError."""
     if value is not None and (not isinstance(value, str) or not value):
         raise UserError(f"Invalid layer: {value!r}. Expected a pattern that matches one layer, or null.")
     return value
@@ -213,3 +240,57 @@ def _activation(value: Any) -> str:
         known = [name for name in dir(keras.activations) if name[0].islower()]
         raise unknown_name("branch.activation", str(value), known) from None
     return str(value)
+
+
+SMALLEST_PICTURE = 96  # pixels a side of one image on the sheet, at least
+GAP = 2
+INK = np.array([[0.27, 0.00, 0.33], [0.23, 0.32, 0.55], [0.13, 0.57, 0.55], [0.37, 0.79, 0.38], [0.99, 0.91, 0.14]])
+
+
+def attention_sheet(inputs: np.ndarray, attention: np.ndarray, draws: np.ndarray | None) -> np.ndarray:
+    """Return rows of images, a column an example: the input, A as a heat map over it, and one draw of A.
+
+    The heat map goes from violet (A = 0) over green to yellow (A = 1); the draw is white where the position is kept.
+    """
+    images = _colored(inputs)
+    size = images.shape[1:3]
+    heat = 0.5 * images + 0.5 * heat_colors(_stretched(attention, size))
+    rows = [images, heat]
+    if draws is not None:
+        rows.append(np.repeat(_stretched(draws, size)[..., np.newaxis], 3, axis=-1))
+    scale = -(-SMALLEST_PICTURE // min(size))
+    return _tiled([np.kron(row, np.ones((1, scale, scale, 1))) for row in rows])
+
+
+def heat_colors(values: np.ndarray) -> np.ndarray:
+    """Return the colors of values: [..., 3] in [0, 1]."""
+    positions = np.linspace(0.0, 1.0, len(INK))
+    return np.stack([np.interp(values, positions, INK[:, channel]) for channel in range(3)], axis=-1)
+
+
+def _colored(inputs: np.ndarray) -> np.ndarray:
+    """Return images of three channels in [0, 1]; of other than three, the mean stands for all."""
+    images = inputs.astype(np.float64)
+    low, high = images.min(), images.max()
+    images = (images - low) / (high - low) if high > low else np.zeros_like(images)
+    return images if images.shape[-1] == 3 else np.repeat(images.mean(axis=-1, keepdims=True), 3, axis=-1)
+
+
+def _stretched(maps: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    """Return maps of the images' size, by the nearest position."""
+    rows, columns = (
+        np.minimum(((np.arange(wanted) + 0.5) * given / wanted).astype(int), given - 1)
+        for given, wanted in zip(maps.shape[1:3], size, strict=True)
+    )
+    return maps[:, rows][:, :, columns].astype(np.float64)
+
+
+def _tiled(rows: list[np.ndarray]) -> np.ndarray:
+    """Return images [examples, height, width, 3], row by row, on one white sheet."""
+    examples, height, width, _ = rows[0].shape
+    sheet = np.ones((len(rows) * (height + GAP) - GAP, examples * (width + GAP) - GAP, 3), np.float32)
+    for row, images in enumerate(rows):
+        for column, image in enumerate(images):
+            top, left = row * (height + GAP), column * (width + GAP)
+            sheet[top : top + height, left : left + width] = image
+    return sheet

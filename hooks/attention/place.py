@@ -1,4 +1,4 @@
-"""Where the gate goes: one map [batch, height, width, channels] inside a functional model."""
+"""Where the gate is put."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
-from trainer.graph import as_functional, is_graph, is_of, layer_output
-from trainer.select import layer_paths, select_layers
+from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS, SIGN_KEEPING
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph, is_of, layer_output
+from hookline.trainer.select import layer_paths, select_layers
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose")
 
@@ -31,16 +32,7 @@ class Place:
 
 
 def find_place(model: keras.Model, pattern: str | None) -> Place:
-    """Return the map to gate.
-
-    Args:
-        model: that the hook got.
-        pattern: on the path or name of exactly one layer; None for the map that the second convolution sees, or where
-            there is none, the last map after the first one. An inner model with convolutions counts as one.
-
-    Raises:
-        UserError: the model's graph is not known, or the map is not one that can be gated.
-    """
+    """Return the map to gate."""
     if not is_graph(model):
         raise UserError(
             f"The model '{model.name}' is a {type(model).__name__}, whose graph is not known: no gate can be put into "
@@ -57,11 +49,7 @@ def find_place(model: keras.Model, pattern: str | None) -> Place:
 
 
 def nodes_in_order(model: keras.Model) -> Iterator[Any]:
-    """Yield the nodes of a functional model's own graph, each after those that it takes from; inputs are left out.
-
-    Args:
-        model: functional.
-    """
+    """Yield the nodes of a functional model's own graph, each after those that it takes from; inputs are left out."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         for node in model._nodes_by_depth[depth]:
             if not node.is_input:
@@ -69,12 +57,7 @@ def nodes_in_order(model: keras.Model) -> Iterator[Any]:
 
 
 def outputs_in(model: keras.Model, layer: keras.layers.Layer) -> list[Any]:
-    """Return the tensors that come out of a layer in a model's own graph.
-
-    Args:
-        model: functional.
-        layer: that the model calls once.
-    """
+    """Return the tensors that come out of a layer in a model's own graph."""
     (node,) = (node for node in nodes_in_order(model) if node.operation is layer)
     return list(node.output_tensors)
 
@@ -155,3 +138,74 @@ def _check(place: Place) -> None:
 
 def _channels_first(model: keras.Model) -> bool:
     return any(getattr(layer, "data_format", None) == "channels_first" for layer in model._flatten_layers())
+
+
+ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "LeakyReLU", "PReLU", "ELU"}
+
+
+def refuse_sign_after(place: Place) -> None:
+    """Refuse to gate a map of which a sign is taken later, with nothing in between that could move a zero."""
+    from hookline.hooks.quantization.input_quantizer import (
+        InputQuantizer,  # a class of Keras: not for a look at options
+    )
+
+    dropped = {id(place.features)}
+    for node in nodes_in_order(place.model):
+        if not any(id(tensor) in dropped for tensor in node.input_tensors):
+            continue
+        operation = node.operation
+        if isinstance(operation, InputQuantizer) and operation.quantizer.is_sign:
+            raise UserError(
+                f"The gate after '{place.layer}' stands before the quantizer '{operation.name}', for which a dropped "
+                f"feature is sign(0) = +1 and not 0. Expected layer={operation.name}, or one with a batch norm between."
+            )
+        if type(operation).__name__ in ZERO_KEEPING and not isinstance(operation, keras.Model):
+            dropped |= {id(tensor) for tensor in node.output_tensors}
+
+
+@dataclass(frozen=True)
+class Both:
+    """Stand for a tensor in two forms on the way up from a gate.
+
+    Attributes:
+        masked: as it follows from the gated map.
+        plain: as it follows from the map itself.
+    """
+
+    masked: Any
+    plain: Any
+
+
+def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Model:
+    """Return the model in which everything above a map sees the gated map."""
+    model = place.model
+    changed: dict[int, Any] = {id(place.features): gated if join == "replace" else Both(gated, place.features)}
+    for node in nodes_in_order(model):
+        if not any(id(tensor) in changed for tensor in node.input_tensors):
+            continue  # below the gate or beside it: the tensors stay as they are
+        given = {id(tensor): changed.get(id(tensor), tensor) for tensor in node.input_tensors}
+        outputs = _call(node.operation, *node.arguments.fill_in(given))
+        changed |= {id(old): new for old, new in zip(node.output_tensors, keras.tree.flatten(outputs), strict=True)}
+    outputs = [_joined(changed.get(id(tensor), tensor), f"{name}_{tensor.name}") for tensor in model.outputs]
+    return keras.Model(
+        model._inputs_struct, keras.tree.pack_sequence_as(model._outputs_struct, outputs), name=model.name
+    )
+
+
+def _call(operation: Any, args: Any, kwargs: Any) -> Any:
+    """Return what an operation makes of its arguments: in both forms where one of them has two."""
+    if not any(isinstance(each, Both) for each in keras.tree.flatten((args, kwargs))):
+        return operation(*args, **kwargs)
+    forms = []
+    for form in ("masked", "plain"):
+        chosen_args, chosen_kwargs = keras.tree.map_structure(
+            lambda each, form=form: getattr(each, form) if isinstance(each, Both) else each, (args, kwargs)
+        )
+        forms.append(keras.tree.flatten(operation(*chosen_args, **chosen_kwargs)))
+    return [Both(masked, plain) for masked, plain in zip(*forms, strict=True)]
+
+
+def _joined(output: Any, name: str) -> Any:
+    if not isinstance(output, Both):
+        return output
+    return keras.layers.Concatenate(axis=-1, name=name)([output.masked, output.plain])

@@ -1,26 +1,174 @@
-"""Where the features of a network are."""
+"""Features of center loss, and pictures of them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
-from trainer.errors import UserError
-from trainer.graph import is_graph, layer_input, layer_output
-from trainer.select import select_layers
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import is_graph, layer_input, layer_output
+from hookline.trainer.select import select_layers
+
+# Nine colours that stay apart for colour-blind eyes (Tol 2021, "Colour Schemes", scheme "muted"), and black.
+TEN_COLOURS = (
+    (51, 34, 136),
+    (136, 204, 238),
+    (17, 119, 51),
+    (221, 204, 119),
+    (204, 102, 119),
+    (170, 68, 153),
+    (68, 170, 153),
+    (136, 34, 85),
+    (153, 153, 51),
+    (20, 20, 20),
+)
+
+
+def class_colour(label: int) -> tuple[int, int, int]:
+    """Return the colour of a class as red, green and blue in 0..255; classes beyond ten start again."""
+    return TEN_COLOURS[label % len(TEN_COLOURS)]
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Map features [..., d] to a plane.
+
+    Attributes:
+        origin: [d], what maps to the origin of the plane.
+        axes: [d, 2], the directions that become x and y.
+        share: of the variance of the features that the plane shows, in [0, 1].
+    """
+
+    origin: np.ndarray
+    axes: np.ndarray
+    share: float
+
+    def __call__(self, points: np.ndarray) -> np.ndarray:
+        """Return points in the plane: [n, 2]."""
+        return (points - self.origin) @ self.axes
+
+
+def project_to_plane(features: np.ndarray) -> Projection:
+    """Return what shows features in a plane: two dimensions as they are, more by their first two principal components.
+
+    Of each component the largest entry is positive, so that pictures made one after another do not flip.
+    """
+    features = features.astype(np.float64)
+    width = features.shape[1]
+    if width <= 2:
+        return Projection(np.zeros(width), np.eye(width, 2), 1.0)
+    origin = features.mean(axis=0)
+    _, sizes, components = np.linalg.svd(features - origin, full_matrices=False)
+    axes = np.zeros((width, 2))
+    for column, component in enumerate(components[:2]):
+        axes[:, column] = component * np.copysign(1.0, component[np.argmax(np.abs(component))])
+    total = float(np.sum(sizes**2))
+    return Projection(origin, axes, float(np.sum(sizes[:2] ** 2)) / total if total else 1.0)
+
+
+WIDTH, HEIGHT = 720, 640
+LEFT, TOP, SIDE = 64, 44, 560  # the square that the points lie in
+FINER = 2  # drawn so many times as large, then shrunk: smooth edges
+DOT, RING = 3.0, 9.0  # radii of examples and centers
+MARGIN = 0.05  # of the range, around the outermost points
+MOST_NUMBERED = 30  # centers beyond this many have no number beside them
+MOST_LISTED = 20  # classes in the legend
+BLACK, GREY, WHITE = (0, 0, 0), (110, 110, 110), (255, 255, 255)
+
+
+def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, title: str) -> np.ndarray:
+    """Return a picture of points in the colours of their classes, with the centers as numbered rings.
+
+    Both axes have one scale, so distances compare in every direction. Points that are not finite are left out.
+    """
+    finite = np.isfinite(points).all(axis=1)
+    points, labels = points[finite], labels[finite]
+    shown = np.flatnonzero(np.isfinite(centers).all(axis=1))
+    low, span = _range(np.concatenate([points, centers[shown]]))
+    image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
+    draw = ImageDraw.Draw(image)
+    for (x, y), label in zip(_to_pixels(points, low, span), labels.tolist(), strict=True):
+        _disc(draw, x, y, DOT, fill=class_colour(label))
+    _draw_centers(draw, _to_pixels(centers[shown], low, span), shown.tolist())
+    _draw_frame(draw, low, span, title)
+    _draw_legend(draw, np.unique(labels).tolist())
+    image = image.resize((WIDTH, HEIGHT), Image.Resampling.BOX)
+    return np.asarray(image, np.float32) / 255.0
+
+
+def _range(points: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the lower corner and the side of a square around all points."""
+    if not len(points):
+        return np.array([-1.0, -1.0]), 2.0
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = float((high - low).max()) * (1.0 + 2.0 * MARGIN) or 1.0
+    return (low + high) / 2.0 - span / 2.0, span
+
+
+def _to_pixels(points: np.ndarray, low: np.ndarray, span: float) -> list[tuple[float, float]]:
+    relative = (points - low) / span
+    return [(LEFT + SIDE * x, TOP + SIDE * (1.0 - y)) for x, y in relative.tolist()]
+
+
+def _disc(draw: ImageDraw.ImageDraw, x: float, y: float, radius: float, **style: object) -> None:
+    box = [(x - radius) * FINER, (y - radius) * FINER, (x + radius) * FINER, (y + radius) * FINER]
+    draw.ellipse(box, **style)  # type: ignore[arg-type]
+
+
+def _draw_centers(draw: ImageDraw.ImageDraw, places: Sequence[tuple[float, float]], labels: Sequence[int]) -> None:
+    """Draw a ring around each center, through which its examples are seen, and the number of its class beside it."""
+    for x, y in places:
+        _disc(draw, x, y, RING, outline=BLACK, width=2 * FINER)
+        _disc(draw, x, y, RING - 2.0, outline=WHITE, width=FINER)
+    for (x, y), label in zip(places, labels if len(labels) <= MOST_NUMBERED else [], strict=False):
+        _text(draw, x + RING, y - RING, str(label), 15, anchor="lb", halo=2)
+
+
+def _draw_frame(draw: ImageDraw.ImageDraw, low: np.ndarray, span: float, title: str) -> None:
+    right, bottom = LEFT + SIDE, TOP + SIDE
+    draw.rectangle([each * FINER for each in (LEFT, TOP, right, bottom)], outline=GREY, width=FINER)
+    _text(draw, LEFT, TOP - 14, title, 16, anchor="ls")
+    for value in _ticks(low[0], low[0] + span):
+        x = LEFT + SIDE * (value - low[0]) / span
+        draw.line([(x * FINER, bottom * FINER), (x * FINER, (bottom + 5) * FINER)], fill=GREY, width=FINER)
+        _text(draw, x, bottom + 9, f"{value:.4g}", 13, anchor="mt")
+    for value in _ticks(low[1], low[1] + span):
+        y = bottom - SIDE * (value - low[1]) / span
+        draw.line([((LEFT - 5) * FINER, y * FINER), (LEFT * FINER, y * FINER)], fill=GREY, width=FINER)
+        _text(draw, LEFT - 9, y, f"{value:.4g}", 13, anchor="rm")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return about five round numbers within a range."""
+    rough = (high - low) / 5.0
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = power * next(each for each in (1.0, 2.0, 5.0, 10.0) if each * power >= rough)
+    return [float(number) * step + 0.0 for number in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
+
+
+def _draw_legend(draw: ImageDraw.ImageDraw, labels: Sequence[int]) -> None:
+    for row, label in enumerate(labels[:MOST_LISTED]):
+        y = TOP + 12 + 26 * row
+        _disc(draw, LEFT + SIDE + 24, y, 7.0, fill=class_colour(label))
+        _text(draw, LEFT + SIDE + 38, y, str(label), 15, anchor="lm")
+    if len(labels) > MOST_LISTED:
+        _text(draw, LEFT + SIDE + 17, TOP + 12 + 26 * MOST_LISTED, f"+ {len(labels) - MOST_LISTED}", 15, anchor="lm")
+
+
+def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str, size: int, anchor: str, halo: int = 0) -> None:
+    """Draw text, with a white halo of so many pixels where it may lie over points."""
+    font = ImageFont.load_default(size * FINER)
+    place = x * FINER, y * FINER
+    draw.text(place, text, BLACK, font, anchor=anchor, stroke_width=halo * FINER, stroke_fill=WHITE)
 
 
 def find_features(model: keras.Model, pattern: str | None) -> Any:
-    """Return the tensor [batch, d] of a model's own graph that holds the features.
-
-    Args:
-        model: functional or Sequential.
-        pattern: on the path or name of the layer whose output they are; None for the input of the last dense layer.
-
-    Raises:
-        UserError: not one such layer, no graph, another rank, or no weight on the way to them that could learn.
-    """
+    """Return the tensor [batch, d] of a model's own graph that holds the features."""
     if not is_graph(model):
         raise UserError(
             f"The model '{model.name}' is a {type(model).__name__}, whose inner tensors are not known. "

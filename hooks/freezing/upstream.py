@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from trainer.errors import UserError
-from trainer.graph import as_functional, is_graph
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,7 @@ class Origin:
 
 
 def with_inner_layers(layers: Mapping[str, keras.Layer]) -> set[int]:
-    """Return the identities of layers and of all layers inside them.
-
-    Args:
-        layers: by path.
-    """
+    """Return the identities of layers and of all layers inside them."""
     return {id(inner) for layer in layers.values() for inner in layer._flatten_layers()}
 
 
@@ -36,13 +32,6 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
     """Return the identities of layers, of all layers inside them, and of all layers from which data reaches them.
 
     A layer that also feeds the output on another way, past the given ones, is among them.
-
-    Args:
-        model: any built Keras model.
-        layers: of the model, by path.
-
-    Raises:
-        UserError: the model, or what holds one of the layers, is no graph that could be followed.
     """
     if not is_graph(model):
         raise UserError(

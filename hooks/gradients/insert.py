@@ -7,25 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from trainer.errors import UserError
-from trainer.graph import as_functional, is_graph
-from trainer.ops.backward import Backward
-from trainer.select import select_layers
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.ops.backward import Backward
+from hookline.trainer.select import select_layers
 
 if TYPE_CHECKING:
-    from hooks.gradients.layers import PassThrough
+    from hookline.hooks.gradients.layers import PassThrough
 
 
 def choose_layers(model: keras.Model, patterns: str | Sequence[str]) -> dict[str, keras.Layer]:
-    """Return the layers that match, by path: of all that a graph calls on float tensors, and that hold no graph.
-
-    Args:
-        model: functional, or Sequential and built.
-        patterns: on paths or names of layers.
-
-    Raises:
-        UserError: the graph is not known, or a pattern matches nothing.
-    """
+    """Return the layers that match, by path: of all that a graph calls on float tensors, and that hold no graph."""
     if not is_graph(model):
         raise UserError(
             f"The model '{model.name}' is a {type(model).__name__}, whose graph is not known: no gradient of a layer "
@@ -59,12 +51,6 @@ def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Back
     """Return the model with a backward pass on each of the layers: the same layers, the same variables.
 
     Nested models that hold such layers are rebuilt too.
-
-    Args:
-        model: functional, or Sequential and built.
-        layers: to put it on, by path; see `choose_layers`.
-        backward: for the gradients of their inputs. Those of their weights stay what they are.
-        hook: name of the hook, for messages.
     """
     return _rebuild(model, {id(layer): path for path, layer in layers.items()}, backward, hook)
 
@@ -96,7 +82,7 @@ def _rebuild(model: keras.Model, paths: Mapping[int, str], backward: Backward, h
 
 def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
     """Return what a layer makes of its arguments, in a graph in which a backward pass is on it."""
-    from hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
+    from hookline.hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
 
     given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]
     floats = [each for each in given if _is_float(each)]
@@ -115,12 +101,7 @@ def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, m
 
 
 def take_off(model: keras.Model, hook: str) -> keras.Model:
-    """Return the model without what `put_on` put in: the same layers, the same variables.
-
-    Args:
-        model: any Keras model.
-        hook: name of the hook; what others put in stays.
-    """
+    """Return the model without what `put_on` put in: the same layers, the same variables."""
     added = [each for each in model._flatten_layers() if _is_of(each, hook)]
     if not added or not is_graph(model):
         return model
@@ -138,6 +119,6 @@ def take_off(model: keras.Model, hook: str) -> keras.Model:
 
 
 def _is_of(layer: Any, hook: str) -> bool:
-    from hooks.gradients.layers import PassThrough  # a class of Keras: not for a look at options
+    from hookline.hooks.gradients.layers import PassThrough  # a class of Keras: not for a look at options
 
     return isinstance(layer, PassThrough) and layer.hook == hook

@@ -8,10 +8,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.ops.backward import Backward, modify_gradients
-from trainer.ops.gradient_checks import check_gradients
-from trainer.ops.overridden import declare_override
-from trainer.ops.override_gradient import DIFFERENTIATE, Override, apply_override
+from hookline.trainer.ops.backward import Backward, modify_gradients
+from hookline.trainer.ops.gradient_checks import check_gradients
+from hookline.trainer.ops.override_gradient import DIFFERENTIATE, Override, apply_override, declare_override
 
 
 class PassThrough(keras.layers.Layer):
@@ -20,18 +19,11 @@ class PassThrough(keras.layers.Layer):
     Masks go by: a functional model gives each of its layers its mask as an argument.
 
     Attributes:
-        belongs_to: identity of the layer that it stands before or behind; `trainer.graph` looks past it.
+        belongs_to: identity of the layer that it stands before or behind; `hookline.trainer.graph` looks past it.
     """
 
     def __init__(self, *, outputs: int, hook: str, belongs_to: int, **options: Any) -> None:
-        """Take a number.
-
-        Args:
-            outputs: how many of its inputs it returns.
-            hook: name of the hook that puts it in.
-            belongs_to: identity of the layer that it stands before or behind.
-            **options: those of every Keras layer, such as name and dtype.
-        """
+        """Take a number."""
         super().__init__(**options)
         self.outputs = outputs
         self.hook = hook
@@ -42,7 +34,7 @@ class PassThrough(keras.layers.Layer):
         self.built = True
 
     def inference_op(self) -> dict[str, Any]:
-        """Return what it computes, for packed files: see `trainer.export.describe`."""
+        """Return what it computes, for packed files: see `hookline.deploy.keras_graph`."""
         return {"op": "identity"}
 
     def compute_output_spec(self, inputs: Sequence[Any]) -> list[Any]:
@@ -53,12 +45,7 @@ class ModifyGradients(PassThrough):
     """Stand before a layer: what comes out of it backward is what a backward pass makes of the layer's gradients."""
 
     def __init__(self, backward: Backward, **options: Any) -> None:
-        """Take a backward pass.
-
-        Args:
-            backward: modifies gradients.
-            **options: those of PassThrough and of every Keras layer.
-        """
+        """Take a backward pass."""
         super().__init__(**options)
         self.backward = backward
 
@@ -77,12 +64,7 @@ class ReplaceGradients(PassThrough):
     """Stand behind a layer: takes its outputs, which it returns, and its inputs, which get the gradients."""
 
     def __init__(self, backward: Backward, **options: Any) -> None:
-        """Take a backward pass.
-
-        Args:
-            backward: replaces gradients.
-            **options: those of PassThrough and of every Keras layer.
-        """
+        """Take a backward pass."""
         super().__init__(**options)
         self.backward = backward
 

@@ -1,20 +1,41 @@
-"""Another gradient for every op of one type, by TensorFlow's own `gradient_override_map`."""
+"""Op types whose gradient is overridden."""
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError, did_you_mean
-from trainer.ops.backward import Backward
-from trainer.ops.gradient_checks import is_differentiable
-from trainer.ops.overridden import declare_override
-from trainer.ops.override_gradient import Override, compute_gradients
+from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.trainer.ops.backward import BACKWARDS, Backward
+from hookline.trainer.ops.gradient_checks import is_differentiable
+from hookline.trainer.ops.override_gradient import Override, compute_gradients, declare_override
+
+
+def parse_backward(given: Any) -> Backward:
+    """Return the backward pass that a config names."""
+    if isinstance(given, Backward):
+        return given
+    arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
+    name = arguments.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(
+            f"Invalid backward: {given!r}. Expected a name such as reverse, {{name: reverse, factor: 0.5}}, or "
+            "{_target_: my_package.my_backward}, where that returns a Backward."
+        )
+    if name not in BACKWARDS:
+        raise unknown_name("backward", name, BACKWARDS)
+    known = inspect.signature(BACKWARDS[name]).parameters
+    for argument in arguments:
+        if argument not in known:
+            raise unknown_name(f"argument of backward {name}", str(argument), known)
+    return BACKWARDS[name](**arguments)
+
 
 MARK = "_gradient_op_type"
 MOST_LISTED = 40
@@ -51,12 +72,7 @@ def _gradients(
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return the gradients that TensorFlow has for an op, one for each input, as if nothing was mapped.
-
-    Args:
-        operation: an op, marked or not.
-        upstream: dL/d(outputs).
-    """
+    """Return the gradients that TensorFlow has for an op, one for each input, as if nothing was mapped."""
     inputs = [tf.identity(each) for each in operation.inputs]
     twin = repeat(operation, inputs)
     floats = [each for each in inputs if is_differentiable(each)]
@@ -68,12 +84,7 @@ def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...])
 
 
 def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the outputs of an op of the same type and attributes on other inputs, without the mark.
-
-    Args:
-        operation: to repeat, in the graph being traced.
-        inputs: in the shapes and dtypes of its own.
-    """
+    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
     attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
     dtypes = [each.dtype for each in operation.outputs]
     graph = tf.compat.v1.get_default_graph()
@@ -82,16 +93,7 @@ def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tens
 
 @contextmanager
 def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
-    """Give the ops of a type that the block creates another gradient.
-
-    Args:
-        op_type: such as "Relu" or "MatMul".
-        backward: that gives it.
-        name: of the hook, for messages.
-
-    Raises:
-        UserError: the block creates no such op, or creates one where the map does not reach.
-    """
+    """Give the ops of a type that the block creates another gradient."""
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with graph.gradient_override_map({op_type: _register(backward, name)}):

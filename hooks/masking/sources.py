@@ -1,35 +1,45 @@
-"""Where masks come from: a file, the zeros of a run, the magnitudes of the weights, another hook."""
+"""Where masks come from."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hooks.masking.targets import variable_layers
-from trainer.damaged_arrays import ARRAY_FAULTS
-from trainer.errors import UserError, did_you_mean, unknown_name
-from trainer.files import check_folders
-from trainer.network import Network
-from trainer.run.checkpoint import CheckpointStore
-from trainer.step.context import BuildContext
-from trainer.user_path import user_path
+from hookline.hooks.kernels import variable_layers
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, unknown_name, user_path
+from hookline.trainer.files import check_folders
+from hookline.trainer.network import Network
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.step.context import BuildContext
+
+
+def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) -> str | None:
+    """Return an option that some sources of masks need, and that has no effect on the others."""
+    if masks in users and (not isinstance(value, str) or not value):
+        raise UserError(f"masks={masks} needs {name}=... Received: {name}={value!r}.")
+    if masks not in users and value is not None:
+        raise UserError(f"{name}={value} has no effect with masks={masks}. Expected masks={' or '.join(users)}.")
+    return value
+
+
+def check_following(hook: str, *, freeze: str) -> None:
+    """Refuse to freeze what another hook leaves free."""
+    if freeze == "survivors":
+        raise UserError(
+            f"freeze=survivors cannot follow the hook '{hook}', which sets the values of what it masks. "
+            "Expected freeze=masked, or a second run with masks=zeros."
+        )
+
 
 Masks = dict[str, np.ndarray]
 
 
 def read_mask_file(path: str, network: Network) -> Masks:
-    """Return the masks of an npz file, by variable name: bool, True where an entry survives.
-
-    Args:
-        path: a file such as `numpy.savez(path, **{"dense/kernel": mask})` writes: bool, or numbers 0 and 1.
-        network: whose variables the arrays are named after.
-
-    Raises:
-        UserError: no such file, no npz file, a name that no variable has, a wrong shape, other values than 0 and 1.
-    """
+    """Return the masks of an npz file, by variable name: bool, True where an entry survives."""
     variables = network.trainable_variables
     masks = {}
     for name, array in _load_arrays(path).items():
@@ -64,14 +74,6 @@ def read_zeros(path: str, network: Network, names: Collection[str]) -> Masks:
     """Return masks from the weights of a run, by variable name: bool, False where a weight is exactly 0.
 
     A weight that is 0 without having been pruned counts as masked too. The weights themselves are not taken over.
-
-    Args:
-        path: a run directory; of its checkpoints "best" is read, or "last" where there is no best.
-        network: that the run must have trained too.
-        names: of the variables to look at.
-
-    Raises:
-        UserError: no such run, another network, or weights without any zero.
     """
     directory = user_path(path, "path") / "checkpoints"
     check_folders(directory.parent, "path")
@@ -106,10 +108,6 @@ def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
 
     The number of False entries is exact (fraction * size, rounded, half up): of equal magnitudes the first ones count
     as smaller.
-
-    Args:
-        weights: float, any fully known shape.
-        fraction: in [0, 1].
     """
     size = math.prod(weights.shape.as_list())
     count = math.floor(fraction * size + 0.5)
@@ -121,16 +119,7 @@ def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
 
 
 def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, tf.Variable]:
-    """Return the masks that another hook offers as state "mask/<variable>", by variable name.
-
-    Args:
-        context: of the reader.
-        hook: name of the hook that makes the masks.
-        reader: name of the hook that asks, for the error.
-
-    Raises:
-        UserError: the hook is not in the run or offers no masks; a mask is not bool or has another shape.
-    """
+    """Return the masks that another hook offers as state "mask/<variable>", by variable name."""
     prefix = f"{hook}/mask/"
     found = {key.removeprefix(prefix): variable for key, variable in context.states.items() if key.startswith(prefix)}
     if not found:

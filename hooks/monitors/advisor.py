@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hooks.advice.input_range import input_range_advice
-from hooks.advice.monitor import constant_advice, direction_advice, late_advice
-from hooks.advice.norm_batches import norm_batch_advice
-from trainer.hook import HostHook
+from hookline.hooks.advice.checks import (
+    constant_advice,
+    direction_advice,
+    input_range_advice,
+    late_advice,
+    norm_batch_advice,
+)
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 EXAMPLES = 64
 

@@ -1,17 +1,24 @@
-"""The console: standard output that may be a terminal, a pipe or a file, and may go away while training goes on."""
+"""The console, and files of monitors."""
 
 from __future__ import annotations
 
 import io
+import math
 import os
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from trainer.errors import printable
+from hookline.hooks.advice.checks import loss_monitor
+from hookline.trainer.errors import WriteError, printable
+from hookline.trainer.files import make_folder, write_whole
+from hookline.trainer.run.results import is_share_of, short_name
 
 WIDTH_WITHOUT_TERMINAL = 120
 AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
@@ -112,3 +119,67 @@ def open_console(mode: str = AUTO) -> Console:
         markup=False,
         emoji=False,
     )
+
+
+FEW = 2
+"""So many other evaluations as good as the best one make its choice chance."""
+SMALL = 0.005
+"""Differences below it matter to nobody."""
+
+
+def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
+    """Return a line on evaluations that lie within a standard error, or two examples, of the best.
+
+    Args:
+        monitor: name of the metric that decides.
+        values: of every evaluation that counted, the best one included.
+        best: the best of them.
+        examples: of the split, 1 or more.
+
+    Returns:
+        None where the metric is no share of the examples, the split is large enough, or the best stands out.
+    """
+    if not all(is_share_of(value, examples) for value in (*values, best)):
+        return None
+    share = (best * examples + 1) / (examples + 2)  # that of all right has an error, too
+    error = math.sqrt(share * (1.0 - share) / examples)
+    margin = max(error, 2.0 / examples)
+    close = sum(abs(value - best) <= margin + 1e-9 for value in values) - 1
+    if close < FEW or margin < SMALL:
+        return None
+    return (
+        f"{examples} examples: one is {1 / examples:.2g} of {short_name(monitor)}, its standard error {error:.2g}, and "
+        f"{close} other evaluations lie as near to the best. Which step is the best is chance: let a loss decide, "
+        f"{loss_monitor(monitor)}, or hold out more."
+    )
+
+
+def write_files(files: dict[str, bytes], folder: Path) -> None:
+    """Write files, each whole or not at all.
+
+    Args:
+        files: content by name.
+        folder: made when there is a file to write.
+
+    Raises:
+        WriteError: the folder cannot be written to.
+    """
+    for name, content in files.items():
+        path = folder / name
+        try:
+            make_folder(folder)
+            write_whole(path, content)
+        except OSError as error:
+            raise WriteError(
+                f"Cannot write {path}: {error.strerror}. Expected a directory with room: set run_dir, or do without: "
+                "hooks.pictures=null hooks.projector=null."
+            ) from error
+
+
+def file_name(name: str) -> str:
+    """Return a picture's name as the name of a file, such as "mask_dense_kernel" for "mask/dense/kernel".
+
+    Args:
+        name: any text.
+    """
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_") or "picture"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hooks.options import check_integer, check_number
-from trainer.hook import HostHook
+from hookline.hooks.options import check_integer, check_number
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 
 class EarlyStopping(HostHook):

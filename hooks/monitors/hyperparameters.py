@@ -9,11 +9,11 @@ from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-from hooks import catalogue
-from hooks.techniques import technique_hooks
-from trainer.comparison.settings import IGNORED, TARGET, overridden_key, spread_settings
-from trainer.config.values import show
-from trainer.run.results import COMPLETE, metric_rows
+from hookline.hooks import catalogue
+from hookline.hooks.techniques import technique_hooks
+from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
+from hookline.trainer.config.values import show
+from hookline.trainer.run.results import COMPLETE, metric_rows
 
 Value = bool | float | str
 PLACES = ("data", "model", "optimizer", "schedule")

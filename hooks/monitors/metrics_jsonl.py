@@ -10,12 +10,12 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UserError, WriteError
-from trainer.files import open_append, parse_json, read_lines, write_whole
-from trainer.hook import HostHook
+from hookline.trainer.errors import UserError, WriteError
+from hookline.trainer.files import open_append, parse_json, read_lines, write_whole
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 FILE_NAME = "metrics.jsonl"
 

@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.options import check_choice, check_integer, check_number
-from trainer.errors import NonFiniteError, UserError
-from trainer.hook import GraphHook, HostHook, Tensors
-from trainer.step.context import StepContext
+from hookline.hooks.options import check_choice, check_integer, check_number
+from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.hook import GraphHook, HostHook, Tensors
+from hookline.trainer.step.context import StepContext
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 SHOWN_NAMES = 5
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")

@@ -11,12 +11,12 @@ import numpy as np
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
-from hooks.monitors.files import file_name, write_files
-from hooks.monitors.pictures import encode_picture
-from hooks.options import check_integer
-from trainer.embedding import Embedding
-from trainer.hook import HostHook
-from trainer.run.control import Report, Run
+from hookline.hooks.monitors.console import file_name, write_files
+from hookline.hooks.monitors.pictures import encode_picture
+from hookline.hooks.options import check_integer
+from hookline.trainer.hook import HostHook
+from hookline.trainer.objective import Embedding
+from hookline.trainer.run.control import Report, Run
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from hooks.options import check_choice
-from trainer.errors import UserError
-from trainer.hook import HostHook
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.draws import example_seeds
-from trainer.objective import Batch
+from hookline.hooks.options import check_choice
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import HostHook
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.order import example_seeds
+from hookline.trainer.objective import Batch
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 EXAMPLES, DRAWS = 16, 4
 UNLIKELY = 1e-6  # chance of an alarm about what is right
 COIN = 0.5  # the least varied change that is made to every example
 WARN, STOP = "warn", "stop"
-REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/draws.py."
+REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/order.py."
 
 Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 

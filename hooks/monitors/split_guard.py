@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hooks.options import check_choice, check_number
-from hooks.splits.fingerprints import Fingerprints, Looks, fingerprints, join_looks
-from hooks.splits.near_copies import near_copies
-from trainer.errors import UserError
-from trainer.files import write_whole
-from trainer.hook import HostHook
-from trainer.input.data import Split
+from hookline.hooks.options import check_choice, check_number
+from hookline.hooks.splits.copies import Fingerprints, Looks, fingerprints, join_looks, near_copies
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import write_whole
+from hookline.trainer.hook import HostHook
+from hookline.trainer.input.data import Split
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 WARN, STOP = "warn", "stop"
 EXACT, NEAR = "exact", "near"

@@ -5,22 +5,28 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from hooks.monitors.dashboard.event_files import EventFiles
-from hooks.monitors.dashboard.graph import graph_event
-from hooks.monitors.dashboard.layout import layout_summary
-from hooks.monitors.dashboard.profile import StepProfile
-from hooks.monitors.dashboard.records import histogram_summary, picture_summary, scalar_summary, text_summary
-from hooks.monitors.dashboard.texts import config_as_markdown, environment_as_markdown, summary_as_markdown
-from hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
-from hooks.monitors.network_table import as_markdown, network_tables
-from hooks.options import check_flag, check_integer
-from trainer.config.stored import read_overrides
-from trainer.hook import HostHook
-from trainer.run.control import Report
-from trainer.run.results import COMPLETE
+from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
+from hookline.hooks.monitors.dashboard.layout import layout_summary
+from hookline.hooks.monitors.dashboard.records import (
+    config_as_markdown,
+    environment_as_markdown,
+    graph_event,
+    histogram_summary,
+    picture_summary,
+    scalar_summary,
+    summary_as_markdown,
+    text_summary,
+)
+from hookline.hooks.monitors.final_table import as_markdown, network_tables
+from hookline.hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
+from hookline.hooks.options import check_flag, check_integer
+from hookline.trainer.config.stored import read_overrides
+from hookline.trainer.hook import HostHook
+from hookline.trainer.run.control import Report
+from hookline.trainer.run.results import COMPLETE
 
 if TYPE_CHECKING:
-    from trainer.run.control import Run
+    from hookline.trainer.run.control import Run
 
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"

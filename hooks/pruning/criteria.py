@@ -10,41 +10,25 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from hooks.pruning.options import Structure
+from hookline.hooks.pruning.options import Structure
 
 CRITERIA = ("magnitude", "l2")
 
 
 def matrix_shape(shape: Sequence[int], channel_axes: Sequence[int]) -> tuple[int, int]:
-    """Return the shape [inputs, outputs] of a kernel's matrix.
-
-    Args:
-        shape: of the kernel.
-        channel_axes: axes that tell output channels apart.
-    """
+    """Return the shape [inputs, outputs] of a kernel's matrix."""
     outputs = math.prod(shape[axis] for axis in channel_axes)
     return math.prod(shape) // max(1, outputs), outputs
 
 
 def to_matrix(kernel: tf.Tensor, channel_axes: Sequence[int]) -> tf.Tensor:
-    """Return a kernel as a matrix [inputs, outputs]; the other axes keep their order.
-
-    Args:
-        kernel: any dtype, of rank 2 or more and known shape.
-        channel_axes: axes that tell output channels apart.
-    """
+    """Return a kernel as a matrix [inputs, outputs]; the other axes keep their order."""
     order = _order(kernel.shape.rank, channel_axes)
     return tf.reshape(tf.transpose(kernel, order), matrix_shape(kernel.shape.as_list(), channel_axes))
 
 
 def from_matrix(matrix: tf.Tensor, shape: Sequence[int], channel_axes: Sequence[int]) -> tf.Tensor:
-    """Return the kernel of a matrix; the inverse of `to_matrix`.
-
-    Args:
-        matrix: [inputs, outputs].
-        shape: of the kernel.
-        channel_axes: axes that tell output channels apart.
-    """
+    """Return the kernel of a matrix; the inverse of `to_matrix`."""
     order = _order(len(shape), channel_axes)
     back = [order.index(axis) for axis in range(len(shape))]
     return tf.transpose(tf.reshape(matrix, [shape[axis] for axis in order]), back)
@@ -56,12 +40,7 @@ def _order(rank: int, channel_axes: Sequence[int]) -> list[int]:
 
 
 def unit_shape(shape: Sequence[int], structure: Structure) -> tuple[int, ...]:
-    """Return the shape of a matrix's units: what is kept or pruned as a whole.
-
-    Args:
-        shape: [inputs, outputs] of the matrix.
-        structure: entries count one by one for "unstructured" and "n_m".
-    """
+    """Return the shape of a matrix's units: what is kept or pruned as a whole."""
     inputs, outputs = shape
     if structure.name == "channel":
         return (outputs,)
@@ -76,11 +55,6 @@ def unit_scores(matrix: tf.Tensor, structure: Structure, criterion: str) -> tf.T
 
     A unit of several entries weighs their mean magnitude (L1 norm over their number) or their root mean square (L2).
     So units of one size are ordered by their norm, and blocks cut by the matrix's edge are not at a disadvantage.
-
-    Args:
-        matrix: [inputs, outputs], float.
-        structure: what a unit is.
-        criterion: "magnitude" or "l2".
     """
     magnitude = tf.abs(tf.cast(matrix, tf.float32))
     if structure.name in ("unstructured", "n_m"):
@@ -101,13 +75,7 @@ def _unit_sums(matrix: tf.Tensor, structure: Structure) -> tf.Tensor:
 
 
 def spread_units(kept: tf.Tensor, shape: Sequence[int], structure: Structure) -> tf.Tensor:
-    """Return the mask of a matrix, bool [inputs, outputs], in which every entry fares as its unit does.
-
-    Args:
-        kept: bool, of shape `unit_shape`.
-        shape: [inputs, outputs] of the matrix.
-        structure: what a unit is.
-    """
+    """Return the mask of a matrix, bool [inputs, outputs], in which every entry fares as its unit does."""
     inputs, outputs = shape
     if structure.name == "channel":
         return tf.broadcast_to(kept, [inputs, outputs])
@@ -118,15 +86,7 @@ def spread_units(kept: tf.Tensor, shape: Sequence[int], structure: Structure) ->
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
-    """Return a mask that keeps exactly `count` of the scores, the largest; of equal ones, the first.
-
-    Args:
-        scores: float [n].
-        count: whole number in [0, n].
-
-    Returns:
-        bool [n].
-    """
+    """Return a mask that keeps exactly `count` of the scores, the largest; of equal ones, the first."""
     keys, count = _ordered_bits(scores), tf.cast(count, tf.int64)
     threshold = _largest_with(keys, count)
     above, at = keys > threshold, keys == threshold
@@ -142,12 +102,7 @@ def _ordered_bits(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _largest_with(keys: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return the largest int32 that at least `count` of the keys reach: bit by bit, in a tenth of the time of a sort.
-
-    Args:
-        keys: int32 [n].
-        count: int64 scalar in [0, n].
-    """
+    """Return the largest int32 that at least `count` keys reach: bit by bit, in a tenth of the time of a sort."""
 
     def settle_bit(bit: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         higher = tf.bitwise.bitwise_xor(found, tf.bitwise.left_shift(1, bit))
@@ -158,16 +113,7 @@ def _largest_with(keys: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def keep_in_groups(scores: tf.Tensor, count: tf.Tensor | int, group: int) -> tf.Tensor:
-    """Return a mask that keeps exactly `count` of every `group` consecutive scores of each column; equal ones in order.
-
-    Args:
-        scores: float [inputs, outputs]; `group` divides the inputs.
-        count: whole number in [0, group].
-        group: m of an n:m structure.
-
-    Returns:
-        bool [inputs, outputs].
-    """
+    """Return a mask that keeps exactly `count` of every `group` consecutive scores of a column; ties in order."""
     inputs, outputs = scores.shape.as_list()
     grouped = tf.transpose(tf.reshape(scores, [inputs // group, group, outputs]), [0, 2, 1])
     ranks = tf.argsort(tf.argsort(grouped, direction="DESCENDING", stable=True), stable=True)
@@ -176,12 +122,7 @@ def keep_in_groups(scores: tf.Tensor, count: tf.Tensor | int, group: int) -> tf.
 
 
 def stay_pruned(scores: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Return scores in which what was pruned before comes after everything that was kept, also where that is zero.
-
-    Args:
-        scores: float of at least 0.
-        kept: bool, of the same shape: what is kept so far.
-    """
+    """Return scores in which what was pruned before comes after everything that was kept, also where that is zero."""
     return tf.where(kept, scores, -1.0)
 
 
@@ -190,20 +131,11 @@ def favour_kept(scores: tf.Tensor, kept: tf.Tensor, hysteresis: float) -> tf.Ten
 
     Among the largest of these, a pruned unit p takes the place of a kept unit w only where p > hysteresis * w: the two
     thresholds b = hysteresis * a of Guo et al. 2016 (arXiv 1608.04493, equation 3), placed so that the count is exact.
-
-    Args:
-        scores: float of at least 0.
-        kept: bool, of the same shape: what is kept so far.
-        hysteresis: of at least 1; b / a.
     """
     return tf.where(kept, scores * hysteresis, scores)
 
 
 def protect_largest(scores: tf.Tensor) -> tf.Tensor:
-    """Return scores of which the largest, the first one of equals, is infinite: something of every kernel stays.
-
-    Args:
-        scores: float [n].
-    """
+    """Return scores of which the largest, the first one of equals, is infinite: something of every kernel stays."""
     positions = tf.range(tf.shape(scores)[0])
     return tf.where(positions == tf.argmax(scores, output_type=tf.int32), math.inf, scores)

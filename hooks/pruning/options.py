@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.options import check_number
-from trainer.errors import UserError, unknown_name
+from hookline.hooks.options import check_number
+from hookline.trainer.errors import UserError, unknown_name
 
 SIZED = {"n_m": "{n_m: [2, 4]}", "block": "{block: [4, 4]}"}
 STRUCTURES = ("unstructured", "channel", *SIZED)
@@ -39,14 +39,7 @@ class Structure:
 
 
 def parse_structure(value: Any) -> Structure:
-    """Return the structure that a config names: a name, or such as {"n_m": [2, 4]}.
-
-    Args:
-        value: that was given.
-
-    Raises:
-        UserError: an unknown name, or sizes that are missing or out of range.
-    """
+    """Return the structure that a config names: a name, or such as {"n_m": [2, 4]}."""
     if isinstance(value, Mapping) and len(value) == 1:
         name, sizes = next(iter(value.items()))
     else:
@@ -69,23 +62,13 @@ def parse_structure(value: Any) -> Structure:
 
 
 def check_sparsity(name: str, value: Any) -> float:
-    """Return a share of pruned entries in [0, 1], or raise a UserError.
-
-    Args:
-        name: of the option.
-        value: that was given.
-    """
+    """Return a share of pruned entries in [0, 1], or raise a UserError."""
     expected = "the share of entries to prune, in [0, 1], such as 0.9"
     return check_number(name, value, minimum=0.0, maximum=1.0, expected=expected)
 
 
 def check_layer_sparsity(name: str, value: Any) -> Sparsity:
-    """Return one sparsity, or sparsities by layer pattern, or raise a UserError.
-
-    Args:
-        name: of the option.
-        value: a number, or such as {"fc1": 0.92, "fc2": 0.91}.
-    """
+    """Return one sparsity, or sparsities by layer pattern, or raise a UserError."""
     if not isinstance(value, Mapping):
         return check_sparsity(name, value)
     if not value or not all(isinstance(pattern, str) and pattern for pattern in value):

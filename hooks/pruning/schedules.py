@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hooks.epochs import epoch_start
-from hooks.options import check_choice, check_integer, check_number
-from hooks.pruning.options import check_sparsity
-from trainer.errors import UserError
+from hookline.hooks.options import check_choice, check_integer, check_number, epoch_start
+from hookline.hooks.pruning.options import check_sparsity
+from hookline.trainer.errors import UserError
 
 DEFAULTS = {
     "initial_sparsity": 0.0,
@@ -36,15 +35,7 @@ SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
 
 
 def check_used(schedule: str, given: Mapping[str, Any]) -> None:
-    """Refuse an option that is set although the schedule does not use it.
-
-    Args:
-        schedule: its name.
-        given: values by option; those of USERS are looked at.
-
-    Raises:
-        UserError: names the option and the schedules that use it.
-    """
+    """Refuse an option that is set although the schedule does not use it."""
     for option, users in USERS.items():
         if schedule not in users and given[option] != DEFAULTS[option]:
             raise UserError(
@@ -58,14 +49,7 @@ def _shown(value: Any) -> str:
 
 
 def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> list[int]:
-    """Return the steps at which masks change: `begin`, then one after each interval, and in any case `end`.
-
-    Args:
-        begin: first step.
-        end: last step, at least `begin`.
-        frequency: steps from the first update to the second, at least 1.
-        growth: of at least 1; each interval is so many times as long as the one before.
-    """
+    """Return the steps at which masks change: `begin`, then one after each interval, and in any case `end`."""
     steps, interval, position = [], float(frequency), float(begin)
     while round(position) < end:
         steps.append(round(position))
@@ -75,16 +59,7 @@ def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> l
 
 
 def polynomial_sparsity(step: int, *, begin: int, end: int, initial: float, final: float, power: float) -> float:
-    """Return s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power (Zhu and Gupta 2017, arXiv 1710.01878, equation 1).
-
-    Args:
-        step: t; values before t0 count as t0, values after t1 as t1.
-        begin: t0.
-        end: t1, at least t0; where both are one step, that step has the final sparsity.
-        initial: s_i, in [0, 1].
-        final: s_f, in [0, 1].
-        power: above 0; 3 in the paper.
-    """
+    """Return s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power (Zhu and Gupta 2017, arXiv 1710.01878, equation 1)."""
     if step >= end:
         return final
     left = 1.0 - max(0, step - begin) / (end - begin)
@@ -92,13 +67,7 @@ def polynomial_sparsity(step: int, *, begin: int, end: int, initial: float, fina
 
 
 def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
-    """Return how many of `units` stay: all but round(sparsity * units), and `minimum` of them in any case.
-
-    Args:
-        units: entries, blocks or channels.
-        sparsity: in [0, 1].
-        minimum: how many always stay.
-    """
+    """Return how many of `units` stay: all but round(sparsity * units), and `minimum` of them in any case."""
     return max(min(minimum, units), units - round(sparsity * units))
 
 
@@ -129,15 +98,7 @@ class Schedule:
     stage_epochs: float
 
     def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
-        """Return the steps at which masks change, rising.
-
-        Args:
-            total_steps: of the run.
-            steps_per_epoch: perhaps a fraction.
-
-        Raises:
-            UserError: the schedule does not fit into the run.
-        """
+        """Return the steps at which masks change, rising."""
         begin = epoch_start(self.begin_epoch, steps_per_epoch)
         if begin >= total_steps:
             raise _too_late("begin_epoch", self.begin_epoch, total_steps, steps_per_epoch)
@@ -163,12 +124,7 @@ class Schedule:
         return steps
 
     def sparsities(self, steps: Sequence[int], final: float) -> list[float]:
-        """Return the sparsity after each update of a schedule without stages.
-
-        Args:
-            steps: as `steps` returned them.
-            final: in [0, 1].
-        """
+        """Return the sparsity after each update of a schedule without stages."""
         initial = self.initial_sparsity if self.name in USERS["initial_sparsity"] else final
         begin, end = steps[0], steps[-1]
         return [
@@ -178,14 +134,7 @@ class Schedule:
 
 
 def parse_schedule(given: Mapping[str, Any]) -> Schedule:
-    """Return a schedule from the values of a config.
-
-    Args:
-        given: "schedule" and, with "stages" as their number, the other attributes of a Schedule, by name.
-
-    Raises:
-        UserError: an unknown schedule, or a value out of range.
-    """
+    """Return a schedule from the values of a config."""
     name, end_epoch, stage_epochs = (given[key] for key in ("schedule", "end_epoch", "stage_epochs"))
     check_choice("schedule", name, SCHEDULES)
     begin = check_number("begin_epoch", given["begin_epoch"], minimum=0.0, expected="a number of epochs of at least 0")

@@ -1,4 +1,4 @@
-"""New masks for all kernels at once, inside the traced step."""
+"""Choose entries to prune."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from hooks.pruning.criteria import (
+from hookline.hooks.kernels import Kernel
+from hookline.hooks.pruning.criteria import (
     favour_kept,
     from_matrix,
     keep_in_groups,
@@ -21,9 +22,8 @@ from hooks.pruning.criteria import (
     unit_scores,
     unit_shape,
 )
-from hooks.pruning.options import Structure
-from hooks.pruning.schedules import kept_units
-from hooks.quantization.kernel_layers import Kernel
+from hookline.hooks.pruning.options import Structure
+from hookline.hooks.pruning.schedules import kept_units
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,7 @@ class MaskSelector:
     def __call__(
         self, latent: Mapping[str, tf.Tensor], masks: Mapping[str, tf.Tensor], update: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the new mask of each kernel, bool of its shape.
-
-        Args:
-            latent: kernels by name.
-            masks: what is kept so far, by kernel name; bool.
-            update: number of the update, from 0; integer scalar.
-        """
+        """Return the new mask of each kernel, bool of its shape."""
         scores = [self._scores(kernel, latent[kernel.name], masks[kernel.name]) for kernel in self.kernels]
         counts = [tf.gather(tf.constant(each, tf.int32), update) for each in self.counts]
         if self.structure.name == "n_m":
@@ -93,14 +87,7 @@ class MaskSelector:
 def kept_counts(
     kernels: Sequence[Kernel], sparsities: Mapping[str, Sequence[float]], structure: Structure, scope: str
 ) -> list[list[int]]:
-    """Return the `counts` of a MaskSelector.
-
-    Args:
-        kernels: to prune.
-        sparsities: of each layer after each update, by path.
-        structure: what a unit is.
-        scope: "per_layer" or "global".
-    """
+    """Return the `counts` of a MaskSelector."""
     units = [
         structure.sizes[1]
         if structure.name == "n_m"

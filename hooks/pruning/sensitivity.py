@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from hooks.pruning.criteria import keep_largest
-from hooks.pruning.schedules import kept_units
-from hooks.quantization.kernel_layers import Kernel
+from hookline.hooks.kernels import Kernel
+from hookline.hooks.pruning.criteria import keep_largest
+from hookline.hooks.pruning.schedules import kept_units
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,7 @@ class Scan:
         return change if self.smaller_is_better else -change
 
     def suggest(self, tolerance: float) -> dict[str, float]:
-        """Return for each layer the largest sparsity up to which no step loses more than the tolerance; 0 for none.
-
-        Args:
-            tolerance: of the metric.
-        """
+        """Return for each layer the largest sparsity up to which no step loses more than the tolerance; 0 for none."""
         suggested = {}
         for path, values in self.values.items():
             suggested[path] = 0.0
@@ -56,11 +52,7 @@ class Scan:
         return pruned / sum(self.entries.values())
 
     def reach(self, target: float) -> tuple[float, dict[str, float]] | None:
-        """Return the smallest tolerance whose suggestion reaches a total sparsity, and that suggestion; None for none.
-
-        Args:
-            target: in [0, 1].
-        """
+        """Return the smallest tolerance whose suggestion reaches a total sparsity, with the suggestion; or None."""
         losses = {max(0.0, self.loss(path, sparsity)) for path, each in self.values.items() for sparsity in each}
         for tolerance in sorted({0.0, *losses}):
             suggested = self.suggest(tolerance)
@@ -72,14 +64,7 @@ class Scan:
 def scan_layers(
     kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float], *, smaller_is_better: bool
 ) -> Scan:
-    """Prune each layer alone to each sparsity, and evaluate. The kernels are left as they were.
-
-    Args:
-        kernels: of the layers to scan.
-        sparsities: in [0, 1].
-        evaluate: returns the metric of the network as it is.
-        smaller_is_better: whether the metric is a loss.
-    """
+    """Prune each layer alone to each sparsity, and evaluate. The kernels are left as they were."""
     layers: dict[str, list[Kernel]] = {}
     for kernel in kernels:
         layers.setdefault(kernel.layer, []).append(kernel)
@@ -103,12 +88,7 @@ def _scan_layer(
 
 @contextmanager
 def pruned(kernels: Sequence[Kernel], sparsity: float) -> Iterator[None]:
-    """Prune kernels by magnitude while the block runs; afterwards they are what they were.
-
-    Args:
-        kernels: each pruned by itself.
-        sparsity: in [0, 1]; of n entries, round(sparsity * n) become 0, but never all.
-    """
+    """Prune kernels by magnitude while the block runs; afterwards they are what they were."""
     before = [kernel.variable.numpy() for kernel in kernels]
     try:
         for kernel, values in zip(kernels, before, strict=True):

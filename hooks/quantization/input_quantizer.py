@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hooks.quantization.quantizers import Quantizer, parse_quantizer
+from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 
 
 @keras.saving.register_keras_serializable(package="hookline")
@@ -20,12 +20,7 @@ class InputQuantizer(keras.layers.Layer):
     """
 
     def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
-        """Take a quantizer.
-
-        Args:
-            quantizer: a name such as "ste_sign", or a dict such as {"name": "dorefa", "k_bit": 2}.
-            **options: those of every Keras layer, such as name and dtype.
-        """
+        """Take a quantizer."""
         super().__init__(**options)
         parsed = parse_quantizer(quantizer, role="input", option="quantizer")
         if parsed is None:
@@ -37,7 +32,7 @@ class InputQuantizer(keras.layers.Layer):
         return self.quantizer(inputs)
 
     def inference_op(self) -> dict[str, Any] | None:
-        """Return what it computes, for packed files: see `trainer.export.describe`."""
+        """Return what it computes, for packed files: see `hookline.deploy.keras_graph`."""
         return self.quantizer.inference_op
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from hooks.quantization.quantizers import Quantizer
-from trainer.graph import as_functional, is_graph
+from hookline.hooks.quantization.quantizers import Quantizer
+from hookline.trainer.graph import as_functional, is_graph
 
 if TYPE_CHECKING:
-    from hooks.quantization.input_quantizer import InputQuantizer
+    from hookline.hooks.quantization.input_quantizer import InputQuantizer
 
 
 def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
@@ -19,13 +19,10 @@ def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer
 
     Nested models that hold such layers are rebuilt too. A layer that is called several times has one quantizer, which
     is called as often.
-
-    Args:
-        model: functional, or Sequential and built.
-        layers: to put quantizers before, by path; none of them inside a layer that is not a functional model.
-        quantizer: for inputs.
     """
-    from hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for a look at options
+    from hookline.hooks.quantization.input_quantizer import (
+        InputQuantizer,  # a class of Keras: not for a look at options
+    )
 
     before = {
         id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)

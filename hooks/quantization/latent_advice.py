@@ -1,22 +1,85 @@
-"""What keeps latent weights from learning: a rate that does not suit the clip, decay, sums without a norm, inputs.
-
-The bounds are where accuracy suffered on digits (recipe=bnn, all layers binary, cosine schedule of 1966 steps, one
-seed). Way of a weight by the clip 0.1, 0.3, 1, 3: 93.3, 95.3, 96.9, 97.8 % right; in 197 steps 0.3 and 1: 95.0 and
-97.2 %. Steps of 0.05 and 0.15 of the clip: 98.1 and 95.5 %. Weight decay (first and last layer float) 0.1, 1, 10: 98.3,
-97.5, 90.8 %, where it equals the steps of Adam at 10, 1 and 0.1.
-"""
+"""Advice on latent weights."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
-from hooks.optimizer import decays_weight
-from hooks.quantization.kernel_layers import Kernel
-from hooks.quantization.missing_norm import find_missing_norms
+from hookline.hooks.kernels import Kernel
+from hookline.hooks.options import decays_weight
+from hookline.hooks.quantization.selection import DROPOUTS, MERGERS, RANKED, SHAPERS
+from hookline.trainer.graph import as_functional, is_graph
+
+LINEAR = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
+"""Kinds of operations that hand on sums as they are, in size."""
+BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
+BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}
+"""What has hardly any gradient where its input is large."""
+
+Sums = frozenset[str]
+
+
+def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) -> dict[str, str]:
+    """Return where the sums of layers meet a sign, or another bounded activation, before any normalization.
+
+    What has as much of a gradient for large sums as for small ones, such as a ReLU, ends the search without a find;
+    so do the next kernel, the output, and every layer that is not known to hand on sums, such as a user's own.
+    """
+    if not is_graph(model):
+        return {}
+    paths = {id(layer): path for path, layer in layers.items()}
+    found: dict[str, str] = {}
+
+    def note(sums: Sums, name: str) -> None:
+        for path in sorted(sums):
+            found.setdefault(path, name)
+
+    def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, frozenset)]
+        if is_graph(operation):
+            return run(operation, given)
+        path = paths.get(id(operation))
+        sums: Sums = frozenset().union(*given) if path is None else frozenset({path})
+        if path is None and _is_bounded(operation):
+            note(sums, operation.name)
+        elif path is not None and _has_bounded_function(operation):
+            note(sums, f"activation of {operation.name}")
+        hands_on = (
+            type(operation).__name__ in LINEAR or path is not None or isinstance(operation, keras.layers.Activation)
+        )
+        kept = sums if hands_on and _is_linear(operation) else frozenset()
+        return [kept] * len(keras.tree.flatten(operation.output))
+
+    def run(graph: keras.Model, inputs: list[Sums]) -> Any:
+        return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
+
+    run(model, [frozenset() for _ in model.inputs])
+    return found
+
+
+def _is_linear(operation: Any) -> bool:
+    return getattr(operation, "activation", None) in (None, keras.activations.linear)
+
+
+def _is_bounded(operation: Any) -> bool:
+    from hookline.hooks.quantization.input_quantizer import (
+        InputQuantizer,  # a class of Keras: not for a look at options
+    )
+
+    if isinstance(operation, keras.layers.Activation):
+        return _has_bounded_function(operation)
+    bounded_relu = isinstance(operation, keras.layers.ReLU) and operation.max_value is not None
+    is_softmax = isinstance(operation, (InputQuantizer, keras.layers.Softmax))
+    return bounded_relu or is_softmax or type(operation).__name__ in BOUNDED_OPERATIONS
+
+
+def _has_bounded_function(operation: Any) -> bool:
+    return getattr(getattr(operation, "activation", None), "__name__", "") in BOUNDED_FUNCTIONS
+
 
 SHOWN = 3
 TRIAL_STEPS = 100
@@ -34,12 +97,7 @@ CONSTANT = 0.99
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
-    """Return the learning rates of some steps of a run, evenly spaced: float [rates].
-
-    Args:
-        optimizer: with a number or a schedule.
-        steps: of the run.
-    """
+    """Return the learning rates of some steps of a run, evenly spaced: float [rates]."""
     rate = getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
     if not callable(rate):
         return np.array([float(optimizer.learning_rate)])
@@ -47,13 +105,7 @@ def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndar
 
 
 def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
-    """Return a line on a learning rate by which latent weights hardly ever, or at every step, change their sign.
-
-    Args:
-        optimizer: that trains the latent weights. Of one whose steps grow with the gradient nothing is known.
-        steps: of the run.
-        clip: where latent weights end.
-    """
+    """Return a line on a learning rate by which latent weights hardly ever, or at every step, change their sign."""
     name = _name(optimizer)
     rates = learning_rates(optimizer, steps)
     rate, highest = float(rates.mean()), float(rates.max())
@@ -77,14 +129,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
 def decay_advice(
     kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float
 ) -> list[str]:
-    """Return lines on what pulls latent weights to 0, where the next gradient turns their sign.
-
-    Args:
-        kernels: rounded to their signs.
-        optimizer: that trains them.
-        steps: of the run.
-        clip: where latent weights end.
-    """
+    """Return lines on what pulls latent weights to 0, where the next gradient turns their sign."""
     lines = []
     if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
         lines.append(
@@ -125,15 +170,7 @@ def _moves_by_rate(optimizer: keras.optimizers.Optimizer) -> bool:
 def missing_norm_advice(
     model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer], *, clip: float, hook: str
 ) -> str | None:
-    """Return a line on binarized layers whose sums reach a sign or the like without a norm; None without any.
-
-    Args:
-        model: with the layers.
-        kernels: of the layers, rounded to -clip and clip without a scale.
-        layers: binarized, by path.
-        clip: of the kernels.
-        hook: key of the hook in the config.
-    """
+    """Return a line on binarized layers whose sums reach a sign or the like without a norm; None without any."""
     found = find_missing_norms(model, layers)
     spreads = {each.layer: clip * math.sqrt(_fan_in(each)) for each in kernels}
     wide = [path for path in found if spreads.get(path, 0.0) > WIDE]
@@ -158,12 +195,7 @@ def _others(paths: Sequence[str], path: str) -> str:
 
 
 def input_advice(signs: float, *, hook: str) -> str | None:
-    """Return a line on a network whose own input is rounded, and is of one sign.
-
-    Args:
-        signs: share of the values in a batch that are 0 or more.
-        hook: key of the hook in the config.
-    """
+    """Return a line on a network whose own input is rounded, and is of one sign."""
     if 1.0 - CONSTANT < signs < CONSTANT:
         return None
     return (

@@ -1,23 +1,78 @@
-"""The quantizers by name, and how a config names one."""
+"""The quantizers, by name."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.ops.approx_sign import approx_sign
-from trainer.ops.binary_tanh import binary_tanh
-from trainer.ops.dorefa import MAX_BITS, dorefa
-from trainer.ops.magnitude_aware_sign import magnitude_aware_sign
-from trainer.ops.ste_sign import ste_sign
-from trainer.ops.ste_tern import ste_tern
-from trainer.ops.swish_sign import swish_sign
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.ops.estimators import (
+    MAX_BITS,
+    approx_sign,
+    binary_tanh,
+    dorefa,
+    magnitude_aware_sign,
+    ste_sign,
+    ste_tern,
+    swish_sign,
+)
+
+
+def most_values(values: np.ndarray, channel_axes: Sequence[int] = ()) -> int:
+    """Return how many different values an array has or, by channel, the channel that has most of them."""
+    channels = [axis % values.ndim for axis in channel_axes]
+    count = int(np.prod([values.shape[axis] for axis in channels], dtype=int))
+    rows = np.moveaxis(values.astype(np.float64), channels, range(len(channels))).reshape(count, -1)
+    return max(len(np.unique(row)) for row in rows)
+
+
+BIAS, MANTISSA_BITS = 127, 23
+SMALLEST, LARGEST = -126, 127
+
+
+def power_of_two(exponents: tf.Tensor) -> tf.Tensor:
+    """Return 2^k exactly."""
+    biased = tf.clip_by_value(exponents, SMALLEST, LARGEST) + BIAS
+    return tf.bitcast(tf.bitwise.left_shift(biased, MANTISSA_BITS), tf.float32)
+
+
+def nearest_exponent(magnitudes: tf.Tensor) -> tf.Tensor:
+    """Return the k for which 1.5 * 2^(k - 1) <= x < 1.5 * 2^k, which is floor(log2(4 x / 3)).
+
+    Adding half of the lowest power to the bits carries into the exponent exactly from 1.5 on.
+    """
+    bits = tf.bitcast(tf.cast(magnitudes, tf.float32), tf.int32)
+    return tf.bitwise.right_shift(bits + 2 ** (MANTISSA_BITS - 1), MANTISSA_BITS) - BIAS
+
+
+def level_exponents(weights: tf.Tensor, bits: int) -> tf.Tensor:
+    """Return the largest and the smallest exponent of the levels for a layer's weights (paper, equations 1 and 2).
+
+    n1 = floor(log2(4 max|W| / 3)) and n2 = n1 + 1 - 2^(b - 1) / 2, so that zero and the signed powers fit b bits.
+    """
+    largest = tf.reduce_max(tf.abs(tf.cast(weights, tf.float32)))
+    first = tf.where(largest > 0, nearest_exponent(largest), 0)
+    last = first + 1 - 2 ** (bits - 2)
+    return tf.clip_by_value(tf.stack([first, last]), SMALLEST, LARGEST)
+
+
+def round_to_levels(weights: tf.Tensor, exponents: tf.Tensor) -> tf.Tensor:
+    """Return weights rounded to 0 or +-2^k with n2 <= k <= n1 (paper, equation 4). Levels stay as they are.
+
+    A weight goes to the level b with (a + b) / 2 <= |w| < 3 b / 2, where a is the level below b, and to 0 below all.
+    The paper leaves open what becomes of |w| >= 1.5 * 2^n1, to which a weight may grow in training: 2^n1 here.
+    """
+    magnitudes = tf.abs(tf.cast(weights, tf.float32))
+    chosen = power_of_two(tf.clip_by_value(nearest_exponent(magnitudes), exponents[1], exponents[0]))
+    rounded = tf.sign(weights) * tf.cast(chosen, weights.dtype)
+    return tf.where(magnitudes < 0.5 * power_of_two(exponents[1]), tf.zeros_like(weights), rounded)
+
 
 Role = Literal["kernel", "input"]
 
@@ -56,12 +111,7 @@ class Quantizer:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, x: tf.Tensor, channel_axes: tuple[int, ...] = (-1,)) -> tf.Tensor:
-        """Return the quantized tensor.
-
-        Args:
-            x: any shape and float dtype.
-            channel_axes: axes of a kernel that tell its output channels apart.
-        """
+        """Return the quantized tensor."""
         arguments = dict(self.arguments)
         if self.name == "dorefa":
             arguments["mode"] = "weights" if self.role == "kernel" else "activations"
@@ -93,7 +143,7 @@ class Quantizer:
 
     @property
     def inference_op(self) -> dict[str, Any] | None:
-        """Return what it does to layer inputs, as `trainer.export.describe` has it; None where that takes a batch."""
+        """Return what it does to layer inputs, as an op of `deploy.keras_graph`; None where that takes a batch."""
         if self.name == "dorefa":
             return {"op": "round", "bits": self.bits}
         if self.name != "ste_tern":
@@ -104,28 +154,14 @@ class Quantizer:
         return {"op": "ternary", "threshold": float(self.arguments.get("threshold", default))}
 
     def scales(self, shape: tuple[int, ...], channel_axes: tuple[int, ...]) -> int:
-        """Return how many float scales the quantized kernel of a shape carries.
-
-        Args:
-            shape: of the kernel.
-            channel_axes: axes that tell its output channels apart.
-        """
+        """Return how many float scales the quantized kernel of a shape carries."""
         if self.scales_channels:
             return math.prod(shape[axis] for axis in channel_axes)
         return 1 if self.name == "dorefa" and self.bits == 1 else 0
 
 
 def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option: str) -> Quantizer | None:
-    """Return the quantizer that a config names, or None for None.
-
-    Args:
-        spec: a name such as "ste_sign", or a dict such as {"name": "dorefa", "k_bit": 2}.
-        role: what it shall quantize.
-        option: the config key, for errors.
-
-    Raises:
-        UserError: unknown name or argument, or a value of the wrong type or out of range.
-    """
+    """Return the quantizer that a config names, or None for None."""
     if spec is None:
         return None
     given: Any = {"name": spec} if isinstance(spec, str) else spec  # a config may hold anything

@@ -1,4 +1,4 @@
-"""The two objectives of adversarial training: discriminators that judge, generators that are judged."""
+"""Adversarial losses, penalties and objectives."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from recipes.adversarial.copies import Copies
-from recipes.adversarial.gradient_penalty import Penalty
-from recipes.adversarial.groups import Group, forward_group
-from recipes.adversarial.losses import AdversarialLoss
-from recipes.adversarial.noise import Noise
-from recipes.adversarial.sample_quality import Quality, average_metrics, draw
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
-from trainer.step.metrics import example_weights
+from hookline.recipes.adversarial.groups import Copies, Group, forward_group
+from hookline.recipes.adversarial.sample_quality import Quality, average_metrics, draw
+from hookline.recipes.adversarial.settings import AdversarialLoss, Noise, Penalty
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.step.metrics import example_weights
 
 SAMPLES = "samples"
 
@@ -49,16 +46,6 @@ class Game:
 
         In training, each gets a part of its own of the batch: their data are independent. In an evaluation each sees
         every example.
-
-        Args:
-            batch: "inputs" [batch, ...], perhaps "weights" [batch].
-            training: whether this is a training step.
-
-        Returns:
-            inputs [discriminators, part, ...] and float32 weights [discriminators, part], 0 for padding.
-
-        Raises:
-            UserError: the batch cannot be divided.
         """
         inputs, weights, count = batch["inputs"], example_weights(batch), self.discriminators.count
         size = inputs.shape[0]
@@ -70,15 +57,7 @@ class Game:
         return tf.reshape(inputs, [*shape, *inputs.shape[1:]]), tf.reshape(weights, shape)
 
     def samples(self, forward: ForwardFunction, each: int) -> tf.Tensor:
-        """Return new samples for every discriminator.
-
-        Args:
-            forward: runs the generators.
-            each: samples for one discriminator, at least; rounded up to what the generators can share.
-
-        Returns:
-            float [discriminators, each or a few more, ...].
-        """
+        """Return new samples for every discriminator."""
         judges, makers = self.discriminators.count, self.generators.count
         each = -(-each // self._multiple) * self._multiple
         noise = self.noise.draw(forward, makers, judges * each // makers, use="noise")
@@ -86,12 +65,7 @@ class Game:
         return tf.reshape(made, [judges, each, *made.shape[2:]])
 
     def scores(self, forward: ForwardFunction, examples: tf.Tensor) -> tf.Tensor:
-        """Return what each discriminator thinks of its examples: float32 [discriminators, n].
-
-        Args:
-            forward: runs the discriminators.
-            examples: [discriminators, n, ...].
-        """
+        """Return what each discriminator thinks of its examples: float32 [discriminators, n]."""
         return tf.cast(tf.squeeze(forward_group(forward, self.discriminators, examples), axis=-1), tf.float32)
 
     @property
@@ -114,32 +88,16 @@ class Discriminate(Objective):
         penalty: Penalty | None = None,
         copies: Copies | None = None,
     ) -> None:
-        """Set who is trained, and how.
-
-        Args:
-            name: of the objective.
-            game: whose discriminators are trained, each `game.updates` times a step.
-            penalty: of the slope; None for none.
-            copies: what these discriminators are deep copies of; None for nothing.
-        """
+        """Set who is trained, and how."""
         self.name, self.changes, self.updates = name, game.discriminators.names, game.updates
         self.game, self.penalty, self.copies = game, penalty, copies
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
-        """Return the ops that copy other networks into these, where there are such.
-
-        Args:
-            networks: by name.
-        """
+        """Return the ops that copy other networks into these, where there are such."""
         return [] if self.copies is None else self.copies.operations(networks, self.changes)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the losses of real and of generated examples, the penalty, and the mean scores.
-
-        Args:
-            forward: runs the networks.
-            batch: "inputs" [batch, ...].
-        """
+        """Return the losses of real and of generated examples, the penalty, and the mean scores."""
         game = self.game
         real, weights = game.real(batch, training=forward.training)
         fake = tf.stop_gradient(game.samples(forward, real.shape[1]))
@@ -165,24 +123,12 @@ class Generate(Objective):
     """
 
     def __init__(self, name: str, game: Game, *, quality: Quality | None = None, samples: int = 2500) -> None:
-        """Set who is trained.
-
-        Args:
-            name: of the objective.
-            game: whose generators are trained.
-            quality: judges their samples in evaluations; None for not at all.
-            samples: of each generator that are judged, at least 2.
-        """
+        """Set who is trained."""
         self.name, self.changes, self.game = name, game.generators.names, game
         self.quality, self.count = quality, samples
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the generators' loss and the mean score of what they make.
-
-        Args:
-            forward: runs the networks.
-            batch: its size alone counts: as many samples are made as an update of the discriminators has.
-        """
+        """Return the generators' loss and the mean score of what they make."""
         game = self.game
         size = batch["inputs"].shape[0]
         parts = game.discriminators.count * game.updates if forward.training else 1
@@ -192,11 +138,7 @@ class Generate(Objective):
         return ObjectiveOutput({"generator": loss}, {"fake_score": tf.reduce_mean(scores)}, collected=collected)
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
-        """Return samples of each generator, the same noise at every evaluation.
-
-        Args:
-            forward: runs the generators.
-        """
+        """Return samples of each generator, the same noise at every evaluation."""
         if self.quality is None:
             return {}
         group = self.game.generators
@@ -204,23 +146,14 @@ class Generate(Objective):
         return {SAMPLES: tf.cast(forward_group(forward, group, noise), tf.float32)}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return how good the samples are; of several generators the mean.
-
-        Args:
-            collected: "samples" [generators, n, ...], and what the judge collected of the data.
-        """
+        """Return how good the samples are; of several generators the mean."""
         quality = self.quality
         if quality is None:
             return {}
         return average_metrics(lambda samples: quality.metrics(samples, collected), collected[SAMPLES])
 
     def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
-        """Return a picture of the samples, named after the objective.
-
-        Args:
-            collected: of the latest evaluation; empty before the first one.
-            examples: rows of that split.
-        """
+        """Return a picture of the samples, named after the objective."""
         if self.quality is None or SAMPLES not in collected:
             return {}
         return {f"{self.name}_samples": draw(self.quality, collected[SAMPLES], collected)}

@@ -1,27 +1,294 @@
-"""How good generated samples are: points beside the mixture they imitate, images beside the data's."""
+"""How good generated samples are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+import keras
 import numpy as np
 import tensorflow as tf
+from PIL import Image, ImageDraw, ImageFont
 
-from recipes.adversarial.class_histogram import class_shares, share_distances
-from recipes.adversarial.classifier import Classifier, load_classifier
-from recipes.adversarial.frechet_distance import frechet_distance, moments
-from recipes.adversarial.mode_metrics import WITHIN, mode_metrics
-from recipes.adversarial.sample_pictures import image_sheet, scatter_picture, stacked_sheets
-from recipes.data.gaussian_mixture import MixtureData
-from recipes.models.roles import is_image
-from trainer.errors import UserError
-from trainer.input.data import Data
-from trainer.objective import Batch
+from hookline.recipes.data.points import MixtureData
+from hookline.recipes.models.roles import is_image
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph, layer_input
+from hookline.trainer.input.data import Data
+from hookline.trainer.input.source import HOST
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch
+from hookline.trainer.run.finished import read_config, restore_beside
+
+
+def class_shares(labels: tf.Tensor, classes: int) -> tf.Tensor:
+    """Return the share of each class."""
+    counts = tf.math.bincount(tf.cast(labels, tf.int32), minlength=classes, maxlength=classes, dtype=tf.float32)
+    return counts / tf.reduce_sum(counts)
+
+
+def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return how far the classes of samples are from those of the data.
+
+    - total_variation: half the sum of |p - q|, in [0, 1]: the share of samples that has to change class.
+    - kl: KL(p || q) = sum p log(p / q) in nats, of the generated shares p to the real ones q; infinite where a class is
+      generated that the data does not have.
+    - missing: how many classes the data has and no sample is taken for.
+    """
+    ratio = tf.where(generated > 0.0, generated / real, 1.0)  # x / 0 is infinite, and so is its logarithm
+    missing = tf.logical_and(real > 0.0, tf.equal(generated, 0.0))
+    return {
+        "total_variation": 0.5 * tf.reduce_sum(tf.abs(generated - real)),
+        "kl": tf.maximum(tf.reduce_sum(generated * tf.math.log(ratio)), 0.0),  # below 0 by rounding alone
+        "missing": tf.reduce_sum(tf.cast(missing, tf.float32)),
+    }
+
+
+class Moments(NamedTuple):
+    """Hold the mean and the covariance of features.
+
+    Attributes:
+        mean: float64 [d].
+        covariance: float64 [d, d], unbiased: the sum of products over n - 1.
+    """
+
+    mean: tf.Tensor
+    covariance: tf.Tensor
+
+
+def moments(features: tf.Tensor) -> Moments:
+    """Return the moments of features."""
+    with tf.device(HOST):
+        values = tf.cast(features, tf.float64)
+        mean = tf.reduce_mean(values, axis=0)
+        centered = values - mean
+        products = tf.matmul(centered, centered, transpose_a=True)
+        return Moments(mean, products / tf.cast(tf.shape(values)[0] - 1, tf.float64))
+
+
+def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
+    """Return the squared Frechet distance d^2 between the normal distributions with these moments.
+
+    d^2 = |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)): Dowson and Landau 1982; as a measure of generated images, with
+    the features of another classifier, Heusel et al. 2017, "GANs Trained by a Two Time-Scale Update Rule". Its
+    value depends on the classifier and on how many samples there are (few samples give larger values): compare values
+    of one classifier and one count alone.
+    """
+    with tf.device(HOST):  # float64, which accelerators are slow at
+        # tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2). The root of the product S1 S2 itself
+        # would turn rounding errors e into sqrt(e), and may be complex where features are nearly dependent.
+        root = tf.matmul(_square_root(first.covariance), _square_root(second.covariance))
+        shared = tf.reduce_sum(tf.linalg.svd(root, compute_uv=False))
+        spread = tf.linalg.trace(first.covariance) + tf.linalg.trace(second.covariance) - 2.0 * shared
+        apart = tf.reduce_sum(tf.square(first.mean - second.mean))
+        return tf.cast(tf.maximum(apart + spread, 0.0), tf.float32)  # below 0 by rounding alone
+
+
+def _square_root(covariance: tf.Tensor) -> tf.Tensor:
+    """Return the symmetric square root of a covariance, float64 [d, d]."""
+    values, vectors = tf.linalg.eigh(covariance)
+    return tf.matmul(vectors * tf.sqrt(tf.maximum(values, 0.0)), vectors, transpose_b=True)
+
+
+WITHIN = 3.0  # standard deviations: farther from every mode, a sample is of no quality
+
+
+def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float, *, least: int = 1) -> dict[str, tf.Tensor]:
+    """Return how well samples cover the modes of a mixture of Gaussians.
+
+    A sample belongs to its nearest mode, and is of high quality when it lies within three standard deviations of it.
+
+    - modes: how many modes have at least `least` samples of high quality. With least=1 that is the literature's rule
+      (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al. 2018, "PacGAN", section 4.1, from 2,500 samples each).
+      It is generous: one lucky sample covers a mode. A larger `least` says how many it takes.
+    - high_quality: the share of high quality among all samples.
+    - kl_to_uniform: KL(q || u) = log(m) + sum(q log q) in nats, of the shares q of all finite samples by their nearest
+      mode, to the uniform distribution over the m modes; 0 where they are even, log(m) where all lie at one.
+
+    Samples that are not finite are of no quality, and at no mode. Where all are so, kl_to_uniform is log(m).
+    """
+    samples, modes = tf.cast(samples, tf.float32), tf.cast(modes, tf.float32)
+    finite = tf.reduce_all(tf.math.is_finite(samples), axis=-1)
+    squared = tf.reduce_sum(tf.square(samples[:, tf.newaxis] - modes), axis=-1)
+    at_mode = tf.one_hot(tf.argmin(squared, axis=-1), modes.shape[0])
+    at_mode = tf.where(finite[:, tf.newaxis], at_mode, 0.0)  # [samples, modes]
+    is_good = tf.logical_and(finite, tf.reduce_min(squared, axis=-1) <= (WITHIN * std) ** 2)
+    good = tf.reduce_sum(tf.where(is_good[:, tf.newaxis], at_mode, 0.0), axis=0)
+    return {
+        "modes": tf.reduce_sum(tf.cast(good >= least, tf.float32)),
+        "high_quality": tf.reduce_mean(tf.cast(is_good, tf.float32)),
+        "kl_to_uniform": _kl_to_uniform(tf.reduce_sum(at_mode, axis=0)),
+    }
+
+
+def _kl_to_uniform(counts: tf.Tensor) -> tf.Tensor:
+    """Return the divergence in nats of counts, float32 [modes], from even ones; without any, the largest there is."""
+    shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+    largest = tf.math.log(float(counts.shape[0]))
+    return tf.maximum(largest + tf.reduce_sum(tf.math.xlogy(shares, shares)), 0.0)  # below 0 by rounding alone
+
+
+WIDTH, HEIGHT = 600, 640
+LEFT, TOP, SIDE = 20, 44, 560  # the square that the points lie in
+FINER = 2  # drawn so many times as large, then shrunk: smooth edges
+PICTURE_WITHIN = 3.0  # standard deviations: the radius of a mode's circle
+MARGIN = 0.15  # of the range, around the outermost modes and real points
+REAL_DOT, DOT = 1.5, 2.0  # radii
+REAL, SAMPLE, MODE, FRAME, WHITE = (190, 190, 190), (204, 51, 17), (0, 68, 136), (110, 110, 110), (255, 255, 255)
+SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
+GAP = 2  # pixels between images
+TITLE = 22  # pixels for a line of text
+
+
+def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, std: float, title: str) -> np.ndarray:
+    """Return a picture of generated points over real ones, with a circle of three standard deviations at each mode.
+
+    The frame holds the modes and the real points with a margin; it does not move with the samples, so that pictures of
+    one run make an animation. Samples outside are counted below the plot.
+    """
+    low, span = _range(np.concatenate([modes - PICTURE_WITHIN * std, modes + PICTURE_WITHIN * std, real]))
+    inside = np.isfinite(samples).all(axis=1)
+    inside[inside] = np.all((samples[inside] >= low) & (samples[inside] <= low + span), axis=1)
+    image = Image.new("RGB", (WIDTH * FINER, HEIGHT * FINER), WHITE)
+    draw = ImageDraw.Draw(image)
+    for points, radius, colour in ((real, REAL_DOT, REAL), (samples[inside], DOT, SAMPLE)):
+        for x, y in _to_pixels(points, low, span):
+            draw.ellipse(_box(x, y, radius), fill=colour)
+    for x, y in _to_pixels(modes, low, span):
+        draw.ellipse(_box(x, y, PICTURE_WITHIN * std / span * SIDE), outline=MODE, width=FINER)
+    draw.rectangle([each * FINER for each in (LEFT, TOP, LEFT + SIDE, TOP + SIDE)], outline=FRAME, width=FINER)
+    _text(draw, LEFT, TOP - 14, title)
+    outside = len(samples) - int(inside.sum())
+    _text(draw, LEFT, TOP + SIDE + 24, f"{len(samples):,} samples, {outside:,} outside the picture")
+    return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BOX), np.float32) / 255.0
+
+
+def _range(points: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the lower corner and the side of a square around all points."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    span = float((high - low).max()) * (1.0 + 2.0 * MARGIN) or 1.0
+    return (low + high) / 2.0 - span / 2.0, span
+
+
+def _to_pixels(points: np.ndarray, low: np.ndarray, span: float) -> list[tuple[float, float]]:
+    return [(LEFT + SIDE * x, TOP + SIDE * (1.0 - y)) for x, y in ((points - low) / span).tolist()]
+
+
+def _box(x: float, y: float, radius: float) -> tuple[float, float, float, float]:
+    return (x - radius) * FINER, (y - radius) * FINER, (x + radius) * FINER, (y + radius) * FINER
+
+
+def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:
+    draw.text((x * FINER, y * FINER), text, (0, 0, 0), ImageFont.load_default(16 * FINER), anchor="ls")
+
+
+def image_sheet(images: np.ndarray, columns: int | None = None) -> np.ndarray:
+    """Return images side by side, row by row from the upper left."""
+    columns = min(columns or math.ceil(math.sqrt(len(images))), len(images))
+    times = max(1, math.ceil(SMALLEST / min(images.shape[1:3])))
+    pixels = np.clip((np.nan_to_num(images.astype(np.float32), nan=-1.0) + 1.0) / 2.0, 0.0, 1.0)
+    pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
+    height, width = pixels.shape[1] + GAP, pixels.shape[2] + GAP
+    sheet = np.ones((math.ceil(len(images) / columns) * height + GAP, columns * width + GAP, 3), np.float32)
+    for index, tile in enumerate(pixels):
+        top, left = index // columns * height + GAP, index % columns * width + GAP
+        sheet[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+    return sheet
+
+
+def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.ndarray:
+    """Return pictures below one another, each with its title above, such as one sheet for each generator."""
+    widest = max(sheet.shape[1] for sheet in sheets)
+    parts = []
+    for sheet, title in zip(sheets, titles, strict=True):
+        line = Image.new("RGB", (widest, TITLE), WHITE)
+        ImageDraw.Draw(line).text((GAP, TITLE - 5), title, (0, 0, 0), ImageFont.load_default(14), anchor="ls")
+        parts.append(np.asarray(line, np.float32) / 255.0)
+        parts.append(np.pad(sheet, [(0, 0), (0, widest - sheet.shape[1]), (0, 0)], constant_values=1.0))
+    return np.concatenate(parts)
+
+
+TASK = "hookline.recipes.classification.classification"
+NETWORK = "model"
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Hold a trained classifier that never changes again.
+
+    Attributes:
+        run: directory of the run that trained it.
+        model: images [n, height, width, channels] to [features [n, d], logits [n, classes]].
+        classes: number of classes.
+        width: d, of the features: the inputs of the last dense layer.
+    """
+
+    run: str
+    model: keras.Model
+    classes: int
+    width: int
+
+    def __call__(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the features and the classes of images, also inside a traced function."""
+        features, logits = self.model(images, training=False)
+        return tf.cast(features, tf.float32), tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+
+def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> Classifier:
+    """Return the classifier that a finished run trained, with the weights it is evaluated with at its best checkpoint.
+
+    The state of random numbers and the names that Keras gives afterwards do not depend on it.
+    """
+    try:
+        return _load(run, tuple(input_shape), classes, plugins)
+    except UserError as error:
+        raise UserError(f"classifier={run}: {error}") from error
+
+
+def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequence[str]) -> Classifier:
+    config = read_config(run, plugins)
+    task = config.get("task")
+    if not isinstance(task, dict) or task.get("_target_") != TASK:
+        raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
+    from hookline.trainer.run.state import shipped_weights
+
+    finished = restore_beside(run, config)
+    trainer = finished.parts.trainer
+    network = trainer.networks[NETWORK]
+    for name, value in shipped_weights(trainer, finished.step)[NETWORK].items():
+        network.variables[name].assign(value)
+    model = _with_features(network)
+    found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
+    if (found, logits) != (input_shape, classes):
+        raise UserError(
+            f"this run tells {logits} classes of inputs {list(found)} apart. Expected one of the same data, with "
+            f"{classes} classes of inputs {list(input_shape)}."
+        )
+    return Classifier(run, model, classes, model.outputs[0].shape[-1])
+
+
+def _with_features(network: Network) -> keras.Model:
+    """Return a model of the inputs of the last dense layer and of the logits; it shares the network's variables."""
+    if not is_graph(network.model):
+        raise _no_features(f"its network is a {type(network.model).__name__}, whose inner tensors are not known")
+    model = as_functional(network.model)
+    dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
+    if not dense:
+        raise _no_features("its network has no dense layer")
+    features: Any = layer_input(model, dense[-1])
+    if len(features.shape) != 2 or features.shape[-1] is None:
+        raise _no_features(f"the inputs of its last dense layer have the shape {tuple(features.shape)}")
+    return keras.Model(model.inputs[0], [features, model.outputs[0]])
+
+
+def _no_features(reason: str) -> UserError:
+    return UserError(f"{reason}. Expected a functional or Sequential network that ends with a dense layer of [n, d].")
+
 
 Metrics: TypeAlias = "dict[str, tf.Tensor]"
-REAL = "real"
+REAL_PICTURES = "real"
 PICTURED_POINTS = 1000
 PICTURED_IMAGES = 64
 
@@ -30,30 +297,15 @@ class Quality(Protocol):
     """Measure and draw samples."""
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return what of the data the metrics need, [batch, ...] by name.
-
-        Args:
-            batch: "inputs" and "targets" of an evaluation.
-        """
+        """Return what of the data the metrics need, [batch, ...] by name."""
         ...
 
     def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
-        """Return scalars by name.
-
-        Args:
-            samples: of one generator, [n, ...].
-            collected: of the split as a whole.
-        """
+        """Return scalars by name."""
         ...
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        """Return a picture [height, width, 3] in [0, 1].
-
-        Args:
-            samples: of one generator, [n, ...].
-            collected: of the split as a whole.
-            title: what the samples are; empty where the picture gets one later.
-        """
+        """Return a picture [height, width, 3] in [0, 1]."""
         ...
 
 
@@ -70,14 +322,14 @@ class MixtureQuality:
     deviation: float
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
-        return {REAL: batch["inputs"]}
+        return {REAL_PICTURES: batch["inputs"]}
 
     def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
         metrics = mode_metrics(samples, tf.constant(self.centers), self.deviation)
         return {**metrics, "coverage": coverage(samples, self.centers, self.deviation)}
 
     def picture(self, samples: np.ndarray, collected: Mapping[str, np.ndarray], title: str) -> np.ndarray:
-        return scatter_picture(samples, collected[REAL][:PICTURED_POINTS], self.centers, self.deviation, title)
+        return scatter_picture(samples, collected[REAL_PICTURES][:PICTURED_POINTS], self.centers, self.deviation, title)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,14 +369,6 @@ def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Te
     It is 1 less the total variation distance between where samples lie (a mode, or nowhere) and the uniform
     distribution over the modes: 0.989 for the data itself, and neither good samples of few modes nor bad samples of
     all can make it large. So it says which step of a run is the best.
-
-    Args:
-        samples: float [n, 2].
-        centers: float32 [modes, 2].
-        deviation: of each Gaussian.
-
-    Returns:
-        float32 scalar in [0, 1].
     """
     distances = tf.norm(samples[:, None, :] - tf.constant(centers), axis=-1)
     nearest = tf.one_hot(tf.argmin(distances, axis=-1), len(centers))
@@ -133,16 +377,7 @@ def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Te
 
 
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
-    """Return what judges samples of some data; None where nothing does.
-
-    Args:
-        data: that generators imitate.
-        classifier: directory of a finished run of recipe=baseline on the same data; None for none.
-        plugins: packages that the classifier's run may use.
-
-    Raises:
-        UserError: a classifier for data without classes of images, or one that does not fit.
-    """
+    """Return what judges samples of some data; None where nothing does."""
     if is_image(data.input_shape):
         shape = data.input_shape
         if classifier is None:
@@ -157,12 +392,7 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
 
 
 def average_metrics(metrics: Callable[[tf.Tensor], Metrics], samples: tf.Tensor) -> Metrics:
-    """Return the metrics of several generators: the mean of each, and of "modes" and "coverage" the best, too.
-
-    Args:
-        metrics: of the samples of one generator.
-        samples: [generators, n, ...].
-    """
+    """Return the metrics of several generators: the mean of each, and of "modes" and "coverage" the best, too."""
     each = [metrics(samples[place]) for place in range(samples.shape[0])]
     if len(each) == 1:
         return each[0]
@@ -172,13 +402,7 @@ def average_metrics(metrics: Callable[[tf.Tensor], Metrics], samples: tf.Tensor)
 
 
 def draw(quality: Quality, samples: np.ndarray, collected: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return one picture of the samples of one or several generators, below one another.
-
-    Args:
-        quality: draws those of one.
-        samples: [generators, n, ...].
-        collected: of the split as a whole.
-    """
+    """Return one picture of the samples of one or several generators, below one another."""
     if len(samples) == 1:
         return quality.picture(samples[0], collected, "samples")
     titles = [f"generator {place}" for place in range(len(samples))]

@@ -1,18 +1,152 @@
-"""The settings that recipes with generators and discriminators share, checked."""
+"""Adversarial losses, gradient penalties, noise, and the settings of them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
-from recipes.adversarial.gradient_penalty import KINDS as PENALTIES
-from recipes.adversarial.gradient_penalty import Penalty
-from recipes.adversarial.losses import LOSSES, AdversarialLoss
-from recipes.adversarial.noise import KINDS as NOISES
-from recipes.adversarial.noise import Noise
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.objective import ForwardFunction
+
+Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+
+
+@dataclass(frozen=True)
+class AdversarialLoss:
+    """Hold the terms of a loss; each maps scores of any shape to losses of that shape.
+
+    Attributes:
+        real: of the discriminator, for its scores of real examples.
+        fake: of the discriminator, for its scores of generated examples.
+        generator: of the generator, for the discriminator's scores of what it made.
+        needs_penalty: whether the discriminator must be held Lipschitz by a gradient penalty.
+    """
+
+    real: Term
+    fake: Term
+    generator: Term
+    needs_penalty: bool = False
+
+
+def _negative(scores: tf.Tensor) -> tf.Tensor:
+    return tf.negative(scores)
+
+
+LOSSES: dict[str, AdversarialLoss] = {
+    # Goodfellow et al., Generative Adversarial Nets, 2014: -log sigmoid(s) and -log(1 - sigmoid(s)); the generator
+    # maximises log sigmoid(s), whose gradient does not vanish where the discriminator wins.
+    "non_saturating": AdversarialLoss(
+        real=lambda scores: tf.nn.softplus(-scores),
+        fake=lambda scores: tf.nn.softplus(scores),
+        generator=lambda scores: tf.nn.softplus(-scores),
+    ),
+    # Lim and Ye, Geometric GAN, 2017, arXiv 1705.02894.
+    "hinge": AdversarialLoss(
+        real=lambda scores: tf.nn.relu(1.0 - scores),
+        fake=lambda scores: tf.nn.relu(1.0 + scores),
+        generator=_negative,
+    ),
+    # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
+    "wasserstein": AdversarialLoss(
+        real=_negative, fake=lambda scores: tf.identity(scores), generator=_negative, needs_penalty=True
+    ),
+}
+"""Losses by name."""
+
+
+KINDS = ("r1", "two_sided")
+
+Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+"""Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
+Differentiate: TypeAlias = "Callable[[tf.Tensor, Sequence[tf.Tensor]], list[tf.Tensor | None]]"
+"""Returns the gradients of a scalar: `ForwardFunction.gradients`, which keeps those of float16 from vanishing."""
+
+
+def r1_penalty(scores: Scores, real: tf.Tensor, gradients: Differentiate) -> tf.Tensor:
+    """Return half the squared slope at real examples (Mescheder et al. 2018, arXiv 1801.04406, equation 9)."""
+    return 0.5 * _squared_slope(scores, real, gradients)
+
+
+def two_sided_penalty(
+    scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
+) -> tf.Tensor:
+    """Return (slope - 1)^2 at random points between real and generated examples.
+
+    Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028, algorithm 1.
+    """
+    real, fake = tf.cast(real, tf.float32), tf.cast(fake, tf.float32)
+    shape = tf.concat([tf.shape(real)[:2], tf.ones([real.shape.rank - 2], tf.int32)], axis=0)
+    share = tf.random.stateless_uniform(shape, seed, dtype=real.dtype)
+    # The derivative of a root is infinite at 0: an example without slope would give NaN.
+    slope = tf.sqrt(_squared_slope(scores, fake + share * (real - fake), gradients) + 1e-12)
+    return tf.square(slope - 1.0)
+
+
+def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) -> tf.Tensor:
+    points = tf.stop_gradient(points)
+    (gradient,) = gradients(tf.reduce_sum(scores(points)), [points])
+    return tf.reduce_sum(tf.square(gradient), axis=list(range(2, points.shape.rank)))
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Say how a discriminator's slope is held.
+
+    Attributes:
+        kind: "r1" or "two_sided".
+        weight: of the penalty in the discriminator's loss, above 0.
+    """
+
+    kind: str
+    weight: float
+
+    def __call__(
+        self, scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
+    ) -> tf.Tensor:
+        """Return the weighted penalty of each example: float32 [networks, batch]."""
+        if self.kind == "r1":
+            return self.weight * r1_penalty(scores, real, gradients)
+        return self.weight * two_sided_penalty(scores, real, fake[:, : real.shape[1]], seed, gradients)
+
+
+NOISE_KINDS = ("normal", "uniform")
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Say how a generator's inputs are drawn.
+
+    Attributes:
+        size: numbers of one input.
+        kind: "normal" (mean 0, variance 1) or "uniform" (in [-1, 1)).
+    """
+
+    size: int
+    kind: str = "normal"
+
+    def draw(self, forward: ForwardFunction, pairs: int, count: int, *, use: str) -> tf.Tensor:
+        """Return independent noise for each of several generators.
+
+        Generator n draws with a seed of its own, so it gets the same noise in whatever form it is run.
+        """
+        return tf.stack([self._of_one(forward.stateless_seed(f"{use}_{pair}"), count) for pair in range(pairs)])
+
+    def _of_one(self, seed: tf.Tensor, count: int) -> tf.Tensor:
+        if self.kind == "uniform":
+            return tf.random.stateless_uniform([count, self.size], seed, -1.0, 1.0)
+        return tf.random.stateless_normal([count, self.size], seed)
+
+
+PENALTIES = KINDS
+
+
+NOISES = NOISE_KINDS
+
 
 AUTO = "auto"
 
@@ -49,11 +183,7 @@ def check_settings(
     noise: str,
     samples: int,
 ) -> Settings:
-    """Return the settings of a recipe's arguments of the same names.
-
-    Raises:
-        UserError: a value out of range, or a Wasserstein loss without a gradient penalty.
-    """
+    """Return the settings of a recipe's arguments of the same names."""
     if loss not in LOSSES:
         raise unknown_name("loss", loss, LOSSES)
     if noise not in NOISES:
@@ -73,13 +203,7 @@ def check_settings(
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Return a whole number, or raise a UserError.
-
-    Args:
-        name: of the setting.
-        value: what the user gave.
-        least: the smallest number allowed.
-    """
+    """Return a whole number, or raise a UserError."""
     if not is_whole_number(value) or value < least:
         raise UserError(f"{name}={value} received. Expected a whole number of at least {least}.")
     return int(value)

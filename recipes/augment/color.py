@@ -1,14 +1,14 @@
-"""Color: other brightness, contrast, saturation and hue for every image."""
+"""Color and noise."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from recipes.augment.options import check_number, image_inputs
-from trainer.errors import UserError
-from trainer.input.augment import Augment
-from trainer.input.draws import uniform
-from trainer.objective import Batch
+from hookline.recipes.augment.options import check_number, image_inputs
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment
+from hookline.trainer.input.order import normal, uniform
+from hookline.trainer.objective import Batch
 
 GREY = (0.299, 0.587, 0.114)
 """How bright red, green and blue look (ITU-R BT.601)."""
@@ -27,17 +27,7 @@ class Color(Augment):
     def __init__(
         self, *, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.0, hue: float = 0.0
     ) -> None:
-        """Check the options.
-
-        Args:
-            brightness: in [0, 1].
-            contrast: in [0, 1].
-            saturation: in [0, 1]; only for 3 channels.
-            hue: in [0, 0.5], the farthest move as a share of the circle; only for 3 channels.
-
-        Raises:
-            UserError: an option out of range, or all of them 0.
-        """
+        """Check the options."""
         self.brightness = check_number("brightness", brightness, maximum=1.0)
         self.contrast = check_number("contrast", contrast, maximum=1.0)
         self.saturation = check_number("saturation", saturation, maximum=1.0)
@@ -84,3 +74,22 @@ def _grey(pixels: tf.Tensor) -> tf.Tensor:
 
 def _blended(pixels: tf.Tensor, grey: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     return tf.clip_by_value(grey + factors * (pixels - grey), 0.0, 1.0)
+
+
+class Noise(Augment):
+    """Add independent normal draws to all numbers of the inputs; the result may leave the range of the data."""
+
+    priority = 60
+
+    def __init__(self, *, stddev: float = 0.1) -> None:
+        """Check the option."""
+        self.stddev = check_number("stddev", stddev, above_zero=True)
+
+    def check(self, batch: Batch) -> None:
+        if not batch["inputs"].dtype.is_floating:
+            raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        inputs = batch["inputs"]
+        drawn = tf.cast(normal(seeds, "noise", inputs.shape[1:].as_list()), inputs.dtype)
+        return {**batch, "inputs": inputs + self.stddev * drawn}

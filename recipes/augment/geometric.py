@@ -1,15 +1,17 @@
-"""What all augmentations share that move pixels: each example gets an affine map from places to places."""
+"""Affine augmentations."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
 import tensorflow as tf
 
-from recipes.augment.options import check_border, check_fill, image_inputs
-from trainer.input.augment import Augment
-from trainer.objective import Batch
+from hookline.recipes.augment.options import check_border, check_fill, check_number, image_inputs
+from hookline.trainer.input.augment import Augment
+from hookline.trainer.input.order import uniform
+from hookline.trainer.objective import Batch
 
 MAP, BOX = "map", "box"
 TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
@@ -28,16 +30,7 @@ class Geometric(Augment):
     interpolation = "NEAREST"
 
     def __init__(self, *, border: str, fill: float) -> None:
-        """Take what all of them have.
-
-        Args:
-            border: what stands beyond the border: "constant" (`fill`), "reflect" (the image mirrored, d c b a | a b c d
-                | d c b a) or "nearest" (the outermost pixel).
-            fill: value of pixels from outside where the border is constant.
-
-        Raises:
-            UserError: an option out of range.
-        """
+        """Take what all of them have."""
         self.border, self.fill = check_border(border), check_fill(fill)
 
     @abstractmethod
@@ -46,22 +39,10 @@ class Geometric(Augment):
 
         Row 0 gives x and row 1 gives y of the source, as factors of x, y and 1 of the result, in pixels from the
         upper left pixel's middle.
-
-        Args:
-            seeds: int32 [batch, 2].
-            height: of the images.
-            width: of the images.
         """
 
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
-        """Return moved images. One that knows a faster way to the same pixels overrides it.
-
-        Args:
-            images: [batch, height, width, channels].
-            maps: of this augmentation, float32 [batch, 2, 3].
-            interpolation: "NEAREST" or "BILINEAR".
-            fill: value of pixels from outside where the border is constant.
-        """
+        """Return moved images. One that knows a faster way to the same pixels overrides it."""
         return warp(images, maps, interpolation, self.border, fill)
 
     def check(self, batch: Batch) -> None:
@@ -80,15 +61,7 @@ class Geometric(Augment):
 
 
 def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fill: float) -> tf.Tensor:
-    """Return images whose every pixel comes from the place that its map says.
-
-    Args:
-        images: [batch, height, width, channels].
-        maps: float32 [batch, 2, 3], see `Geometric.maps`.
-        interpolation: "NEAREST" or "BILINEAR".
-        border: what stands beyond the border, see `Geometric`.
-        fill: value of pixels from outside where the border is constant.
-    """
+    """Return images whose every pixel comes from the place that its map says."""
     rows = tf.reshape(maps, [-1, 6])
     warped: Any = tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
@@ -102,14 +75,7 @@ def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fi
 
 
 def move_boxes(boxes: tf.Tensor, maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return the smallest boxes around what was in the given ones, cut at the border of the image.
-
-    Args:
-        boxes: integers [batch, 4]: top, left, height and width in pixels.
-        maps: float32 [batch, 2, 3], see `Geometric.maps`; each can be inverted.
-        height: of the images.
-        width: of the images.
-    """
+    """Return the smallest boxes around what was in the given ones, cut at the border of the image."""
     top, left, tall, wide = tf.unstack(tf.cast(boxes, tf.float32), axis=1)
     x = tf.stack([left, left + wide, left, left + wide], axis=1) - 0.5  # a pixel reaches half a pixel around its middle
     y = tf.stack([top, top, top + tall, top + tall], axis=1) - 0.5
@@ -130,12 +96,31 @@ def _extent(corners: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def moved_back(right: tf.Tensor, down: tf.Tensor) -> tf.Tensor:
-    """Return the maps of images that are moved: float32 [batch, 2, 3].
-
-    Args:
-        right: pixels to the right, [batch].
-        down: pixels downwards, [batch].
-    """
+    """Return the maps of images that are moved: float32 [batch, 2, 3]."""
     right, down = tf.cast(right, tf.float32), tf.cast(down, tf.float32)
     one, zero = tf.ones_like(right), tf.zeros_like(right)
     return tf.stack([tf.stack([one, zero, -right], axis=1), tf.stack([zero, one, -down], axis=1)], axis=1)
+
+
+class Rotate(Geometric):
+    """Turn images around their middle, both ways, each angle equally likely; between pixels it interpolates."""
+
+    priority = 40
+    interpolation = "BILINEAR"
+
+    def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float = -1.0) -> None:
+        """Check the options."""
+        super().__init__(border=border, fill=fill)
+        self.degrees = check_number("degrees", degrees, maximum=180.0, above_zero=True)
+
+    def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
+        largest = math.radians(self.degrees)
+        return rotations(uniform(seeds, "angle", low=-largest, high=largest), height, width)
+
+
+def rotations(angles: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Return the maps of images that are turned counter-clockwise around their middle: float32 [batch, 2, 3]."""
+    cosine, sine = tf.cos(angles), tf.sin(angles)
+    x, y = (width - 1) / 2.0, (height - 1) / 2.0
+    from_x = tf.stack([cosine, -sine, x - cosine * x + sine * y], axis=1)
+    return tf.stack([from_x, tf.stack([sine, cosine, y - sine * x - cosine * y], axis=1)], axis=1)

@@ -1,10 +1,17 @@
-"""What the augmentations share that mix examples: who is mixed with whom."""
+"""Augmentations that mix or cover."""
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import tensorflow as tf
 
-from trainer.input.draws import uniform
+from hookline.recipes.augment.options import check_fill, check_number, image_inputs
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment
+from hookline.trainer.input.order import chance, uniform, whole_numbers
+from hookline.trainer.objective import TARGET_SHARES, Batch
 
 
 def random_partners(seeds: tf.Tensor) -> tf.Tensor:
@@ -12,8 +19,149 @@ def random_partners(seeds: tf.Tensor) -> tf.Tensor:
 
     Every order is equally likely, so an example may be its own partner. That is independent of how the batch is
     sorted, such as by class.
-
-    Args:
-        seeds: int32 [batch, 2].
     """
     return tf.argsort(uniform(seeds, "partner"), stable=True)
+
+
+GRID, PARTS = 20_001, 4_096
+
+
+def beta(seeds: tf.Tensor, salt: str, alpha: float) -> tf.Tensor:
+    """Return draws from Beta(alpha, alpha): float32 [n] in [0, 1]."""
+    with tf.init_scope():
+        quantiles = tf.constant(_lower_quantiles(alpha))
+    place = uniform(seeds, salt, high=float(PARTS))
+    first = tf.minimum(tf.cast(place, tf.int32), PARTS - 1)
+    low, high = tf.gather(quantiles, first), tf.gather(quantiles, first + 1)
+    lower = (low + (high - low) * (place - tf.cast(first, tf.float32))) ** (1.0 / min(alpha, 1.0))
+    return tf.where(uniform(seeds, f"{salt}/side") < 0.5, lower, 1.0 - lower)
+
+
+@functools.cache
+def _lower_quantiles(alpha: float) -> np.ndarray:
+    """Return x^p at equal steps of probability for x in [0, 1/2], with p = min(alpha, 1): float32 [PARTS + 1].
+
+    In t = x^p the density is finite at 0 for every alpha: x^(alpha - p) (1 - x)^(alpha - 1) up to a factor.
+    """
+    power = min(alpha, 1.0)
+    t = np.linspace(0.0, 0.5**power, GRID)
+    x = t ** (1.0 / power)
+    density = x ** (alpha - power) * (1.0 - x) ** (alpha - 1.0)
+    below = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return np.interp(np.linspace(0.0, 1.0, PARTS + 1), below / below[-1], t).astype(np.float32)
+
+
+def random_rectangles(seeds: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Return which pixels lie in a rectangle around a random pixel, each equally likely.
+
+    What would lie beyond the border is cut off.
+    """
+    rows = _ranges(whole_numbers(seeds, "row", 0, height - 1), tall, height)
+    columns = _ranges(whole_numbers(seeds, "column", 0, width - 1), wide, width)
+    return tf.logical_and(rows[:, :, None, None], columns[:, None, :, None])
+
+
+def _ranges(middle: tf.Tensor, extent: tf.Tensor, size: int) -> tf.Tensor:
+    """Return which places lie in a range around its middle: bool [batch, size]."""
+    first = (middle - extent // 2)[:, None]
+    places = tf.range(size)[None, :]
+    return tf.logical_and(places >= first, places < first + extent[:, None])
+
+
+class Mixup(Augment):
+    """Mix each example with another of its batch: w x + (1 - w) x', and its target likewise, w ~ Beta(alpha, alpha).
+
+    The weights are drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2
+    and section 3.
+    """
+
+    priority = 80
+    mixes = True
+
+    def __init__(self, *, alpha: float = 0.2, probability: float = 1.0) -> None:
+        """Check the options."""
+        self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
+        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+
+    def check(self, batch: Batch) -> None:
+        if not batch["inputs"].dtype.is_floating:
+            raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        mixed = chance(seeds, "mixed", self.probability)
+        own = tf.where(mixed, beta(seeds, "weight", self.alpha), 1.0)
+        partners = random_partners(seeds)
+        return {**batch, **{name: _weighted(batch[name], partners, own) for name in ("inputs", TARGET_SHARES)}}
+
+
+def _weighted(tensor: tf.Tensor, partners: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
+    """Return own x + (1 - own) x' for tensors [batch, ...]."""
+    own = tf.cast(tf.reshape(own, [-1, *[1] * (tensor.shape.rank - 1)]), tensor.dtype)
+    return own * tensor + (1.0 - own) * tf.gather(tensor, partners)
+
+
+class Cutmix(Augment):
+    """Put a rectangle of another image of the batch in its place in each image; targets mix by the share of the pixels.
+
+    The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
+    around a random pixel; what is beyond the border is cut off. Yun et al. 2019, "CutMix: Regularization Strategy to
+    Train Strong Classifiers with Localizable Features", equations 1 and 2.
+    """
+
+    priority = 90
+    mixes = True
+
+    def __init__(self, *, alpha: float = 1.0, probability: float = 0.5) -> None:
+        """Check the options."""
+        self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
+        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+
+    def check(self, batch: Batch) -> None:
+        image_inputs(batch)
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        images, shares = image_inputs(batch), batch[TARGET_SHARES]
+        height, width = images.shape[1:3]
+        side = tf.sqrt(1.0 - beta(seeds, "weight", self.alpha))
+        side = tf.where(chance(seeds, "mixed", self.probability), side, 0.0)
+        tall, wide = (tf.cast(side * float(size), tf.int32) for size in (height, width))
+        inside = random_rectangles(seeds, tall, wide, height, width)
+        partners = random_partners(seeds)
+        taken = tf.reduce_mean(tf.cast(inside[..., 0], shares.dtype), axis=[1, 2])[:, None]
+        return {
+            **batch,
+            "inputs": tf.where(inside, tf.gather(images, partners), images),
+            TARGET_SHARES: (1.0 - taken) * shares + taken * tf.gather(shares, partners),
+        }
+
+
+class Cutout(Augment):
+    """Cover a rectangle around a random pixel; where it reaches beyond the border, less is covered.
+
+    DeVries and Taylor 2017, "Improved Regularization of Convolutional Neural Networks with Cutout": half of height and
+    width for CIFAR-10.
+    """
+
+    priority = 70
+
+    def __init__(self, *, share: float = 0.5, fill: float = 0.0, probability: float = 1.0) -> None:
+        """Check the options."""
+        self.share = check_number("share", share, maximum=1.0, above_zero=True)
+        self.fill = check_fill(fill)
+        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+
+    def check(self, batch: Batch) -> None:
+        smallest = min(image_inputs(batch).shape[1:3])
+        if not round(self.share * smallest):
+            raise UserError(
+                f"share={self.share:g} received: that is less than half a pixel of {smallest}, and covers nothing. "
+                f"Expected at least {1 / smallest:.2g}."
+            )
+
+    def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
+        images = image_inputs(batch)
+        height, width = images.shape[1:3]
+        drawn = tf.cast(chance(seeds, "covered", self.probability), tf.int32)
+        tall, wide = round(self.share * height) * drawn, round(self.share * width) * drawn
+        covered = random_rectangles(seeds, tall, wide, height, width)
+        return {**batch, "inputs": tf.where(covered, tf.cast(self.fill, images.dtype), images)}

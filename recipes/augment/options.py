@@ -7,25 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.objective import Batch
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.objective import Batch
 
 BORDERS = ("constant", "reflect", "nearest")
 """What may stand beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
 
 
 def check_number(name: str, value: Any, *, maximum: float = math.inf, above_zero: bool = False) -> float:
-    """Return a number from 0 on.
-
-    Args:
-        name: of the option.
-        value: that was given.
-        maximum: the largest allowed.
-        above_zero: whether 0 itself is out of range.
-
-    Raises:
-        UserError: anything else.
-    """
+    """Return a number from 0 on."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not 0 <= value <= maximum or (above_zero and value == 0):
         least = "above 0" if above_zero else "of 0 or more"
@@ -35,57 +25,28 @@ def check_number(name: str, value: Any, *, maximum: float = math.inf, above_zero
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return True or False.
-
-    Args:
-        name: of the option.
-        value: that was given.
-
-    Raises:
-        UserError: anything else.
-    """
+    """Return True or False."""
     if not isinstance(value, bool):
         raise UserError(f"{name}={value} received. Expected true or false.")
     return value
 
 
 def check_border(value: Any) -> str:
-    """Return what stands beyond the border of an image: one of `BORDERS`.
-
-    Args:
-        value: that was given.
-
-    Raises:
-        UserError: another name.
-    """
+    """Return what stands beyond the border of an image: one of `BORDERS`."""
     if value not in BORDERS:
         raise unknown_name("border", str(value), BORDERS)
     return value
 
 
 def check_fill(value: Any) -> float:
-    """Return the value of pixels that have none of their own.
-
-    Args:
-        value: that was given.
-
-    Raises:
-        UserError: no finite number.
-    """
+    """Return the value of pixels that have none of their own."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise UserError(f"fill={value} received. Expected a number, such as -1 for black or 0 for grey.")
     return float(value)
 
 
 def image_inputs(batch: Batch) -> tf.Tensor:
-    """Return the inputs, once it is certain that they are images: floating point [batch, height, width, channels].
-
-    Args:
-        batch: of training.
-
-    Raises:
-        UserError: they are not.
-    """
+    """Return the inputs, once it is certain that they are images: floating point [batch, height, width, channels]."""
     inputs = batch["inputs"]
     if inputs.shape.rank != 4 or not inputs.dtype.is_floating:
         raise UserError(

@@ -1,10 +1,15 @@
-"""Move images by whole pixels: what crops and shifts have in common."""
+"""Augmentations that move pixels by whole pixels."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from recipes.augment.geometric import Geometric
+from hookline.recipes.augment.geometric import Geometric, moved_back
+from hookline.recipes.augment.options import check_flag, check_number
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.input.order import chance, whole_numbers
+from hookline.trainer.objective import Batch
 
 
 class Translation(Geometric):
@@ -17,15 +22,7 @@ class Translation(Geometric):
 
 
 def translate(images: tf.Tensor, left: tf.Tensor, up: tf.Tensor, border: str, fill: float) -> tf.Tensor:
-    """Return images that are moved, by copying pixels: two to four times as fast as a projective transform.
-
-    Args:
-        images: [batch, height, width, channels].
-        left: int32 [batch], pixels.
-        up: int32 [batch], pixels.
-        border: what stands beyond the border, see `Geometric`.
-        fill: value of pixels from outside where the border is constant.
-    """
+    """Return images that are moved, by copying pixels: two to four times as fast as a projective transform."""
     height, width, channels = images.shape[1:]
     rows, inside_rows = _sources(up, height, border)
     columns, inside_columns = _sources(left, width, border)
@@ -47,3 +44,87 @@ def _sources(shift: tf.Tensor, size: int, border: str) -> tuple[tf.Tensor, tf.Te
         place = tf.math.floormod(wanted, 2 * size)
         return tf.minimum(place, 2 * size - 1 - place), inside
     return tf.clip_by_value(wanted, 0, size - 1), inside
+
+
+class Crop(Translation):
+    """Pad images on all sides, and cut parts of their own size out, each place equally likely.
+
+    He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2: 4 pixels for CIFAR-10, filled.
+    """
+
+    priority = 10
+
+    def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float = -1.0) -> None:
+        """Check the options."""
+        super().__init__(border=border, fill=fill)
+        if not is_whole_number(padding) or padding < 1:
+            raise UserError(f"padding={padding} received. Expected a whole number of pixels, at least 1.")
+        self.padding = padding
+
+    def check(self, batch: Batch) -> None:
+        super().check(batch)
+        smallest = min(batch["inputs"].shape[1:3])
+        if self.padding >= smallest:
+            raise UserError(f"padding={self.padding} received for images of {smallest} pixels. Expected fewer.")
+
+    def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
+        right, down = (whole_numbers(seeds, salt, -self.padding, self.padding) for salt in ("right", "down"))
+        return moved_back(right, down)
+
+
+class Shift(Translation):
+    """Move images by whole pixels, up to a share of their height and of their width, each place equally likely."""
+
+    priority = 30
+
+    def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float = -1.0) -> None:
+        """Check the options."""
+        super().__init__(border=border, fill=fill)
+        self.share = check_number("share", share, maximum=1.0, above_zero=True)
+
+    def check(self, batch: Batch) -> None:
+        super().check(batch)
+        largest = max(batch["inputs"].shape[1:3])
+        if not round(self.share * largest):
+            raise UserError(
+                f"share={self.share:g} received: that is less than half a pixel of {largest}, and moves nothing. "
+                f"Expected at least {1 / largest:.2g}."
+            )
+
+    def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
+        most_right, most_down = round(self.share * width), round(self.share * height)
+        right = whole_numbers(seeds, "right", -most_right, most_right)
+        return moved_back(right, whole_numbers(seeds, "down", -most_down, most_down))
+
+
+class Flip(Geometric):
+    """Mirror images left to right, upside down, or each with a chance of its own."""
+
+    priority = 20
+
+    def __init__(self, *, horizontal: bool = True, vertical: bool = False, probability: float = 0.5) -> None:
+        """Check the options."""
+        super().__init__(border="constant", fill=0.0)
+        self.horizontal, self.vertical = check_flag("horizontal", horizontal), check_flag("vertical", vertical)
+        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+        if probability == 1:
+            raise UserError("probability=1 received: all training images would be mirrored. Expected less than 1.")
+        if not horizontal and not vertical:
+            raise UserError("horizontal=false and vertical=false received. Expected at least one that is true.")
+
+    def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
+        x_sign, y_sign = (
+            1.0 - 2.0 * tf.cast(chance(seeds, salt, self.probability if wanted else 0.0), tf.float32)
+            for salt, wanted in (("horizontal", self.horizontal), ("vertical", self.vertical))
+        )
+        zero = tf.zeros_like(x_sign)
+        to_right, to_bottom = (tf.where(x_sign < 0.0, width - 1.0, 0.0), tf.where(y_sign < 0.0, height - 1.0, 0.0))
+        rows = [tf.stack([x_sign, zero, to_right], axis=1), tf.stack([zero, y_sign, to_bottom], axis=1)]
+        return tf.stack(rows, axis=1)
+
+    def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
+        for wanted, sign, axis in ((self.horizontal, maps[:, 0, 0], 2), (self.vertical, maps[:, 1, 1], 1)):
+            if wanted:
+                # This op takes a whole example from one or the other; tf.where would ask for every pixel.
+                images = tf.raw_ops.Select(condition=sign < 0.0, x=tf.reverse(images, [axis]), y=images)
+        return images

@@ -1,21 +1,145 @@
-"""Arrays by name: those of an npz file, of a folder of npy files, or of a pair of npy files."""
+"""Arrays by name, from npz and npy files."""
 
 from __future__ import annotations
 
+import os
 import warnings
+import weakref
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from recipes.data.machine_memory import check_fits
-from recipes.data.npy_rows import open_npy
-from recipes.data.npz import read_npz
-from trainer.damaged_arrays import ARRAY_FAULTS
-from trainer.errors import UserError, did_you_mean
-from trainer.user_path import user_path
+from hookline.recipes.data.input_form import check_fits
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_path
+
+MOST_ROWS_A_READ = 512  # systems take at most 1,024 buffers
+MOST_BYTES_A_READ = 2**30  # systems read at most 2 GiB at a time
+
+
+class NpyRows:
+    """Read rows of an npy file at random, without holding or mapping the rest.
+
+    Reading is used in place of a memory map: it gives the same rows from the same cache of the system, but a file
+    that is cut while it is read raises an error, where a map would end the process by a signal, and pages that were
+    read do not count as the process's memory. The file is held open, so that another of that name changes nothing.
+
+    Attributes:
+        path: of the file.
+        shape: of the whole array.
+        dtype: of its values in the machine's own byte order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file; only its header is read."""
+        stored = open_npy(path)
+        if not stored.flags.c_contiguous:
+            raise UserError(
+                f"'{path}' is in Fortran order, so that each row lies scattered; expected C order. Save it again with "
+                "numpy.save(path, numpy.ascontiguousarray(array)), or set data.cache=memory."
+            )
+        self.path, self.shape = path, stored.shape
+        self.dtype = stored.dtype.newbyteorder("=")
+        self._stored_dtype, self._offset = stored.dtype, stored.offset
+        self._row_bytes = stored.dtype.itemsize * int(np.prod(stored.shape[1:]))
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._state = self._now()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows in the order in which they are asked for; they are read in the order in which they lie."""
+        if self._now() != self._state:
+            raise self._changed()
+        found = np.empty([len(rows), self._row_bytes], np.uint8)
+        order = np.argsort(rows, kind="stable")
+        limit = max(1, min(MOST_ROWS_A_READ, MOST_BYTES_A_READ // self._row_bytes))
+        start = 0
+        while start < len(order):
+            stop = start + 1  # rows that lie side by side come in one read
+            while stop < len(order) and stop - start < limit and rows[order[stop]] == rows[order[stop - 1]] + 1:
+                stop += 1
+            buffers = [memoryview(found[position]) for position in order[start:stop]]
+            self._fill(buffers, self._offset + int(rows[order[start]]) * self._row_bytes)
+            start = stop
+        values = found.view(self._stored_dtype).reshape(len(rows), *self.shape[1:])
+        return values.astype(self.dtype, copy=False)
+
+    def _fill(self, buffers: list[memoryview], offset: int) -> None:
+        wanted = sum(len(buffer) for buffer in buffers)
+        try:
+            count = os.preadv(self._file, buffers, offset)
+        except OSError as error:
+            raise UserError(f"'{self.path}' cannot be read ({error.strerror}). Mend the disk or the file.") from error
+        if count == wanted:
+            return
+        if not count:
+            raise self._changed()
+        if len(buffers) > 1:  # cut short, as a system may do: row by row, then
+            for buffer in buffers:
+                self._fill([buffer], offset)
+                offset += len(buffer)
+        else:
+            self._fill([buffers[0][count:]], offset + count)
+
+    def _now(self) -> tuple[int, int]:
+        state = os.fstat(self._file)
+        return state.st_size, state.st_mtime_ns
+
+    def _changed(self) -> UserError:
+        return UserError(f"'{self.path}' changed while the run read it; expected the same data to the end. Start anew.")
+
+
+def open_npy(path: Path) -> np.memmap:
+    """Return an npy file's array as a read-only memory map: no value is read."""
+    try:
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ARRAY_FAULTS as error:
+        raise UserError(
+            f"'{path}' is no readable npy of plain values ({error}); expected what numpy.save writes. Write it again."
+        ) from error
+    if not isinstance(stored, np.memmap):
+        stored.close()
+        raise UserError(f"'{path}' is an npz, not an npy; expected one array. Name it .npz, or write it by numpy.save.")
+    if not stored.ndim or stored.dtype.hasobject or not stored.nbytes:
+        found = f"{stored.dtype} of shape {list(stored.shape)}"
+        raise UserError(f"'{path}' holds {found}; expected an array with one row for each example.")
+    return stored
+
+
+def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return arrays of an npz file by key. Nothing in the file is ever executed: pickled objects are refused."""
+    file = existing_npz(path)
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            found = list(archive)
+            arrays = {key: archive[key] for key in keys if key in found}
+    except ARRAY_FAULTS as error:
+        raise UserError(
+            f"'{file}' is not a readable npz of plain arrays ({error}); expected what numpy.savez writes. Write or "
+            "download it again."
+        ) from error
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise UserError(
+            f"'{file}' holds {', '.join(found) or 'no array'}; expected {', '.join(keys)}. Add {', '.join(missing)}."
+        )
+    return arrays
+
+
+def existing_npz(path: str) -> Path:
+    """Return the npz file that a path names; nothing but its end is read."""
+    if not str(path).strip():
+        raise UserError("data.path is empty; expected the path of an npz file. Give one, or null for none.")
+    file = user_path(str(path), "data.path")
+    if not file.is_file():
+        state = "is a directory" if file.is_dir() else "does not exist"
+        raise UserError(f"data.path '{file}' {state}; expected an npz file. Working directory: {Path.cwd()}.")
+    if not zipfile.is_zipfile(file):
+        raise UserError(f"'{file}' is not an npz file; expected what numpy.savez writes. Convert or download it again.")
+    return file
+
 
 INPUTS, TARGETS = "inputs", "targets"
 KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("train", "validation", "test")]
@@ -42,22 +166,11 @@ class ArrayFiles:
         return not self.files
 
     def label(self, name: str) -> str:
-        """Return what messages call an array.
-
-        Args:
-            name: of the array.
-        """
+        """Return what messages call an array."""
         return f"{self.path.name}, {name}" if self.is_npz else f"'{self.files[name]}'"
 
     def load(self, name: str) -> np.ndarray:
-        """Return an array, read into memory.
-
-        Args:
-            name: of the array, one of `sizes`.
-
-        Raises:
-            UserError: it cannot be read, or takes more than half of the machine's memory.
-        """
+        """Return an array, read into memory."""
         mend = "Set data.cache=none."
         if self.is_npz:
             mend = f"Write its arrays as npy files into a folder, {name}.npy and so on, and give the folder."
@@ -67,15 +180,7 @@ class ArrayFiles:
         return np.array(open_npy(self.files[name]))
 
     def named(self, name: str, option: str) -> np.ndarray:
-        """Return an array that an option names; beside a pair of npy files it is the path of another.
-
-        Args:
-            name: of the array, or a path.
-            option: that named it, such as "data.groups".
-
-        Raises:
-            UserError: there is no such array.
-        """
+        """Return an array that an option names; beside a pair of npy files it is the path of another."""
         if name in self.sizes:
             return self.load(name)
         if not self.is_npz and (beside := user_path(name, option)).is_file():
@@ -87,15 +192,7 @@ class ArrayFiles:
 
 
 def find_arrays(path: str, targets: str | None) -> ArrayFiles:
-    """Return the arrays that a user names; of npy files nothing but the header is read.
-
-    Args:
-        path: an npz file; a folder of npy files; or an npy file of the inputs. "~" is the home directory.
-        targets: the npy file of the labels beside an npy file of inputs; None for the others.
-
-    Raises:
-        UserError: no such file or folder, one of another kind, or `targets` missing or out of place.
-    """
+    """Return the arrays that a user names; of npy files nothing but the header is read."""
     if not str(path).strip():
         raise UserError("data.path is empty; expected an npz file, an npy file, or a folder of npy files. Give one.")
     given = user_path(str(path), "data.path")
@@ -115,12 +212,7 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
 
 
 def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
-    """Name the arrays that nothing reads, in one line.
-
-    Args:
-        files: what there is.
-        read: names of arrays that something reads, of `files` or not.
-    """
+    """Name the arrays that nothing reads, in one line."""
     if unread := sorted(files.sizes.keys() - set(read)):
         known = [name for name in KNOWN if name not in files.sizes]
         near = next((found for name in unread if (found := did_you_mean(name, known))), "")

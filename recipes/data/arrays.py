@@ -1,4 +1,4 @@
-"""Anybody's own arrays: an npz file or npy files, also larger than memory."""
+"""A user's own arrays."""
 
 from __future__ import annotations
 
@@ -8,19 +8,72 @@ from dataclasses import astuple, dataclass
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.array_files import INPUTS, TARGETS, ArrayFiles, find_arrays, warn_of_unread
-from recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
-from recipes.data.host_rows import HostRows
-from recipes.data.input_form import InputForm, input_form
-from recipes.data.machine_memory import is_held
-from recipes.data.npy_rows import NpyRows, open_npy
-from recipes.data.sample_weights import WEIGHTS, check_shares, read_weights
-from trainer.errors import UserError
-from trainer.input.checks import check_lengths, check_shape
-from trainer.input.data import Data
-from trainer.input.source import ArraySource, Source
-from trainer.objective import SAMPLE_WEIGHTS
-from trainer.precheck import prechecked
+from hookline.recipes.data.array_files import (
+    INPUTS,
+    TARGETS,
+    ArrayFiles,
+    NpyRows,
+    find_arrays,
+    open_npy,
+    warn_of_unread,
+)
+from hookline.recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
+from hookline.recipes.data.input_form import HostRows, InputForm, input_form, is_held
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import check_lengths, check_shape
+from hookline.trainer.input.data import Data
+from hookline.trainer.input.source import ArraySource, Source
+from hookline.trainer.objective import SAMPLE_WEIGHTS
+
+WEIGHTS = "sample_weight"
+"""What such an array is called, with "_train" and so on behind it."""
+
+
+def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray:
+    """Return the sample weights of a part, float32 [size].
+
+    Args:
+        files: that hold them.
+        name: of the array: real numbers [size] or [size, 1].
+        labels: [size], of the same examples.
+
+    Raises:
+        UserError: another number of them, a weight that is negative or not finite, or none above 0.
+    """
+    weights, where = files.load(name), files.label(name)
+    if weights.ndim == 2 and weights.shape[1] == 1:
+        weights = weights[:, 0]
+    if weights.shape != labels.shape or weights.dtype.kind not in "biuf":
+        raise UserError(
+            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {len(labels)} "
+            "examples. Give one weight an example."
+        )
+    weights = weights.astype(np.float32)
+    if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise UserError(
+            f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
+            "expected 0 or more. Mend them, or leave these examples out."
+        )
+    check_shares(weights, {"": np.arange(len(weights))}, where)
+    return weights
+
+
+def check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
+    """Refuse a split of which no example counts: its metrics would be 0 / 0.
+
+    Args:
+        weights: [size].
+        rows: of each split, by its name.
+        where: what the weights are called in messages.
+
+    Raises:
+        UserError: names the split.
+    """
+    for part, own in rows.items():
+        if not weights[own].any():
+            raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
+
 
 MEND = "set data.{name} to the array that holds them."
 NEEDED_BY = {"groups": "group", "keys": "hash"}

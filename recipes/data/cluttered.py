@@ -8,16 +8,25 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
-from recipes.data.clutter import Clutter, place_on_canvases
-from recipes.data.originals import PEAKS, check_originals, grey_values, open_originals
-from recipes.data.pixels import centered_pixels, pixel_preparation
-from trainer.errors import UserError
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.input.split import split_indices
-from trainer.objective import Batch
-from trainer.precheck import prechecked
+from hookline.recipes.data.canvases import (
+    AUTO,
+    PEAKS,
+    Clutter,
+    check_amount,
+    check_count,
+    check_originals,
+    grey_values,
+    open_originals,
+    place_on_canvases,
+    resolve_pixels,
+)
+from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.split import split_indices
+from hookline.trainer.objective import Batch
 
 SPLITS = ("train", "validation", "test")
 
@@ -51,25 +60,6 @@ def cluttered(
     The splits are those of the source. Fragments come from other images of the same split: of those alone that stand
     on its canvases. Where fewer examples are asked for than the source has, they are drawn with the same share of
     every class; where more, images come again, at another place and among other fragments.
-
-    Args:
-        source: "digits" or "mnist".
-        path: of MNIST as an npz file; null downloads it. Only for "mnist".
-        canvas: side of a canvas in pixels, more than an image's; "auto" is 20 for digits of 8 x 8, 60 for MNIST.
-        fragments: on each canvas, 0 or more.
-        fragment_size: side of a fragment in pixels, at most an image's; "auto" is 3 for digits of 8 x 8, 8 for MNIST.
-        train_examples: canvases to train on; null: as many as the source has images.
-        validation_examples: likewise to validate on.
-        test_examples: likewise to test on.
-        seed: of the canvases, 0 or more. It is not the run's seed, so runs with other seeds compare on one test set.
-
-    Returns:
-        Data with "inputs" float32 [n, canvas, canvas, 1] in [-1, 1], "targets" int64 [n], "map" float32
-        [n, canvas, canvas], which is 1 in the image's box and 0 around it, and "box" int64 [n, 4], which is its top,
-        left, height and width in pixels.
-
-    Raises:
-        UserError: a setting out of range, or what the source refuses.
     """
     counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
     check_amount("seed", seed)

@@ -1,13 +1,70 @@
-"""Handwritten digits of 8 x 8 pixels, embedded in scikit-learn: no file and no network needed."""
+"""The embedded digits."""
 
 from __future__ import annotations
 
-from recipes.data.digits_file import read_digits
-from recipes.data.pixels import centered_pixels, pixel_preparation
-from trainer.input.checks import as_pixels, check_examples
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.input.split import split_indices
+import gzip
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from hookline.trainer.input.checks import as_pixels, check_examples
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.split import split_indices
+from hookline.trainer.objective import Batch
+
+FILE = Path("datasets") / "data" / "digits.csv.gz"
+SIDE = 8
+
+
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return the images and labels of `sklearn.datasets.load_digits`.
+
+    Returns:
+        float64 [1797, 8, 8], whole grey values 0..16; int64 [1797].
+    """
+    spec = find_spec("sklearn")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (file := Path(folder) / FILE).is_file():
+            with gzip.open(file, "rt", encoding="ascii") as lines:
+                table = np.loadtxt(lines, delimiter=",", dtype=np.float64)
+            return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
+    from sklearn.datasets import load_digits  # its data lies elsewhere in this version
+
+    bunch = load_digits()
+    return bunch.images, bunch.target.astype(np.int64)
+
+
+def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
+    """Return a transform that scales "inputs" from 0 .. peak to [-1, 1] in float32 and leaves the rest.
+
+    The range is symmetric, so that a sign splits it at its middle.
+
+    Args:
+        peak: the brightest value, such as 255.
+    """
+
+    def transform(batch: Batch) -> Batch:
+        return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / peak) - 1.0}
+
+    return transform
+
+
+def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", axes: str | None = None) -> Preparation:
+    """Return what `centered_pixels` does, for predictions later.
+
+    Args:
+        shape: of one input: height, width, channels.
+        peak: the brightest raw value.
+        fit: how image files are brought to the size.
+        axes: of raw arrays; None for those of images, where grey ones lack the axis of channels.
+    """
+    return Preparation(shape, 2.0 / peak, -1.0, peak=peak, fit=fit, axes=axes or ("new" if shape[-1] == 1 else "last"))
+
 
 SHAPE = (8, 8, 1)
 CLASSES = 10

@@ -7,15 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from recipes.data.canvas_options import AUTO, check_amount, check_count, resolve_pixels
-from recipes.data.clutter import Clutter, place_on_canvases
-from recipes.data.originals import PEAKS, check_originals, grey_values, open_originals
-from recipes.data.pixels import centered_pixels, pixel_preparation
-from trainer.errors import UserError
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.objective import Batch
-from trainer.precheck import prechecked
+from hookline.recipes.data.canvases import (
+    AUTO,
+    PEAKS,
+    Clutter,
+    check_amount,
+    check_count,
+    check_originals,
+    grey_values,
+    open_originals,
+    place_on_canvases,
+    resolve_pixels,
+)
+from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import Batch
 
 SPLITS = ("train", "validation", "test")
 TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
@@ -60,28 +69,6 @@ def domains(
     their own domain and split; the domains differ in how many fragments there are, and in whether they are inverted.
 
     The labels of the target are given for the test alone. They are not in the splits for training and validation.
-
-    Args:
-        originals: "digits" or "mnist".
-        path: of MNIST as an npz file; null downloads it. Only for "mnist".
-        source_fragments: on each canvas of the source, 0 or more.
-        target_fragments: likewise of the target.
-        source_inverted: whether the source is dark on bright, in place of bright on dark.
-        target_inverted: likewise the target.
-        canvas: side of a canvas in pixels, more than an original's; "auto" is 12 for digits of 8 x 8, 42 for MNIST.
-        fragment_size: side of a fragment in pixels, at most an original's; "auto" is 2 for digits, 7 for MNIST.
-        train_examples: pairs to train on; null: half the originals. For more, they come again at other places.
-        validation_examples: likewise to validate on.
-        test_examples: likewise to test on.
-        seed: of pairs and canvases, 0 or more. It is not the run's seed, so runs with other seeds compare on one test.
-
-    Returns:
-        Data with "inputs" float32 [n, canvas, canvas, 1] in [-1, 1] and "targets" int64 [n], images and labels of the
-        source; "target_domain", images of the target, like "inputs"; and, in the test split alone,
-        "target_domain_labels" int64 [n].
-
-    Raises:
-        UserError: a setting out of range, or what the originals refuse.
     """
     counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
     fragments = {"source_fragments": source_fragments, "target_fragments": target_fragments}
@@ -99,15 +86,7 @@ def domains(
 
 
 def pair_domains(data: Data, peak: int, looks: tuple[Look, Look], counts: dict[str, int | None], seed: int) -> Data:
-    """Return the splits of some originals as pairs of two domains; see `domains`.
-
-    Args:
-        data: the originals.
-        peak: their brightest grey value.
-        looks: of the source and of the target, on canvases of one size.
-        counts: pairs by split; None: half as many as there are originals.
-        seed: of pairs and canvases.
-    """
+    """Return the splits of some originals as pairs of two domains; see `domains`."""
     parts = {
         name: _paired(getattr(data, name), peak, looks, counts[name], (seed, 3 * stream))
         for stream, name in enumerate(SPLITS)

@@ -1,4 +1,4 @@
-"""From parts that a set has to the three splits: what it has not is held out of its training examples."""
+"""Hold examples out for validation and test."""
 
 from __future__ import annotations
 
@@ -7,12 +7,37 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from trainer.errors import UserError, unknown_name
-from trainer.inference.preparation import Preparation
-from trainer.input.checks import check_labels
-from trainer.input.data import Data, Split
-from trainer.input.source import Source
-from trainer.input.split import split_indices
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import check_labels
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import Source
+from hookline.trainer.input.split import split_indices
+
+
+def check_group_option(split: str, option: str, value: object) -> None:
+    """Check that the option is given where the way to split needs it, and nowhere else."""
+    if split == "group" and value is None:
+        raise UserError(f"Received data.split=group and data.{option}=null; expected both. Set it.")
+    if split != "group" and value is not None:
+        raise UserError(
+            f"Received data.{option} with data.split={split}, where it counts for nothing; expected data.split=group, "
+            f"or data.{option}=null."
+        )
+
+
+def check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
+    """Check that no group is in two parts, as it may be where files or folders made some of them."""
+    seen: dict[object, str] = {}
+    for name, rows in parts.items():
+        for group in np.unique(groups[rows]).tolist():
+            if group in seen:
+                raise UserError(
+                    f"Group '{group}' is in {seen[group]} and in {name}; expected it in one part. Move its examples "
+                    "together, or let data.split=group make all parts."
+                )
+            seen[group] = name
+
 
 SPLITS = ("stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}
@@ -33,21 +58,7 @@ def hold_out(
     keys: Column = lambda: None,
     mend: str = "",
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those that are held out.
-
-    Args:
-        labels: int64 [size].
-        held_out: a share in (0, 1) or a number of examples by part; empty to train on all.
-        split: "stratified" (each part has each class in its proportion), "random", "group" (examples of one group go
-            together), or "hash" (a hash of an example's key decides, also when more arrive).
-        seed: of the split.
-        groups: gives the group of every row [size], or None where there are none; called for "group" only.
-        keys: likewise what each row is called, for "hash".
-        mend: how to give groups or keys, with {name} in it, for messages.
-
-    Raises:
-        UserError: an unknown way, groups or keys that are missing, or what `split_indices` refuses.
-    """
+    """Return rows by part: "train", and those that are held out."""
     check_split(split)
     if not held_out:
         return {TRAIN: np.arange(len(labels), dtype=np.int64)}
@@ -71,19 +82,7 @@ def data_of_parts(
     classes: int,
     class_names: Sequence[str],
 ) -> Data:
-    """Return the three splits of a set whose parts may have sources of their own; warn of classes without training.
-
-    Args:
-        name: of the data.
-        sources: by part, "train" among them.
-        rows: of the training source by split, "train" and what is held out; int64.
-        preparation: of raw examples; its shape is that of one input.
-        classes: number of classes.
-        class_names: by label; empty for none.
-
-    Raises:
-        UserError: see `Data`.
-    """
+    """Return the three splits of a set whose parts may have sources of their own; warn of classes without training."""
     splits = {part: Split(part, sources[TRAIN], indices) for part, indices in rows.items()}
     for part, source in sources.items():
         if part != TRAIN:
@@ -101,28 +100,13 @@ def data_of_parts(
 
 
 def check_split(split: str) -> None:
-    """Check the name of a way to split.
-
-    Args:
-        split: what the user gave.
-
-    Raises:
-        UserError: an unknown way.
-    """
+    """Check the name of a way to split."""
     if split not in SPLITS:
         raise unknown_name("data.split", split, SPLITS)
 
 
 def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
-    """Return the number of classes, which was given or is the largest label and one; check every label.
-
-    Args:
-        labels: [n], by what messages call them.
-        classes: that were given; None to infer it.
-
-    Raises:
-        UserError: fewer than 2 classes, or labels that are no class numbers.
-    """
+    """Return the number of classes, which was given or is the largest label and one; check every label."""
     if classes is not None and classes < 2:
         raise UserError(f"Received data.classes={classes}; expected 2 or more, or null to count them.")
     for where, part in labels.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 KINDS = ("JPEG", "PNG", "BMP", "GIF")
 """As Pillow names them; it opens no other."""
@@ -20,36 +20,19 @@ class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
 
 
 def check_beginning(data: bytes) -> None:
-    """Check that a file may be an image of these kinds, whatever its name says.
-
-    Args:
-        data: the file, or its first `SIGNATURE_BYTES`.
-
-    Raises:
-        UnreadableImage: it is empty, or begins otherwise.
-    """
+    """Check that a file may be an image of these kinds, whatever its name says."""
     if not data.startswith(SIGNATURES):
         raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
 
 
 def unreadable(name: str, reason: object) -> UserError:
-    """Return the error for a file that gives no image.
-
-    Args:
-        name: of the file, or where else the image lies.
-        reason: why it does not, in the words of the system or of the decoder.
-    """
+    """Return the error for a file that gives no image."""
     return UserError(
         f"{described(name, reason)}; expected a whole {FORMATS}. Replace or remove it, or set data.corrupt=skip."
     )
 
 
 def described(name: str, reason: object) -> str:
-    """Return what is wrong with an image, in a clause.
-
-    Args:
-        name: of the file, or where else the image lies.
-        reason: why it gives no image.
-    """
+    """Return what is wrong with an image, in a clause."""
     plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
     return f"'{name}' cannot be read as an image ({plain})"

@@ -1,28 +1,194 @@
-"""From encoded images to a source: held in memory, in a file, or decoded again for every batch."""
+"""Images as a source: in memory, cached, or decoded for every batch."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
+import secrets
+import shutil
+import socket
 import warnings
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import PIL
 import tensorflow as tf
 
-from recipes.data.cache_folder import cache_folder, fingerprint
-from recipes.data.host_rows import HostRows, ReadRows
-from recipes.data.image_form import ImageForm
-from recipes.data.image_formats import UnreadableImage, described, unreadable
-from recipes.data.npy_rows import NpyRows
-from recipes.data.pixel_cache import PixelCache
-from recipes.data.pixels import centered_pixels
-from recipes.data.read_files import map_in_chunks, processors
-from trainer.errors import UserError, unknown_name
-from trainer.input.source import ArraySource, Source
+from hookline.recipes.data.array_files import NpyRows
+from hookline.recipes.data.digits import centered_pixels
+from hookline.recipes.data.image_formats import UnreadableImage, described, unreadable
+from hookline.recipes.data.images import ImageForm
+from hookline.recipes.data.input_form import HostRows, ReadRows, map_in_chunks, processors
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.input.source import ArraySource, Source
+
+PARTIAL = ".partial"
+
+
+def cache_folder(cache_dir: str | None) -> Path:
+    """Return the folder of cache files."""
+    if cache_dir is not None:
+        return user_path(cache_dir, "data.cache_dir")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hookline"
+
+
+def fingerprint(*values: Any) -> str:
+    """Return 32 hexadecimal digits that differ where any value does."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def file_stamp(path: str | Path) -> list[Any]:
+    """Return what changes when a file is written again: its path, its size, and when it was written."""
+    status = os.stat(path)
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[BinaryIO]:
+    """Give a file to write; it gets its name, and replaces what had it, when all of it is on the disk.
+
+    Whatever goes wrong before, nothing is left. What a killed process left in the folder is removed.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    host = socket.gethostname()
+    _remove_orphans(file.parent, host)
+    partial = file.with_name(f".{file.name}.{secrets.token_hex(4)}.{os.getpid()}@{host}{PARTIAL}")
+    try:
+        with open(partial, "xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, file)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def _remove_orphans(folder: Path, host: str) -> None:
+    """Remove what processes of this machine have begun that do not run any more."""
+    for partial in folder.glob(f".*@{host}{PARTIAL}"):
+        process = partial.name.removesuffix(f"@{host}{PARTIAL}").rpartition(".")[2]
+        if process.isdigit() and not _runs(int(process)):
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+MAGIC = b"hookline pixels\n"
+LENGTH_BYTES = 8
+BLOCK = 2**24
+"""Bytes that are checked at a time."""
+
+
+@dataclass(frozen=True)
+class PixelCache:
+    """Keep the pixels of a set of images.
+
+    The file is an npy file with a description in JSON behind the pixels, then its length and a mark. Without the mark
+    it is not whole.
+
+    Attributes:
+        file: that holds them.
+        stamp: of what the pixels are made from; another stamp in the file makes it stale.
+    """
+
+    file: Path
+    stamp: str
+
+    def open(self) -> tuple[NpyRows, dict[int, str]] | None:
+        """Return the pixels, uint8 [size, height, width, channels], and why some images are missing.
+
+        All of the file is read once, to compare its checksum.
+        """
+        try:
+            with open(self.file, "rb") as stream:
+                note, end = _description(stream)
+                if note["stamp"] != self.stamp:
+                    return None
+                if _checksum(stream, note["start"], end) == note["checksum"]:
+                    return NpyRows(self.file), {int(row): reason for row, reason in note["faults"].items()}
+        except OSError:
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):  # a UserError is a ValueError
+            pass
+        warnings.warn(f"'{self.file}' is damaged; the images are decoded again.", stacklevel=2)
+        return None
+
+    def write(self, parts: Iterable[np.ndarray], faults: dict[int, str], shape: tuple[int, ...], most: int) -> None:
+        """Write pixels in place of what the file held."""
+        needed = most * int(np.prod(shape))
+        try:
+            with written_whole(self.file) as stream:
+                free = shutil.disk_usage(self.file.parent).free
+                if needed > free:
+                    raise self._no_room(needed, f"{free / 2**30:.1f} GiB are free")
+                start = stream.write(_header(most, shape))
+                size, checksum = 0, 0
+                for part in parts:
+                    stream.write(part.data)
+                    checksum = zlib.crc32(part.data, checksum)
+                    size += len(part)
+                header = _header(size, shape)  # numpy pads it, so that the number may become another
+                note = {"stamp": self.stamp, "start": start, "checksum": checksum, "faults": faults}
+                text = json.dumps(note).encode()
+                stream.write(text + len(text).to_bytes(LENGTH_BYTES, "little") + MAGIC)
+                stream.seek(0)
+                stream.write(header)
+        except OSError as error:
+            raise self._no_room(needed, error.strerror or str(error)) from error
+
+    def _no_room(self, needed: int, reason: str) -> UserError:
+        return UserError(
+            f"'{self.file.parent}' cannot hold the decoded images ({reason}); expected a folder to write "
+            f"{max(needed / 2**30, 0.1):.1f} GiB to. Give another data.cache_dir, or set data.cache=none."
+        )
+
+
+def _header(size: int, shape: tuple[int, ...]) -> bytes:
+    """Return how an npy file begins."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (size, *shape)})
+    return stream.getvalue()
+
+
+def _description(stream: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return the description in a file, and where it begins."""
+    end = stream.seek(0, 2) - len(MAGIC) - LENGTH_BYTES
+    stream.seek(max(end, 0))
+    length = int.from_bytes(stream.read(LENGTH_BYTES), "little")
+    if stream.read() != MAGIC or length > end:
+        raise ValueError
+    stream.seek(end - length)
+    return json.loads(stream.read(length)), end - length
+
+
+def _checksum(stream: BinaryIO, start: int, end: int) -> int:
+    """Return the checksum of the pixels, which end where the description begins."""
+    stream.seek(start)
+    left, checksum = end - start, 0
+    while left > 0:
+        block = stream.read(min(left, BLOCK))
+        checksum = zlib.crc32(block, checksum)
+        left -= len(block) or left
+    return checksum
+
 
 CACHES = ("memory", "disk", "none")
 CORRUPT = ("stop", "skip")
@@ -69,11 +235,7 @@ class Holding:
     corrupt: str
 
     def __post_init__(self) -> None:
-        """Check the choices.
-
-        Raises:
-            UserError: one that does not exist.
-        """
+        """Check the choices."""
         for name, value, known in (("cache", self.cache, CACHES), ("corrupt", self.corrupt, CORRUPT)):
             if value not in known:
                 raise unknown_name(f"data.{name}", value, known)
@@ -84,21 +246,7 @@ class Holding:
 def open_images(
     images: EncodedImages, holding: Holding, name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, np.ndarray]:
-    """Return a source of the images, and which of them it holds.
-
-    Args:
-        images: to be decoded.
-        holding: how they are held.
-        name: of the data.
-        settings: what distinguishes the cache files of this data; JSON values.
-        stamps: returns what changes when an image does; JSON values. Called for a cache on the disk only.
-
-    Returns:
-        The source, and the rows of `images` that are in it, int64 in ascending order. Those that are not are damaged.
-
-    Raises:
-        UserError: an image is damaged and `holding` says "stop", or there is no room.
-    """
+    """Return a source of the images, and which of them it holds."""
     transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     if holding.cache == "none":
         kept = _without(_find_faults(images) if holding.corrupt == "skip" else {}, images, holding.corrupt)
@@ -113,16 +261,7 @@ def open_images(
 
 
 def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: str) -> None:
-    """Name damaged images and count them.
-
-    Args:
-        faults: why each cannot be decoded, by its place.
-        name: returns where an image lies.
-        corrupt: "stop" or "skip".
-
-    Raises:
-        UserError: there are some, and they are to stop the run.
-    """
+    """Name damaged images and count them."""
     if not faults:
         return
     (first, reason), *rest = sorted(faults.items())

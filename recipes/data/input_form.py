@@ -1,17 +1,108 @@
-"""How stored inputs become what a network takes: the order of their axes, and the range of their values."""
+"""Form and place of inputs."""
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from recipes.data.pixels import centered_pixels, pixel_preparation
-from trainer.errors import UserError, unknown_name
-from trainer.inference.preparation import Preparation
-from trainer.input.checks import as_pixels, check_finite
-from trainer.objective import Batch
+from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.image_formats import SIGNATURE_BYTES, UnreadableImage, check_beginning, unreadable
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.files import open_file
+from hookline.trainer.input.checks import as_pixels, check_finite
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import HOST
+from hookline.trainer.objective import Batch
+
+CACHES = ("auto", "memory", "none")
+AUTO_BYTES = 2**30
+"""Cache "auto" holds what takes no more."""
+SHARE = 0.5
+"""How much of the machine's memory examples may take; TensorFlow copies them once."""
+
+
+def is_held(cache: str, size: int) -> bool:
+    """Return whether examples are held in memory."""
+    if cache not in CACHES:
+        raise unknown_name("data.cache", cache, CACHES)
+    return size <= AUTO_BYTES if cache == "auto" else cache == "memory"
+
+
+def check_fits(size: int, what: str, mend: str) -> None:
+    """Check that examples take no more than half of the machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > SHARE * total:
+        raise UserError(
+            f"{what} takes {size / 2**30:.1f} GiB, and this machine has {total / 2**30:.1f} GiB; expected at most "
+            f"half. {mend}"
+        )
+
+
+THREADS = 8
+"""Of those that wait for a disk most of the time."""
+CHUNK = 256
+"""Files a task: a task for each file would take longer to manage than to read."""
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_in_chunks(
+    pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item], chunk: int
+) -> list[Value]:
+    """Return what a function returns for each item, in the order of the items."""
+    tasks = [items[start : start + chunk] for start in range(0, len(items), chunk)]
+    done = pool.map(lambda task: [function(item) for item in task], tasks)
+    return [value for values in done for value in values]
+
+
+def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> list[Value]:
+    """Return what a function reads from each file, in the order of the files."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        return map_in_chunks(pool, lambda path: _read(path, read), paths, CHUNK)
+
+
+def _read(path: str, read: Callable[[BinaryIO], Value]) -> Value:
+    try:
+        with open_file(path, follow=True) as file:
+            return read(file)
+    except OSError as error:
+        raise unreadable(path, error.strerror or error) from error
+
+
+def find_unreadable(paths: Sequence[str]) -> dict[int, str]:
+    """Return which files do not begin as images do, and why; that takes no more than opening them."""
+    with ThreadPoolExecutor(THREADS) as pool:
+        reasons = map_in_chunks(pool, _fault_at_beginning, paths, CHUNK)
+    return {row: reason for row, reason in enumerate(reasons) if reason is not None}
+
+
+def _fault_at_beginning(path: str) -> str | None:
+    try:
+        with open_file(path, follow=True) as file:
+            check_beginning(file.read(SIGNATURE_BYTES))
+    except OSError as error:
+        return error.strerror or str(error)
+    except UnreadableImage as error:
+        return str(error)
+    return None
+
 
 SCALES = ("auto", "pixels", "none")
 CHANNELS = ("auto", "last", "first", "none")
@@ -51,11 +142,7 @@ class InputForm:
         return Preparation(self.shape, axes=self.channels)
 
     def transform(self, batch: Batch) -> Batch:
-        """Return a batch with "inputs" as the network takes them, float32; the rest is left.
-
-        Args:
-            batch: with "inputs" [n, *stored].
-        """
+        """Return a batch with "inputs" as the network takes them, float32; the rest is left."""
         inputs = batch["inputs"]
         if self.channels == "new":
             inputs = inputs[..., tf.newaxis]
@@ -66,16 +153,7 @@ class InputForm:
         return {**batch, "inputs": tf.cast(inputs, tf.float32)}
 
     def check_rows(self, inputs: np.ndarray, rows: np.ndarray, where: str) -> None:
-        """Check rows that were just read.
-
-        Args:
-            inputs: [n, *stored].
-            rows: int64 [n], where they are from.
-            where: what they are called in messages.
-
-        Raises:
-            UserError: a value that is NaN or infinite, or no pixel where pixels are expected; names the row.
-        """
+        """Check rows that were just read."""
         flat = inputs.reshape(len(inputs), -1)
         if inputs.dtype.kind == "f":
             _refuse_rows(~np.isfinite(flat), rows, where, "NaN or infinite values; expected finite numbers")
@@ -84,15 +162,7 @@ class InputForm:
             _refuse_rows(outside, rows, where, "values outside 0..255; expected grey values, or data.scale=none")
 
     def in_memory(self, inputs: np.ndarray, where: str) -> np.ndarray:
-        """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order.
-
-        Args:
-            inputs: [size, *stored], all of them.
-            where: what they are called in messages.
-
-        Raises:
-            UserError: a value that is NaN or infinite, or no pixel where pixels are expected.
-        """
+        """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
         inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)
         if self.pixels and inputs.dtype != np.uint8:
             check_finite(inputs, where)
@@ -105,19 +175,7 @@ class InputForm:
 
 
 def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> InputForm:
-    """Return what is made of stored inputs.
-
-    Args:
-        stored: shape of one input.
-        dtype: of the inputs: integers or floats.
-        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
-        channels: "last", "first", or "none" (the shape is kept whatever it means); "auto" takes the last axis for the
-            channels of an image [height, width, channels], and gives a grey image [height, width] an axis of 1.
-        where: what the inputs are called in messages.
-
-    Raises:
-        UserError: an unknown option, inputs without a shape or of another dtype, or channels that seem to come first.
-    """
+    """Return what is made of stored inputs."""
     if scale not in SCALES:
         raise unknown_name("data.scale", scale, SCALES)
     if channels not in CHANNELS:
@@ -150,3 +208,86 @@ def _refuse_rows(bad: np.ndarray, rows: np.ndarray, where: str, what: str) -> No
     if bad.any():
         row = int(rows[np.argmax(bad.any(axis=1))])
         raise UserError(f"{where}, row {row}: {what}. Mend or remove this row.")
+
+
+ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+
+_ENDING = threading.Event()
+
+
+@atexit.register
+def _end_reading() -> None:
+    """Let no read be under way when Python ends.
+
+    A queue of batches that is only taken down while the interpreter ends waits forever for a read that has not come
+    back, because no thread enters Python any more. So reads end at once, and queues that nobody holds are taken down.
+    """
+    _ENDING.set()
+    gc.collect()
+
+
+class HostRows:
+    """Let a Python function read rows; only the labels lie in memory."""
+
+    def __init__(
+        self,
+        read: ReadRows,
+        specs: Mapping[str, tf.TensorSpec],
+        labels: np.ndarray,
+        transform: Callable[[Batch], Batch],
+    ) -> None:
+        """Take a function that reads."""
+        self._read, self._specs, self._transform = read, dict(specs), transform
+        with tf.init_scope(), tf.device(HOST):
+            self._targets = tf.constant(labels, tf.int64)
+
+    @property
+    def size(self) -> int:
+        """Return the number of rows."""
+        return int(self._targets.shape[0])
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory all examples would take, in bytes."""
+        row = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs.values())
+        return self.size * (row + self._targets.dtype.size)
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how much of that lies in memory: the labels."""
+        return self.size * self._targets.dtype.size
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return the class of every row, int64 [size]."""
+        return np.array(self._targets.numpy(), np.int64)
+
+    @property
+    def host_only(self) -> bool:
+        """Return True: Python reads the rows."""
+        return True
+
+    def gather(self, indices: tf.Tensor) -> Batch:
+        """Return the transformed rows, read now."""
+
+        def call(rows: np.ndarray) -> list[np.ndarray]:
+            if _ENDING.is_set():
+                raise RuntimeError("Python ends.")
+            arrays = self._read(np.asarray(rows))
+            return [arrays[name] for name in self._specs]
+
+        dtypes = [spec.dtype for spec in self._specs.values()]
+        with tf.device(HOST):
+            # Not stateful: the same rows give the same arrays, so a batch that nobody looks at need not be read.
+            tensors = tf.numpy_function(call, [indices], dtypes, stateful=False, name="host_rows")
+            tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one is none
+            rows = {
+                name: tf.ensure_shape(tensor, [indices.shape[0], *spec.shape])
+                for (name, spec), tensor in zip(self._specs.items(), tensors, strict=True)
+            }
+            rows["targets"] = tf.gather(self._targets, indices)
+        return self._transform(rows)
+
+    def on_accelerator(self) -> HostRows:
+        """Return this source: Python reads on the host."""
+        return self

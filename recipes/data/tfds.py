@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from recipes.data.custom import PARTS, Plan, read_data
-from recipes.data.example_reader import ExampleReader
-from recipes.data.hold_out import check_split
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import is_whole_number
-from trainer.input.data import Data
+from hookline.recipes.data.custom import PARTS, ExampleReader, Plan, read_data
+from hookline.recipes.data.hold_out import check_split
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.input.data import Data
 
 PACKAGE = "tensorflow_datasets"
 INSTALL = "pip install tensorflow-datasets array-record"

@@ -17,19 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from recipes.data.group_option import check_group_option, check_groups
-from recipes.data.hold_out import check_split, hold_out
-from recipes.data.image_decoding import decode_image, fit_pixels
-from recipes.data.image_form import ImageForm, image_form
-from recipes.data.image_formats import UnreadableImage
-from recipes.data.image_source import PEAK, EncodedImages, Holding, open_images
-from recipes.data.pixels import pixel_preparation
-from recipes.data.tfrecord_features import Keys, parse_record, single_value
-from recipes.data.tfrecord_index import RecordIndex, index_records
-from trainer.errors import UserError, unknown_name
-from trainer.input.checks import check_labels, is_whole_number
-from trainer.input.data import Data, Split
-from trainer.precheck import prechecked
+from hookline.recipes.data.digits import pixel_preparation
+from hookline.recipes.data.hold_out import check_group_option, check_groups, check_split, hold_out
+from hookline.recipes.data.image_formats import UnreadableImage
+from hookline.recipes.data.image_source import PEAK, EncodedImages, Holding, open_images
+from hookline.recipes.data.images import ImageForm, decode_image, fit_pixels, image_form
+from hookline.recipes.data.tfrecord_index import Keys, RecordIndex, index_records, parse_record, single_value
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import check_labels, is_whole_number
+from hookline.trainer.input.data import Data, Split
 
 ENCODINGS = ("image", "raw")
 SPLITS = ("train", "validation", "test")
@@ -114,12 +111,7 @@ def tfrecord(
 
 
 def _open(options: dict[str, Any], holding: Holding) -> Data:
-    """Return the data that the arguments of `tfrecord` describe.
-
-    Raises:
-        UserError: no such file, one that is compressed, cut off or damaged or in two splits, a feature that a record
-            lacks, a label out of range, a class without an example to train on, or a setting out of range.
-    """
+    """Return the data that the arguments of `tfrecord` describe."""
     raw_shape = _raw_shape(options["encoding"], options["shape"])
     size = options["image_size"]
     form = image_form(list(raw_shape[:2]) if size is None and raw_shape else size, options["fit"], options["channels"])

@@ -1,4 +1,4 @@
-"""Where each record of TFRecord files begins, and what it says about itself: found once, and kept in a file."""
+"""The index of TFRecord files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,66 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
-from recipes.data.cache_folder import cache_folder, file_stamp, fingerprint, written_whole
-from recipes.data.read_files import processors
-from recipes.data.tfrecord_features import Keys, parse_record, single_value
-from trainer.damaged_arrays import ARRAY_FAULTS
-from trainer.errors import UserError
-from trainer.input.source import HOST
+from hookline.recipes.data.image_source import cache_folder, file_stamp, fingerprint, written_whole
+from hookline.recipes.data.input_form import processors
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean
+from hookline.trainer.input.source import HOST
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Name features.
+
+    Attributes:
+        image: data.image_key.
+        label: data.label_key.
+        group: data.group_key; None for none.
+    """
+
+    image: str
+    label: str
+    group: str | None
+
+    def as_list(self) -> list[str | None]:
+        """Return the names."""
+        return [self.image, self.label, self.group]
+
+    def collected(self) -> dict[str, tuple[str, str]]:
+        """Return which features an index collects: their names, and the options that say them."""
+        found = {"labels": (self.label, "data.label_key")}
+        return found if self.group is None else {**found, "groups": (self.group, "data.group_key")}
+
+
+def parse_record(data: bytes, where: str) -> Any:
+    """Return the features of a record by name."""
+    try:
+        return tf.train.Example.FromString(data).features.feature
+    except DecodeError as error:
+        raise UserError(f"{where} is no tf.train.Example ({error}). Write the records as such.") from error
+
+
+def single_value(features: Any, key: str, option: str, where: str, kinds: tuple[str, ...]) -> Any:
+    """Return the one value of a feature: bytes, an integer, or, where integers are allowed, a text."""
+    if key not in features:
+        names = sorted(features)
+        raise UserError(
+            f"{where} has no feature '{key}'.{did_you_mean(key, names)} It has: {', '.join(names) or 'none'}. "
+            f"Set {option}."
+        )
+    feature = features[key]
+    kind = str(feature.WhichOneof("kind") or "no").removesuffix("_list")
+    values = getattr(feature, f"{kind}_list").value if kind != "no" else []
+    if kind not in kinds or len(values) != 1:
+        expected = " or ".join(kinds)
+        raise UserError(
+            f"{where}: feature '{key}' holds {len(values)} {kind} values; expected one of {expected}. Set {option}."
+        )
+    if kind == "bytes" and "int64" in kinds:
+        return values[0].decode(errors="backslashreplace")
+    return values[0]
+
 
 FORM = 1
 """Raised when index files are written otherwise."""
@@ -61,23 +114,12 @@ class RecordIndex:
     groups: np.ndarray | None
 
     def name(self, row: int) -> str:
-        """Return what messages call a record.
-
-        Args:
-            row: of the record.
-        """
+        """Return what messages call a record."""
         first = int(np.searchsorted(self.file_of, self.file_of[row]))
         return f"{self.files[self.file_of[row]]}, record {row - first}"
 
     def read(self, row: int) -> bytes | None:
-        """Return the data of a record; None where it is not what it was when it was indexed.
-
-        Args:
-            row: of the record.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
+        """Return the data of a record; None where it is not what it was when it was indexed."""
         with open(self.files[self.file_of[row]], "rb", buffering=0) as file:
             file.seek(int(self.offsets[row]))
             data = file.read(int(self.lengths[row]))
@@ -88,15 +130,6 @@ def index_records(files: Sequence[str], keys: Keys, cache_dir: str | None) -> Re
     """Return the index of files, from an earlier run where none of them has changed since.
 
     Making it reads every record once, checks both checksums of each, and that it holds the features.
-
-    Args:
-        files: TFRecord files, not compressed.
-        keys: names of the features.
-        cache_dir: folder of the index file; None for the user's cache folder. Where it cannot be written, a warning.
-
-    Raises:
-        UserError: a file that cannot be read, is compressed, cut off, damaged or no TFRecord file, holds no record, or
-            a record without a feature; names the first.
     """
     try:
         stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys.as_list())

@@ -7,9 +7,8 @@ from typing import Any
 
 import keras
 
-from recipes.models.blocks import BatchNormFactory
-from recipes.models.roles import GENERATOR, check_role
-from trainer.errors import UserError, unknown_name
+from hookline.recipes.models.roles import GENERATOR, BatchNormFactory, check_role
+from hookline.trainer.errors import UserError, unknown_name
 
 NORMALIZED = ("both", "generator", "none")
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import keras
 
-from recipes.models.blocks import check_activation
-from recipes.models.roles import GENERATOR, check_role, is_image
-from recipes.models.stacked_dense import StackedDense, uniform
-from trainer.errors import UserError
+from hookline.recipes.models.roles import GENERATOR, check_activation, check_role, is_image
+from hookline.recipes.models.stacked_dense import StackedDense, uniform
+from hookline.trainer.errors import UserError
 
 
 def gan_mlp(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import keras
 
-from recipes.models.blocks import BatchNormFactory, check_activation
-from trainer.errors import UserError
+from hookline.recipes.models.roles import BatchNormFactory, check_activation
+from hookline.trainer.errors import UserError
 
 SMALLEST = 18  # pixels a side: three 3x3 convolutions and two poolings leave one
 

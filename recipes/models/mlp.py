@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from recipes.models.blocks import BatchNormFactory, check_activation, check_dropout
-from trainer.errors import UserError
+from hookline.recipes.models.roles import BatchNormFactory, check_activation, check_dropout
+from hookline.trainer.errors import UserError
 
 
 def mlp(

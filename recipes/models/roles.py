@@ -1,9 +1,11 @@
-"""What the two networks of a GAN are called when a model is built for one of them."""
+"""What models share."""
 
 from __future__ import annotations
 
-from trainer.errors import UserError
-from trainer.input.checks import is_whole_number
+import keras
+
+from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.input.checks import is_whole_number
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 
@@ -34,3 +36,60 @@ def check_role(model: str, role: str | None, latent_size: int | None) -> int:
 def is_image(shape: tuple[int, ...]) -> bool:
     """Return whether one input is an image: [height, width, channels], in [-1, 1]."""
     return len(shape) == 3
+
+
+class BatchNormFactory:
+    """Make batch norm layers of one kind."""
+
+    def __init__(self, *, momentum: float, epsilon: float, scale: bool) -> None:
+        """Check the arguments.
+
+        Args:
+            momentum: in [0, 1): the share of the old moving statistics that a step keeps.
+            epsilon: above 0; added to the variance.
+            scale: whether the layers learn a scale beside the offset.
+
+        Raises:
+            UserError: a value out of range.
+        """
+        if not 0.0 <= momentum < 1.0:
+            raise UserError(f"Invalid batch_norm_momentum: {momentum!r}. Expected a number in [0, 1), such as 0.9.")
+        if not epsilon > 0.0:
+            raise UserError(f"Invalid batch_norm_epsilon: {epsilon!r}. Expected a number above 0, such as 1e-3.")
+        self.options = {"momentum": momentum, "epsilon": epsilon, "scale": scale}
+
+    def __call__(self, name: str) -> keras.layers.BatchNormalization:
+        """Return a layer.
+
+        Args:
+            name: of the layer.
+        """
+        return keras.layers.BatchNormalization(**self.options, name=name)
+
+
+def check_activation(activation: str) -> str:
+    """Return the name of a Keras activation, or raise a UserError.
+
+    Args:
+        activation: such as "hard_tanh".
+    """
+    try:
+        keras.activations.get(activation)
+    except (ValueError, TypeError):
+        known = [name for name in dir(keras.activations) if name[0].islower()]
+        raise UserError(
+            f"Unknown activation {activation!r}.{did_you_mean(str(activation), known)} "
+            "Expected the name of a Keras activation, such as hard_tanh."
+        ) from None
+    return activation
+
+
+def check_dropout(dropout: float) -> float:
+    """Return a share of activations to drop, or raise a UserError.
+
+    Args:
+        dropout: in [0, 1).
+    """
+    if not 0.0 <= dropout < 1.0:
+        raise UserError(f"Invalid dropout: {dropout!r}. Expected a number in [0, 1).")
+    return dropout

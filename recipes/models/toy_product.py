@@ -9,8 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.ops.override_gradient import override_gradient
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.ops.override_gradient import override_gradient
 
 REGISTERED = "HooklineToyProduct"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import keras
 
-from recipes.models.blocks import check_activation
-from trainer.errors import UserError
+from hookline.recipes.models.roles import check_activation
+from hookline.trainer.errors import UserError
 
 
 def two_headed_cnn(

@@ -1,4 +1,4 @@
-"""What the fused optimizers share: a Keras optimizer's own apply, with one kernel for each dense variable."""
+"""Optimizers of Keras whose update is one op a variable."""
 
 from __future__ import annotations
 
@@ -42,30 +42,14 @@ class FusedUpdate(keras.optimizers.Optimizer):
 
     @abstractmethod
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the float32 scalars of an apply, by the name of the kernel's argument.
-
-        Args:
-            rate: float32 scalar, the learning rate.
-        """
+        """Return the float32 scalars of an apply, by the name of the kernel's argument."""
 
     @abstractmethod
     def apply_kernel(self, variable: tf.Variable, gradient: tf.Tensor, scalars: dict[str, tf.Tensor]) -> None:
-        """Write a variable and its slots.
-
-        Args:
-            variable: float32, of any shape.
-            gradient: float32, of the variable's shape.
-            scalars: what `kernel_scalars` returned.
-        """
+        """Write a variable and its slots."""
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: Any) -> None:
-        """Decay a variable, then update it and its slots.
-
-        Args:
-            gradient: of the variable's shape.
-            variable: one that the optimizer was built with.
-            learning_rate: scalar; within an apply, the `Scalars` of it.
-        """
+        """Decay a variable, then update it and its slots."""
         scalars = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
         if self.weight_decay is not None and self._use_weight_decay(variable):
             decay, rate = tf.cast(self.weight_decay, variable.dtype), tf.cast(scalars.rate, variable.dtype)
@@ -98,8 +82,87 @@ def kernel_rounds_well(*decay_rates: Any) -> bool:
     Kernels take a decay rate b in float32 and compute 1 - b from that; Keras rounds 1 - b itself. The two differ by a
     share of up to 2^-25 / (1 - b): 1.3e-5 for 0.999, 2.4e-7 for 0.9. A second moment differs by as much, a step by half
     of it. Rates above 0.999 would differ by more, and 1 - 1e-9 would not decay at all.
-
-    Args:
-        decay_rates: of moments.
     """
     return all(isinstance(rate, float | int) and rate <= LARGEST_DECAY_RATE for rate in decay_rates)
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class SGD(FusedUpdate, keras.optimizers.SGD):
+    """Do what `keras.optimizers.SGD` does: its arguments, its variables, its formulas, one kernel for each variable."""
+
+    def has_kernel(self) -> bool:
+        return True
+
+    def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
+        if not self.momentum:
+            return {"alpha": rate}
+        return {"lr": rate, "momentum": tf.constant(self.momentum, tf.float32)}
+
+    def apply_kernel(self, variable: tf.Variable, gradient: tf.Tensor, scalars: dict[str, tf.Tensor]) -> None:
+        if not self.momentum:
+            tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, delta=gradient, **scalars)
+            return
+        momentum = self.momentums[self._get_variable_index(variable)].value
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.handle, accum=momentum.handle, grad=gradient, use_nesterov=self.nesterov, **scalars
+        )
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
+    """Do what `keras.optimizers.RMSprop` does: its arguments, its variables, its formulas; a kernel with momentum.
+
+    Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. A scratch variable
+    in its place would halve the time of the update, but be a second copy of the weights in memory, and a state that no
+    checkpoint holds. The update is Keras' own as well with `centered`, where the difference of two averages, ever so
+    little apart, turns rounding into steps; and with a rho above 0.999.
+    """
+
+    def has_kernel(self) -> bool:
+        return self.momentum > 0 and not self.centered and kernel_rounds_well(self.rho)
+
+    def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
+        settings = {"rho": self.rho, "momentum": self.momentum, "epsilon": self.epsilon}
+        return {"lr": rate} | {name: tf.constant(value, tf.float32) for name, value in settings.items()}
+
+    def apply_kernel(self, variable: tf.Variable, gradient: tf.Tensor, scalars: dict[str, tf.Tensor]) -> None:
+        index = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[index].value, self._velocities[index].value
+        tf.raw_ops.ResourceApplyRMSProp(
+            var=variable.handle, ms=velocity.handle, mom=momentum.handle, grad=gradient, **scalars
+        )
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class Adam(FusedUpdate, keras.optimizers.Adam):
+    """Do what `keras.optimizers.Adam` does: its arguments, its variables, its formulas, one kernel for each variable.
+
+    With `amsgrad`, or a beta above 0.999, the update is Keras' own.
+    """
+
+    def has_kernel(self) -> bool:
+        return not self.amsgrad and kernel_rounds_well(self.beta_1, self.beta_2)
+
+    def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
+        step = tf.cast(self.iterations + 1, tf.float32)
+        beta_1, beta_2 = tf.constant(self.beta_1, tf.float32), tf.constant(self.beta_2, tf.float32)
+        return {
+            "lr": rate,
+            "beta1": beta_1,
+            "beta2": beta_2,
+            "beta1_power": tf.pow(beta_1, step),
+            "beta2_power": tf.pow(beta_2, step),
+            "epsilon": tf.constant(self.epsilon, tf.float32),
+        }
+
+    def apply_kernel(self, variable: tf.Variable, gradient: tf.Tensor, scalars: dict[str, tf.Tensor]) -> None:
+        index = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[index].value, self._velocities[index].value
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle, m=momentum.handle, v=velocity.handle, grad=gradient, **scalars
+        )
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class AdamW(Adam, keras.optimizers.AdamW):
+    """Do what `keras.optimizers.AdamW` does: its arguments, its variables, its formulas, with the kernel of `Adam`."""

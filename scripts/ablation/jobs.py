@@ -1,36 +1,99 @@
-"""Run the jobs of an ablation as a sweep: isolated, several at a time, none made twice."""
+"""The jobs of an ablation."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.config.command import Command
-from trainer.config.preflight import preflight_each
-from trainer.errors import UserError
-from trainer.run.lock import locked
-from trainer.sweep.command import missing_jobs
-from trainer.sweep.process import TRAIN
-from trainer.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
-from trainer.sweep.run import SweepRun
-from trainer.sweep.slots import divide, usable_cores, usable_gpus
-from trainer.sweep.start import added_threads, is_done, job_arguments
+from hookline.hooks.techniques import technique_hooks
+from hookline.scripts.sweep.command import missing_jobs
+from hookline.scripts.sweep.open import added_threads, is_done, job_arguments
+from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep, usable_cores, usable_gpus
+from hookline.scripts.sweep.run import TRAIN, SweepRun
+from hookline.train import check
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import preflight_each
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.lock import locked
+
+
+def reasons_against(jobs: Sequence[Sequence[str]]) -> list[str | None]:
+    """Return why command lines cannot run, one line each; None where they can. Nothing is trained or written."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
+        return process.submit(_reasons, [list(job) for job in jobs]).result()
+
+
+def _reasons(jobs: Sequence[list[str]]) -> list[str | None]:
+    from hookline.trainer.quiet import plain_warnings, quiet_start
+
+    with quiet_start():
+        from hookline.trainer.run.release import released_graphs
+        from hookline.trainer.run.session import prepare
+    reasons: list[str | None] = []
+    for job in jobs:
+        try:
+            with plain_warnings(), released_graphs():
+                prepare(check(job)[0].config)
+            reasons.append(None)
+        except UserError as error:
+            reasons.append(str(error))
+    return reasons
+
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Hold one way to run a recipe.
+
+    Attributes:
+        name: "whole", or "without <hook>".
+        overrides: without a seed.
+        reason: why it cannot run; None where it can, as far as is known.
+    """
+
+    name: str
+    overrides: tuple[str, ...]
+    reason: str | None = None
+
+    def job(self, seed: int) -> list[str]:
+        """Return the overrides of a job."""
+        return [*self.overrides, f"seed={seed}"]
+
+
+def variants_of(overrides: Sequence[str], seed: int) -> list[Variant]:
+    """Return the recipe as it is, and without each of its technique hooks."""
+    whole = Variant(WHOLE, tuple(overrides))
+    (job,) = check(whole.job(seed))
+    hooks = technique_hooks(job.config["hooks"])
+    if not hooks:
+        raise UserError(
+            f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
+        )
+    return [whole, *(_without(name, overrides, seed) for name in hooks)]
+
+
+def _without(hook: str, overrides: Sequence[str], seed: int) -> Variant:
+    """Return the recipe without a hook, and so without what the user set for it."""
+    key = f"hooks.{hook}"
+    kept = [text for text in overrides if not text.lstrip("+").partition("=")[0].startswith(f"{key}.")]
+    is_users_own = any(text.startswith(f"+{key}.") for text in overrides)
+    variant = Variant(f"without {hook}", (*kept, *([] if is_users_own else [f"{key}=null"])))
+    try:
+        check(variant.job(seed))
+    except UserError as error:
+        return Variant(variant.name, variant.overrides, str(error))
+    return variant
 
 
 def run_missing(
     directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
 ) -> int:
-    """Run the jobs whose runs are not complete; return the worst exit code.
-
-    Args:
-        directory: of all jobs; made where it is not there. It is that of a sweep, and can be read as one.
-        jobs: overrides of each, by the name of its run directory.
-        say: shows a line.
-        script: that each job runs.
-
-    Raises:
-        UserError: the directory holds other jobs, or cannot be written.
-    """
+    """Run the jobs whose runs are not complete; return the worst exit code."""
     sweep = _open(directory, jobs)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -59,12 +122,7 @@ def run_missing(
 
 
 def is_made(directory: Path, overrides: Sequence[str]) -> bool:
-    """Return whether a job has come to its end.
-
-    Args:
-        directory: of all jobs.
-        overrides: of the job.
-    """
+    """Return whether a job has come to its end."""
     if not (directory / FILE_NAME).exists():
         return False
     sweep = read_sweep(directory)

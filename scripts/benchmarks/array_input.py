@@ -11,13 +11,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Contender, Settings, Work
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from trainer.input.augment import Augmentation
+    from hookline.trainer.input.augment import Augmentation
 
 WHAT = "input"
 SCALE, AUGMENT = "scale to [-1, 1]", "scale, crop and flip"
@@ -25,19 +25,13 @@ PADDING = 2
 
 
 def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
-    """Return work of our batches.
-
-    Args:
-        settings: of the command line.
-        placement: "device" or "host".
-        augmented: whether they are cropped and flipped.
-    """
+    """Return work of our batches."""
     import numpy as np
 
-    from recipes.data.pixels import centered_pixels
-    from trainer.input.batches import TrainingBatches
-    from trainer.input.data import Split
-    from trainer.input.source import ArraySource
+    from hookline.recipes.data.digits import centered_pixels
+    from hookline.trainer.input.batches import TrainingBatches
+    from hookline.trainer.input.data import Split
+    from hookline.trainer.input.source import ArraySource
 
     images, labels, peak = _arrays(settings.data)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))
@@ -55,13 +49,7 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
 
 
 def tf_data(settings: Settings, *, augmented: bool, by_image: bool) -> Work:
-    """Return work of batches that `tf.data` shuffles, with a buffer as large as the set.
-
-    Args:
-        settings: of the command line.
-        augmented: whether they are cropped and flipped.
-        by_image: whether images are transformed one by one, in place of batches.
-    """
+    """Return work of batches that `tf.data` shuffles, with a buffer as large as the set."""
     import tensorflow as tf
 
     images, labels, peak = _arrays(settings.data)
@@ -80,8 +68,8 @@ def tf_data(settings: Settings, *, augmented: bool, by_image: bool) -> Work:
 def _batch_transform(peak: int, augmented: bool, size: int) -> Callable[..., Any]:
     import tensorflow as tf
 
-    from recipes.data.pixels import centered_pixels
-    from trainer.input.draws import example_seeds
+    from hookline.recipes.data.digits import centered_pixels
+    from hookline.trainer.input.order import example_seeds
 
     augmentation, scaled = _augmentation() if augmented else None, centered_pixels(peak)
 
@@ -109,9 +97,8 @@ def _image_transform(peak: int, augmented: bool) -> Callable[..., Any]:
 
 
 def _augmentation() -> Augmentation:
-    from recipes.augment.crop import Crop
-    from recipes.augment.flip import Flip
-    from trainer.input.augment import Augmentation
+    from hookline.recipes.augment.translation import Crop, Flip
+    from hookline.trainer.input.augment import Augmentation
 
     augments = {"crop": Crop(padding=PADDING), "flip": Flip()}
     for name, augment in augments.items():
@@ -124,7 +111,7 @@ def _arrays(path: str) -> tuple[np.ndarray, np.ndarray, int]:
     import numpy as np
 
     if path:
-        from recipes.data.npz import read_npz
+        from hookline.recipes.data.array_files import read_npz
 
         arrays = read_npz(path, ("x_train", "y_train"))
         images, labels, peak = arrays["x_train"], arrays["y_train"], 255

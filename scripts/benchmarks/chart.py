@@ -12,12 +12,7 @@ WIDTH, BAR, HEAD = 10.0, 0.32, 1.0
 
 
 def write_chart(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write a PNG file: medians as bars, with lines from the lowest to the highest.
-
-    Args:
-        rows: as `as_rows` returned them.
-        path: of the file.
-    """
+    """Write a PNG file: medians as bars, with lines from the lowest to the highest."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

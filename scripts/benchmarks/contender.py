@@ -95,5 +95,5 @@ def find_contenders() -> list[Contender]:
     """Return the contenders of all modules beside this one, in their order."""
     found: list[Contender] = []
     for module in sorted(each.name for each in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        found += getattr(importlib.import_module(f"scripts.benchmarks.{module}"), "CONTENDERS", ())
+        found += getattr(importlib.import_module(f"hookline.scripts.benchmarks.{module}"), "CONTENDERS", ())
     return found

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripts.benchmarks.contender import STEPS, Contender
+from hookline.scripts.benchmarks.contender import STEPS, Contender
 
 PUBLISHED = {
     "V100": 15.7e12,
@@ -49,10 +49,6 @@ def as_rows(results: Sequence[Result], peak: float | None = None) -> list[dict[s
     example, forward and backward; who does not tell has those of the baseline, the limit or the first contender.
     "use" is the share of the peak that they take: 2 operations x products x examples a second / peak. What is not
     known is None.
-
-    Args:
-        results: of contenders.
-        peak: floating-point operations a second that the machine reaches at most; None where that is not known.
     """
     rows = []
     for case in dict.fromkeys(each.contender.case for each in results):
@@ -100,13 +96,7 @@ def _row(
 
 
 def find_peak(results: Sequence[Result], accelerator: str = "", given: float | None = None) -> tuple[float | None, str]:
-    """Return the floating-point operations a second that the machine reaches at most, and where that comes from.
-
-    Args:
-        results: of contenders, some of which measured it.
-        accelerator: name of the GPU; empty or "none" without one.
-        given: by the user; None for what is known or measured.
-    """
+    """Return the floating-point operations a second that the machine reaches at most, and where that comes from."""
     if given is not None:
         return given, "as given"
     words = re.split(r"\W|_", accelerator)
@@ -118,14 +108,10 @@ def find_peak(results: Sequence[Result], accelerator: str = "", given: float | N
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table for each case.
-
-    Args:
-        rows: as `as_rows` returned them.
-    """
+    """Print a table for each case."""
     from rich.table import Table
 
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     for case in dict.fromkeys(row["case"] for row in rows):

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks.contender import Contender, Settings, Work
+from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 
 WHAT = "images"
 SIZES = (32, 96)
@@ -24,15 +24,9 @@ CLASSES, IMAGES = 4, 1024
 
 
 def ours(settings: Settings, *, size: int, cache: str) -> Work:
-    """Return work of `data=image_folder`.
-
-    Args:
-        settings: of the command line.
-        size: height and width of the images.
-        cache: data.cache.
-    """
-    from recipes.data.image_folder import image_folder
-    from trainer.input.batches import TrainingBatches
+    """Return work of `data=image_folder`."""
+    from hookline.recipes.data.image_folder import image_folder
+    from hookline.trainer.input.batches import TrainingBatches
 
     held = tempfile.TemporaryDirectory()
     folder = settings.data or _photographs(Path(held.name) / "images")
@@ -42,12 +36,7 @@ def ours(settings: Settings, *, size: int, cache: str) -> Work:
 
 
 def from_directory(settings: Settings, *, size: int) -> Work:
-    """Return work of Keras.
-
-    Args:
-        settings: of the command line.
-        size: height and width of the images.
-    """
+    """Return work of Keras."""
     import keras
     import tensorflow as tf
 

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from scripts.benchmarks.contender import Contender, Settings
-from trainer.errors import UserError
+from hookline.scripts.benchmarks.contender import Contender, Settings
+from hookline.trainer.errors import UserError
 
 INCOMPLETE = "incomplete"
 """File in a virtual environment that `environments.sh` has not finished."""
@@ -26,12 +26,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 
 def interpreter(contender: Contender, environments: str) -> Path | None:
-    """Return the Python that a contender runs with; None where its virtual environment is missing or half-made.
-
-    Args:
-        contender: which.
-        environments: the folder of the virtual environments; empty for none.
-    """
+    """Return the Python that a contender runs with; None where its virtual environment is missing or half-made."""
     if not contender.environment:
         return Path(sys.executable)
     if not environments:
@@ -54,14 +49,7 @@ class Worker:
     """
 
     def __init__(self, contender: Contender, python: Path, settings: Settings, seconds: float) -> None:
-        """Take what the process is started with.
-
-        Args:
-            contender: which.
-            python: its interpreter.
-            settings: of the command line.
-            seconds: of a turn.
-        """
+        """Take what the process is started with."""
         self.contender, self.settings = contender, settings
         self.facts: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
@@ -92,28 +80,16 @@ class Worker:
         return {} if threads is None else dict.fromkeys(THREADS, str(threads))
 
     def wait(self) -> None:
-        """Return when its framework is imported.
-
-        Raises:
-            UserError: its process ends.
-        """
+        """Return when its framework is imported."""
         self._answer()
 
     def prepare(self) -> None:
-        """Let it prepare and find its speed.
-
-        Raises:
-            UserError: it refuses the settings, or its process ends.
-        """
+        """Let it prepare and find its speed."""
         found = self._ask({"settings": asdict(self.settings), "seconds": self._seconds})
         self._count, self.facts, self.versions = int(found["count"]), found["facts"], found["versions"]
 
     def speed(self) -> float:
-        """Let it work, and return how much it did in a second.
-
-        Raises:
-            UserError: its process ends.
-        """
+        """Let it work, and return how much it did in a second."""
         return self._count / float(self._ask({"count": self._count})["seconds"])
 
     def _ask(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file, it does not see its project
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file, a script does not see its project
 
-from scripts.benchmarks.contender import TENSORFLOW, Contender, Settings, Work, find_contenders
-from trainer.errors import UserError
+from hookline.scripts.benchmarks.contender import TENSORFLOW, Contender, Settings, Work, find_contenders
+from hookline.trainer.errors import UserError
 
 SMALLEST = 0.2
 """Share of the time of a turn that must have passed before the speed is believed."""
@@ -75,7 +76,7 @@ def _import_framework(contender: Contender) -> None:
         return
     if not contender.imports:
         return
-    from trainer.quiet import quiet_start
+    from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
         importlib.import_module(contender.imports)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from scripts.comparison.curves import Curve, Curves, average, read_curves, tail
-from trainer.comparison.comparison import Comparison, Group
-from trainer.run.results import short_name
+from hookline.scripts.comparison.comparison import Comparison, Group
+from hookline.scripts.comparison.curves import Curve, Curves, average, read_curves, tail
+from hookline.trainer.run.results import short_name
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
 """One for each group that is drawn; more cannot be told apart."""
@@ -23,16 +23,6 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
     """Write a PNG file: the mean over seeds as a line with a band of one standard deviation.
 
     A mean is drawn as far as all runs of its group go; those that go on are thin lines from there.
-
-    Args:
-        comparison: with groups; the first ten are drawn.
-        path: of the file.
-
-    Returns:
-        What is not in the picture, one line each.
-
-    Raises:
-        OSError: it cannot be written.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -5,22 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scripts.csv_text import csv_text
-from trainer.comparison.comparison import Comparison, Group
-from trainer.comparison.settings import show_setting
-from trainer.files import write_whole
+from hookline.scripts.comparison.comparison import Comparison, Group
+from hookline.scripts.csv_text import csv_text
+from hookline.trainer.config.settings import show_setting
+from hookline.trainer.files import write_whole
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
-    """Write the table.
-
-    Args:
-        comparison: with groups.
-        path: of the file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the table."""
     rows = [_row(comparison, group) for group in comparison.groups]
     write_whole(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
 

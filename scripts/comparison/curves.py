@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.comparison.stored_run import number
-from trainer.files import parse_json, read_lines
+from hookline.scripts.comparison.runs import number
+from hookline.trainer.files import parse_json, read_lines
 
 FILE_NAME = "metrics.jsonl"
 Curve = dict[int, float]
@@ -30,15 +30,7 @@ class Curves:
 
 
 def read_curves(directory: Path, names: Sequence[str]) -> Curves:
-    """Return the curves of a run.
-
-    Args:
-        directory: of the run.
-        names: of metrics, such as "loss/total".
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the curves of a run."""
     values: dict[tuple[str, str], Curve] = {}
     damaged = 0
     for line in read_lines(directory / FILE_NAME):
@@ -72,11 +64,7 @@ class Band:
 
 
 def average(curves: Sequence[Curve]) -> Band:
-    """Return the mean of curves over the steps that all of them have.
-
-    Args:
-        curves: at least one.
-    """
+    """Return the mean of curves over the steps that all of them have."""
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
     deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
@@ -84,12 +72,7 @@ def average(curves: Sequence[Curve]) -> Band:
 
 
 def tail(curve: Curve, band: Band) -> Curve:
-    """Return the end of a curve behind a mean, from the mean's last step on; empty where it does not go on.
-
-    Args:
-        curve: one of those that were averaged.
-        band: their mean.
-    """
+    """Return the end of a curve behind a mean, from the mean's last step on; empty where it does not go on."""
     last = int(band.steps[-1]) if len(band.steps) else -1
     rest = {step: value for step, value in curve.items() if step >= last}
     return rest if len(rest) > 1 else {}

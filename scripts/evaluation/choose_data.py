@@ -5,42 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
-    from trainer.input.data import Data
+    from hookline.trainer.input.data import Data
 
 SPLITS = ("train", "validation", "test")
 GROUP = "data"
 
 
 def is_data(argument: str) -> bool:
-    """Return whether an argument is about the data, such as "data=mnist" or "+data.source._target_=my.Source".
-
-    Args:
-        argument: of the command line.
-    """
+    """Return whether an argument is about the data, such as "data=mnist" or "+data.source._target_=my.Source"."""
     key = argument.partition("=")[0].lstrip("+")
     return key == GROUP or key.startswith(f"{GROUP}.")
 
 
 def data_config(overrides: Sequence[str], stored: Mapping[str, Any] | None, plugins: Sequence[str]) -> dict[str, Any]:
-    """Return the config of the data.
-
-    Args:
-        overrides: such as ["data=mnist", "data.path=mnist.npz"]; without data= they change that of the run.
-        stored: the run's `data`; None where there is no run.
-        plugins: packages that the config may name.
-
-    Raises:
-        UserError: an unknown data set or key, a value of the wrong type, or no data at all.
-    """
+    """Return the config of the data."""
     if stored is not None and not any(each.startswith(f"{GROUP}=") for each in overrides):
         return _changed(stored, overrides)
     if not overrides:
         raise UserError("No data was given. Expected data=<name> as for train.py, or run=<run> for that of a run.")
-    from trainer.config.command import Command
-    from trainer.config.preflight import preflight
+    from hookline.trainer.config.command import Command
+    from hookline.trainer.config.preflight import preflight
 
     named = [f"plugins=[{','.join(plugins)}]"] if plugins else []
     (job,) = preflight(Command(("recipe=baseline", *overrides, *named)))
@@ -66,17 +53,9 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 
 def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
-    """Return the data of a config.
-
-    Args:
-        config: as `data_config` returned it.
-        plugins: packages that it may name.
-
-    Raises:
-        UserError: what the data set refuses.
-    """
-    from trainer.input.data import Data
-    from trainer.run.build_part import build_part
+    """Return the data of a config."""
+    from hookline.trainer.input.data import Data
+    from hookline.trainer.run.build import build_part
 
     return build_part("data", config, Data, plugins=plugins)
 
@@ -84,17 +63,7 @@ def open_data(config: Mapping[str, Any], plugins: Sequence[str]) -> Data:
 def check_data(
     data: Data, shape: tuple[int, ...], classes: Sequence[str], scaled: tuple[float, float] | None
 ) -> list[str]:
-    """Refuse data that a network was not trained for, and return warnings, a line each.
-
-    Args:
-        data: opened.
-        shape: of the network's input.
-        classes: what its outputs are called; empty where that is not known.
-        scaled: the range of the inputs that it was trained on; None where that is not known.
-
-    Raises:
-        UserError: inputs of another shape, or other classes.
-    """
+    """Refuse data that a network was not trained for, and return warnings, a line each."""
     if tuple(data.input_shape) != tuple(shape):
         raise UserError(
             f"Data '{data.name}' has inputs of shape {list(data.input_shape)}, and the network takes {list(shape)}. "
@@ -119,11 +88,7 @@ def check_data(
 
 
 def input_range(data: Any) -> tuple[float, float] | None:
-    """Return the smallest and the largest value that pixels can become; None where inputs are no pixels.
-
-    Args:
-        data: or a card, with a `preparation`.
-    """
+    """Return the smallest and the largest value that pixels can become; None where inputs are no pixels."""
     made = data.preparation
     return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
 

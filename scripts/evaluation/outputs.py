@@ -8,35 +8,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
-from trainer.input.data import Split
-from trainer.objective import Batch, Objective
-from trainer.run.finished import FinishedRun
-from trainer.step.evaluate import Evaluator
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
-    from trainer.export.formats import Predictor
+    from hookline.deploy.formats import Predictor
 
 Outputs = Callable[[Batch], np.ndarray]
 
 
 def class_objective(run: FinishedRun) -> Objective | None:
-    """Return the objective by which a run learns classes; None where it learns something else.
-
-    Args:
-        run: restored.
-    """
+    """Return the objective by which a run learns classes; None where it learns something else."""
     return next((each for each in run.parts.trainer.objectives if each.class_losses), None)
 
 
 def outputs_of_run(run: FinishedRun, objective: Objective) -> Outputs:
-    """Return what gives the logits of a run for a batch, as its own evaluations do: with all hooks.
-
-    Args:
-        run: restored.
-        objective: whose outputs are logits.
-    """
+    """Return what gives the logits of a run for a batch, as its own evaluations do: with all hooks."""
     trainer = run.parts.trainer
 
     @tf.function(autograph=False)
@@ -48,28 +39,12 @@ def outputs_of_run(run: FinishedRun, objective: Objective) -> Outputs:
 
 
 def outputs_of_model(predict: Predictor) -> Outputs:
-    """Return what gives the outputs of an exported network for a batch.
-
-    Args:
-        predict: of the export.
-    """
+    """Return what gives the outputs of an exported network for a batch."""
     return lambda batch: np.asarray(predict(batch["inputs"].numpy()), np.float32)
 
 
 def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the outputs for every example of a split, and their labels.
-
-    Args:
-        outputs: of a batch.
-        split: what to evaluate.
-        batch_size: examples at a time.
-
-    Returns:
-        float32 [examples, ...] and int64 [examples].
-
-    Raises:
-        UserError: an output that is NaN or infinite, or no [batch, classes].
-    """
+    """Return the outputs for every example of a split, and their labels."""
     batches = EvaluationBatches(split, batch_size=batch_size, placement="host")
     found, labels = [], []
     for index in range(batches.count):
@@ -86,12 +61,6 @@ def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray
 
 
 def metrics_of_run(run: FinishedRun, split: Split, batch_size: int) -> dict[str, float]:
-    """Return what a run's own evaluation reports of a split, by name.
-
-    Args:
-        run: restored.
-        split: what to evaluate.
-        batch_size: examples at a time.
-    """
+    """Return what a run's own evaluation reports of a split, by name."""
     batches = EvaluationBatches(split, batch_size=batch_size, placement="host")
     return Evaluator(run.parts.trainer, batches.batch, batches.count).run(run.step)

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: a folder with JSON, tables and pictures, and a table on the screen."""
+"""The report of an evaluation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,95 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.csv_text import csv_text
-from scripts.evaluation.charts import write_confusion, write_reliability
-from scripts.evaluation.measures import ClassMeasures, Measures
-from trainer.errors import UserError, printable
-from trainer.run.results import format_value, is_metric, is_total_loss, short_name
+import numpy as np
+
+from hookline.scripts.csv_text import csv_text
+from hookline.scripts.evaluation.measures import ClassMeasures, Measures, Reliability
+from hookline.trainer.errors import UserError, printable
+from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
+
+MOST_NUMBERED = 25
+"""Classes with their counts in the picture."""
+MOST_NAMED = 60
+"""Classes with their names beside the picture."""
+CELL, LEAST, LARGEST = 0.42, 4.5, 14.0
+"""Of a class, and of the picture, in inches."""
+BAR, LESS, MORE, LINE = "#1b6ca8", "#8fc1a9", "#e39ba5", "#555555"
+LONGEST_NAME = 18
+
+
+def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
+    """Write a PNG file: a row for each true class, coloured by the share that goes to each predicted class."""
+    figure = _figure(min(max(LEAST, CELL * len(names) + 2.0), LARGEST))
+    axes = figure.subplots()
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="share of the true class")
+    if len(names) <= MOST_NUMBERED:
+        for (row, column), count in np.ndenumerate(confusion):
+            if count:
+                colour = "white" if shares[row, column] > 0.5 else "black"
+                axes.text(column, row, f"{count:,}", ha="center", va="center", color=colour, fontsize=_small(confusion))
+    ticks = range(len(names)) if len(names) <= MOST_NAMED else ()
+    shown = [_short(names[each]) for each in ticks]
+    long = max(map(len, shown), default=0) > 3
+    axes.set_xticks(list(ticks), shown, rotation=90 if long else 0, fontsize=8)
+    axes.set_yticks(list(ticks), shown, fontsize=8)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    axes.set_title(_written(title), fontsize=10, loc="left")
+    figure.savefig(path, dpi=110, format="png")
+
+
+def write_reliability(bins: Reliability, error: float, title: str, path: Path) -> None:
+    """Write a PNG file: accuracy by confidence, its distance from the diagonal, and how many examples a bin has."""
+    figure = _figure(5.2, 6.0)
+    upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    width = np.diff(bins.edges)
+    used = bins.counts > 0
+    left = bins.edges[:-1][used]
+    bar = {"width": width[used], "align": "edge", "edgecolor": "white", "linewidth": 0.5}
+    accuracy, confidence = bins.accuracy[used], bins.confidence[used]
+    upper.bar(left, np.minimum(accuracy, confidence), color=BAR, label="right as often as it says", **bar)
+    upper.bar(left, np.maximum(accuracy - confidence, 0), bottom=confidence, color=LESS, label="more often", **bar)
+    upper.bar(left, np.maximum(confidence - accuracy, 0), bottom=accuracy, color=MORE, label="less often", **bar)
+    upper.plot([0, 1], [0, 1], "--", color=LINE, linewidth=1)
+    upper.set_ylabel("accuracy")
+    upper.set_xlim(0, 1)
+    upper.set_ylim(0, 1)
+    upper.set_title(f"{_written(title)}\nexpected calibration error {100 * error:.2f} %", fontsize=10, loc="left")
+    upper.legend(fontsize=8, frameon=False, loc="upper left")
+    lower.bar(left, bins.counts[used], color=BAR, **bar)
+    lower.set_ylabel("examples")
+    lower.set_xlabel("confidence")
+    for axes in (upper, lower):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    figure.savefig(path, dpi=110, format="png")
+
+
+def _figure(width: float, height: float | None = None) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width + 0.8, width if height is None else height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _small(confusion: np.ndarray) -> float:
+    return 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
+
+
+def _short(name: str) -> str:
+    shown = printable(name)
+    return _written(shown if len(shown) <= LONGEST_NAME else f"{shown[: LONGEST_NAME - 3]}...")
+
+
+def _written(text: str) -> str:
+    """Return a text that a picture shows as it is written, and not as a formula."""
+    return printable(text).replace("$", r"\$")
+
 
 FILE_NAME = "evaluation.json"
 MOST_CLASSES = 20
@@ -24,20 +108,7 @@ SHARES = ("precision", "recall", "f1")
 def write_evaluation(
     directory: Path, facts: Mapping[str, Any], measures: Measures | None, names: Sequence[str]
 ) -> list[str]:
-    """Write a folder under another name and rename it, so that it is there as a whole or not at all.
-
-    Args:
-        directory: to write; one that exists is replaced.
-        facts: what was evaluated, and the run's own metrics.
-        measures: of a classifier; None for another network.
-        names: of the classes.
-
-    Returns:
-        The names of the files.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a folder under another name and rename it, so that it is there as a whole or not at all."""
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     replaced = directory.with_name(f".{directory.name}.{os.getpid()}.old")
     try:
@@ -72,17 +143,10 @@ def _write_classes(measures: Measures, names: Sequence[str], title: str, folder:
 def print_evaluation(
     facts: Mapping[str, Any], measures: Measures | None, directory: Path, files: Sequence[str]
 ) -> None:
-    """Print what was measured, and where it lies.
-
-    Args:
-        facts: as for `write_evaluation`.
-        measures: likewise.
-        directory: that was written.
-        files: in it.
-    """
+    """Print what was measured, and where it lies."""
     from rich.table import Table
 
-    from hooks.monitors.console import open_console
+    from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     console.print(str(facts["title"]), style="bold", soft_wrap=True)

@@ -13,11 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.damaged_arrays import ARRAY_FAULTS
-from trainer.errors import UserError, unknown_name
-from trainer.files import open_file
-from trainer.inference.preparation import Preparation
-from trainer.user_path import user_path
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, unknown_name, user_path
+from hookline.trainer.files import open_file
+from hookline.trainer.input.preparation import Preparation
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 ARRAY_SUFFIXES = (".npz", ".npy")
@@ -43,14 +41,7 @@ class Examples:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Refuse paths that stand for nothing, before a network is loaded.
-
-    Args:
-        paths: as for `find_examples`.
-
-    Raises:
-        UserError: one of them does not exist.
-    """
+    """Refuse paths that stand for nothing, before a network is loaded."""
     for path in paths:
         place = str(user_path(path, "images"))
         if path != STANDARD_INPUT and not os.path.exists(place) and not glob.glob(place, recursive=True):
@@ -58,16 +49,7 @@ def check_paths(paths: Sequence[str]) -> None:
 
 
 def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str | None = None) -> Examples:
-    """Return the examples that paths stand for.
-
-    Args:
-        paths: images, folders, patterns with * and ?, "-" for names on the standard input; or one npz or npy file.
-        preparation: of the network's inputs.
-        array: of an npz file.
-
-    Raises:
-        UserError: no such file, or one that holds nothing for this network.
-    """
+    """Return the examples that paths stand for."""
     arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
     if arrays and len(paths) > 1:
         raise UserError(f"Received {arrays[0]} beside other images. Expected one npz or npy file, or images.")
@@ -84,14 +66,7 @@ def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str 
 
 
 def list_files(path: str) -> list[str]:
-    """Return the image files that a path stands for, in natural order: 2.png before 10.png.
-
-    Args:
-        path: a file, a folder (searched to its end; hidden entries are passed over), a pattern, or "-".
-
-    Raises:
-        UserError: a folder, or the standard input, has none.
-    """
+    """Return the image files that a path stands for, in natural order: 2.png before 10.png."""
     if path == STANDARD_INPUT:
         names = [line for line in sys.stdin.read().splitlines() if line.strip()]
         if not names:
@@ -109,11 +84,7 @@ def list_files(path: str) -> list[str]:
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which numbers in names count as numbers.
-
-    Args:
-        name: of a file.
-    """
+    """Return a key by which numbers in names count as numbers."""
     parts = CHUNKS.split(name)
     return [(0, int(part), part) if number % 2 else (1, 0, part) for number, part in enumerate(parts)]
 
@@ -123,9 +94,8 @@ def _is_image(name: Path) -> bool:
 
 
 def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
-    from recipes.data.image_decoding import decode_image
-    from recipes.data.image_form import ImageForm
-    from recipes.data.image_formats import UnreadableImage, described
+    from hookline.recipes.data.image_formats import UnreadableImage, described
+    from hookline.recipes.data.images import ImageForm, decode_image
 
     height, width, channels = preparation.shape
     form = ImageForm(height, width, channels, preparation.fit)

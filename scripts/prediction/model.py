@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.errors import UserError
-from trainer.inference.card import Card, read_card
-from trainer.quiet import silent
-from trainer.user_path import user_path
+from hookline.deploy.inference.card import Card, read_card
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.quiet import silent
 
 RUN_CONFIG = "config.yaml"
 
@@ -31,26 +30,12 @@ class Model:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path is the directory of a run.
-
-    Args:
-        path: any.
-    """
+    """Return whether a path is the directory of a run."""
     return (path / RUN_CONFIG).is_file()
 
 
 def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
-    """Return what predicts with an export or a run.
-
-    Args:
-        path: an exported file or directory, or the directory of a run.
-        network: of a run, the name of the network.
-        checkpoint: of a run, "best" or "last"; None for the best, or the last where there is no best.
-        plugins: packages that the run may use, or that define what a .keras file is made of.
-
-    Raises:
-        UserError: it is neither, or cannot be read.
-    """
+    """Return what predicts with an export or a run."""
     place = user_path(path, "model")
     if not (place.is_file() or place.is_dir()):
         state = "is no file or directory" if place.exists() else "does not exist"
@@ -59,11 +44,11 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
         return _of_run(path, network, checkpoint, plugins)
     if checkpoint is not None:
         raise UserError(f"checkpoint={checkpoint} received for {path}, which is an export. Expected a run for it.")
-    from trainer.export.formats import format_of
+    from hookline.deploy.formats import format_of
 
     form, card = format_of(place), read_card(place)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
-    from trainer.export.own_classes import own_classes
+    from hookline.deploy.plain_model import own_classes
 
     with silent(), own_classes(plugins):
         predict = form.load(place)
@@ -71,16 +56,16 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
 
 
 def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[str]) -> Model:
-    from trainer.run.finished import read_config, restore
+    from hookline.trainer.run.finished import read_config, restore
 
     config = read_config(path, plugins)
-    from trainer.quiet import quiet_start
+    from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        import trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
-    from trainer.errors import unknown_name
-    from trainer.export.card import card_of
-    from trainer.export.plain_model import finished_model
+        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+    from hookline.deploy.card import card_of
+    from hookline.deploy.plain_model import finished_model
+    from hookline.trainer.errors import unknown_name
 
     run = restore(path, config, checkpoint)
     if network not in run.parts.trainer.networks:

@@ -1,4 +1,4 @@
-"""Predictions as a table on the screen, as CSV and as JSON."""
+"""Predictions as a table or file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,35 @@ from typing import Any
 
 import numpy as np
 
-from scripts.csv_text import csv_text
-from trainer import files
-from trainer.errors import UserError, printable
+from hookline.scripts.csv_text import csv_text
+from hookline.trainer import files
+from hookline.trainer.errors import UserError, printable
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities, float64 of the same shape, that add up to 1 over the last axis."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def rank(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the likeliest classes and their probabilities, [examples, top]; of equal ones the lower label first."""
+    labels = np.argsort(-logits.astype(np.float64), axis=1, kind="stable")[:, :top]
+    return labels, np.take_along_axis(softmax(logits), labels, axis=1)
+
+
+def name_classes(outputs: int, known: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+    """Return what the entries of the outputs are called."""
+    names = tuple(given or known) or tuple(str(label) for label in range(outputs))
+    if len(names) != outputs:
+        raise UserError(f"Received {len(names)} class names for {outputs} outputs. Expected one for each.")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"class_names has '{twice}' more than once. Expected different names.")
+    return names
+
 
 DIGITS = 6
 """Of a probability in a file."""
@@ -47,22 +73,14 @@ class Predictions:
         return ["example", *(f"{what}_{number + 1}" for number in numbers for what in ("class", "probability"))]
 
     def row(self, index: int) -> list[str]:
-        """Return a row of a CSV file.
-
-        Args:
-            index: of the example.
-        """
+        """Return a row of a CSV file."""
         if self.labels is None:
             return [self.names[index], *(repr(float(value)) for value in self.values[index].astype(np.float32))]
         pairs = zip(self.labels[index], self.values[index], strict=True)
         return [self.names[index], *(text for label, p in pairs for text in (self.classes[label], f"{p:.{DIGITS}f}"))]
 
     def record(self, index: int) -> dict[str, Any]:
-        """Return an entry of a JSON file.
-
-        Args:
-            index: of the example.
-        """
+        """Return an entry of a JSON file."""
         if self.labels is None:
             return {"example": self.names[index], "outputs": [float(value) for value in self.values[index]]}
         pairs = zip(self.labels[index], self.values[index], strict=True)
@@ -74,29 +92,17 @@ class Predictions:
 
 
 def as_csv(predictions: Predictions) -> str:
-    """Return predictions as CSV with a line of names above.
-
-    Args:
-        predictions: of all examples.
-    """
+    """Return predictions as CSV with a line of names above."""
     return csv_text([predictions.columns, *map(predictions.row, range(len(predictions.names)))])
 
 
 def as_json(predictions: Predictions) -> str:
-    """Return predictions as a JSON list, an object for each example.
-
-    Args:
-        predictions: of all examples.
-    """
+    """Return predictions as a JSON list, an object for each example."""
     return json.dumps([predictions.record(index) for index in range(len(predictions.names))], indent=1) + "\n"
 
 
 def as_table(predictions: Predictions) -> str:
-    """Return predictions as lines with aligned columns.
-
-    Args:
-        predictions: of all examples.
-    """
+    """Return predictions as lines with aligned columns."""
     rows = [_shown(predictions, index) for index in range(len(predictions.names))]
     header = ["example", *(["outputs"] if predictions.labels is None else ["prediction", ""])]
     width = max(len(row) for row in [header, *rows])
@@ -125,15 +131,7 @@ def _percent(probability: float) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file by a temporary name, so that nobody sees half of it.
-
-    Args:
-        path: of the file; its folder exists.
-        text: to write.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write a file by a temporary name, so that nobody sees half of it."""
     try:
         files.write_whole(path, text)
     except OSError as error:
@@ -141,11 +139,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def print_whole(text: str) -> None:
-    """Print text; a reader that leaves early (`| head`) is no failure.
-
-    Args:
-        text: with its line ends.
-    """
+    """Print text; a reader that leaves early (`| head`) is no failure."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -1,22 +1,32 @@
-"""Make the runs that are missing, as a sweep: resumable, one at a time or several, failed ones anew."""
+"""The runs of targets, made as a sweep."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.reproduction.conditions import Watch, append
-from scripts.reproduction.plan import Job
-from trainer.config.command import Command
-from trainer.config.preflight import preflight_each
-from trainer.errors import UserError
-from trainer.sweep.process import TRAIN
-from trainer.sweep.record import FILE_NAME, Sweep, SweepJob, read_sweep
-from trainer.sweep.run import SweepRun
-from trainer.sweep.slots import divide, usable_cores, usable_gpus
-from trainer.sweep.start import is_done, job_arguments, quoted
+from hookline.scripts.comparison.runs import number
+from hookline.scripts.reproduction.rows import Job, Row, Watch, append
+from hookline.scripts.reproduction.targets import Target
+from hookline.scripts.sweep.open import is_done, job_arguments, quoted
+from hookline.scripts.sweep.record import (
+    FILE_NAME,
+    Sweep,
+    SweepJob,
+    divide,
+    read_summary,
+    read_sweep,
+    usable_cores,
+    usable_gpus,
+)
+from hookline.scripts.sweep.run import TRAIN, SweepRun
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import preflight_each
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.results import format_seconds
 
 Say = Callable[[str], None]
 TRY = re.compile(r"_try\d+$")
@@ -42,11 +52,7 @@ class Runs:
     _jobs: dict[str, Job] = field(default_factory=dict)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs into account; those that the directory records keep their run.
-
-        Args:
-            jobs: with what they need.
-        """
+        """Take jobs into account; those that the directory records keep their run."""
         for job in jobs:
             if job.name in self._jobs:
                 continue
@@ -61,27 +67,15 @@ class Runs:
             self._by_name[job.name] = same[0]
 
     def directory(self, name: str) -> Path:
-        """Return where a run lies.
-
-        Args:
-            name: of a job that was added.
-        """
+        """Return where a run lies."""
         return self.sweep.run_directory(self._by_name[name])
 
     def recorded(self, name: str) -> SweepJob:
-        """Return what the sweep records of a job.
-
-        Args:
-            name: of a job that was added.
-        """
+        """Return what the sweep records of a job."""
         return self._by_name[name]
 
     def is_done(self, name: str) -> bool:
-        """Return whether a run is complete.
-
-        Args:
-            name: of a job that was added.
-        """
+        """Return whether a run is complete."""
         return is_done(self.sweep, self._by_name[name])
 
     def jobs(self) -> list[Job]:
@@ -93,12 +87,7 @@ class Runs:
         return [job for job in self._jobs.values() if not self.is_done(job.name)]
 
     def make(self, at_once: int, ended: Callable[[], None]) -> int:
-        """Make what is missing and return the worst exit code; 128 and its number where a signal ended it.
-
-        Args:
-            at_once: how many at a time.
-            ended: is called after each run.
-        """
+        """Make what is missing and return the worst exit code; 128 and its number where a signal ended it."""
         missing = self.missing()
         # With one at a time, a run has all cores, as if it were typed; else each has its share.
         places = divide(max(1, len(missing)), at_once, usable_cores(), usable_gpus())
@@ -170,17 +159,7 @@ class _Supply:
 
 
 def open_runs(directory: Path, places: Mapping[str, Path], say: Say, script: Path = TRAIN) -> Runs:
-    """Return the runs of a directory; nothing is written.
-
-    Args:
-        directory: of all runs. It is that of a sweep, and can be read as one.
-        places: of data, by name.
-        say: shows a line.
-        script: that each job runs.
-
-    Raises:
-        UserError: it holds something else, or cannot be read.
-    """
+    """Return the runs of a directory; nothing is written."""
     if (directory / FILE_NAME).exists():
         return Runs(read_sweep(directory), places, say, script)
     try:
@@ -192,14 +171,7 @@ def open_runs(directory: Path, places: Mapping[str, Path], say: Say, script: Pat
 
 
 def check(jobs: Collection[Job]) -> None:
-    """Compose the command lines of jobs, one for each variant.
-
-    Args:
-        jobs: to be checked.
-
-    Raises:
-        UserError: a mistake that shows before anything is built.
-    """
+    """Compose the command lines of jobs, one for each variant."""
     by_variant = {job.variant: job for job in reversed([*jobs])}
     filled = {job.name: job.filled(dict.fromkeys((*job.data, *job.needs), "somewhere")) for job in by_variant.values()}
     try:
@@ -218,4 +190,41 @@ def _unused(name: str, taken: Collection[str]) -> str:
     found = name
     while found in taken:
         found, tries = f"{name}_try{tries}", tries + 1
+    return found
+
+
+START_SECONDS = 8.0
+"""What a run takes besides its training."""
+Seconds = dict[tuple[str, str], float]
+"""Of training, by the target that owns a variant, and the variant."""
+
+
+def estimate(jobs: Sequence[Job], known: Mapping[tuple[str, str], float]) -> str:
+    """Return how long jobs will take one after the other, as text."""
+    seconds = [known[job.variant] + START_SECONDS for job in jobs if job.variant in known]
+    if not seconds:
+        return "time unknown"
+    unknown = len(jobs) - len(seconds)
+    more = f", and {unknown} runs of unknown time" if unknown else ""
+    return f"about {format_seconds(sum(seconds))}{more}"
+
+
+def seconds_here(runs: Runs) -> Seconds:
+    """Return the median seconds of the runs that are complete."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for job in runs.jobs():
+        seconds = number(read_summary(runs.directory(job.name)).get("seconds"))
+        if seconds is not None and runs.is_done(job.name):
+            found.setdefault(job.variant, []).append(seconds)
+    return {variant: statistics.median(values) for variant, values in found.items()}
+
+
+def seconds_before(rows: Sequence[Row], targets: Mapping[str, Target]) -> Seconds:
+    """Return the seconds that rows record."""
+    found: Seconds = {}
+    for row in rows:
+        target = targets.get(row["name"])
+        for name, seconds in row.get("seconds", {}).items():
+            if target is not None and name in target.runs and number(seconds) is not None:
+                found[target.runs[name].target, target.runs[name].name] = float(seconds)
     return found

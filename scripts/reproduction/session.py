@@ -6,19 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.reproduction import conditions
-from scripts.reproduction.estimate import estimate, seconds_before, seconds_here
-from scripts.reproduction.exports import SCRIPTS, make_export
-from scripts.reproduction.plan import Job, job_name, jobs_of
-from scripts.reproduction.results import TABLE, merge, read_results, write_results, write_table
-from scripts.reproduction.rows import Row, make_row
-from scripts.reproduction.runs import Runs, check, open_runs
-from scripts.reproduction.table import render_short
-from scripts.reproduction.targets import Target
-from trainer.errors import UserError
-from trainer.run.lock import locked
-from trainer.sweep.process import TRAIN
-from trainer.sweep.run import SIGNALLED
+from hookline.scripts.reproduction import rows as conditions
+from hookline.scripts.reproduction.rows import SCRIPTS, Job, Row, job_name, jobs_of, make_export, make_row
+from hookline.scripts.reproduction.runs import Runs, check, estimate, open_runs, seconds_before, seconds_here
+from hookline.scripts.reproduction.table import TABLE, merge, read_results, render_short, write_results, write_table
+from hookline.scripts.reproduction.targets import Target
+from hookline.scripts.sweep.run import SIGNALLED, TRAIN
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.lock import locked
 
 
 @dataclass
@@ -60,14 +55,7 @@ class Session:
         return self._runs
 
     def look(self, out: Path) -> None:
-        """Open a directory to see how the targets stand; nothing is written.
-
-        Args:
-            out: directory for the runs; need not exist.
-
-        Raises:
-            UserError: it holds something else.
-        """
+        """Open a directory to see how the targets stand; nothing is written."""
         self._measured = seconds_before(read_results(self.results), self.targets)
         self._runs = open_runs(out, self.places, self.say, self.script)
         for target in self.chosen:
@@ -76,15 +64,7 @@ class Session:
                 self.runs.add(self._jobs[target.name].values())
 
     def run(self, out: Path, at_once: int) -> int:
-        """Make what is missing, keep the rows whose runs are all there, and return the exit code.
-
-        Args:
-            out: directory for the runs.
-            at_once: runs at a time.
-
-        Raises:
-            UserError: a mistake that shows before the first run.
-        """
+        """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
         self.look(out)
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -104,22 +84,14 @@ class Session:
         return code if code > SIGNALLED else int(code > 0 or self._faults > 0)
 
     def lacks(self, target: Target) -> str | None:
-        """Return why a target cannot be run, or None.
-
-        Args:
-            target: that was chosen.
-        """
+        """Return why a target cannot be run, or None."""
         missing = [name for name in target.needs if name not in self.places]
         if not missing:
             return None
         return f"needs {' and '.join(f'{name}=<path>' for name in missing)}, which was not given"
 
     def standing(self, target: Target) -> str:
-        """Return how a target stands, in one line.
-
-        Args:
-            target: that was chosen.
-        """
+        """Return how a target stands, in one line."""
         if (reason := self.lacks(target)) is not None:
             return f"not run: {reason}"
         jobs = self._jobs[target.name]

@@ -1,11 +1,16 @@
-"""The results as a page of Markdown."""
+"""The results as a page."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from trainer.run.results import format_bytes
+from hookline.scripts.reproduction.rows import Row
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import read_json, write_whole
+from hookline.trainer.run.results import format_bytes
 
 HEAD = """# Results
 
@@ -24,11 +29,7 @@ FEW = 4
 
 
 def render(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page.
-
-    Args:
-        rows: of results.json.
-    """
+    """Return the page."""
     made = [row for row in rows if "not_run" not in row]
     lines = [HEAD]
     if made:
@@ -58,11 +59,7 @@ def _commands(lines: Sequence[str], begun: set[tuple[str, str]]) -> Iterator[str
 
 
 def render_short(row: Mapping[str, Any]) -> str:
-    """Return a row as one line for the screen.
-
-    Args:
-        row: of results.json.
-    """
+    """Return a row as one line for the screen."""
     measures = "; ".join(map(_measure, row["measures"]))
     goals = "; ".join(
         f"{_goal(goal, row['measures'])}: {'reached' if goal['reached'] else 'not reached'}" for goal in row["goals"]
@@ -106,13 +103,7 @@ def _measure(measure: Mapping[str, Any]) -> str:
 
 
 def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> str:
-    """Return a value as the table shows it.
-
-    Args:
-        value: of the measure, or one that it is held against.
-        measure: of results.json.
-        unit: whether its unit stands behind it.
-    """
+    """Return a value as the table shows it."""
     text = f"{value:.{measure['decimals']}f}"
     if not measure["unit"] and float(text).is_integer():  # modes that were found, times
         text = f"{float(text):.0f}"
@@ -174,3 +165,77 @@ def _environment(environment: Mapping[str, Any]) -> str:
 def _ends(dates: Sequence[str]) -> list[str]:
     """Return the first and the last day."""
     return [*dates[:1], *(dates[-1:] if len(dates) > 1 else [])]
+
+
+FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"
+TABLE = "RESULTS.md"
+VERSION = 1
+REMEDY = "Expected what reproduce.py writes: take it from version control, or remove it."
+KEYS: dict[str, type | tuple[type, ...]] = {
+    "title": str,
+    "recipe": str,
+    "data": str,
+    "seeds": list,
+    "commands": list,
+    "measures": list,
+    "goals": list,
+    "bytes": (int, float, type(None)),
+    "seconds": dict,
+    "threads": int,
+    "under_load": bool,
+    "environment": dict,
+}
+
+
+def read_results(path: Path) -> list[Row]:
+    """Return the rows of a file; none where there is no file."""
+    if not path.exists():
+        return []
+    try:
+        content: Any = read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: it is damaged. {REMEDY}") from error
+    rows = content.get("rows") if isinstance(content, dict) and content.get("version") == VERSION else None
+    if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
+        raise UserError(f"{path} is of another format than version {VERSION}. {REMEDY}")
+    return rows
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
+        return False
+    if "not_run" in row:
+        return all(isinstance(row.get(key), str) for key in ("title", "recipe", "data", "not_run"))
+    return all(isinstance(row.get(key, ...), kind) for key, kind in KEYS.items()) and bool(row["measures"])
+
+
+def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:
+    """Return rows with a new one in its place; one that was not run replaces none that was."""
+    named = {row["name"]: row for row in rows}
+    before = named.get(new["name"])
+    if "not_run" not in new or before is None or "not_run" in before:
+        named[new["name"]] = new
+    places = {name: place for place, name in enumerate(order)}
+    return sorted(named.values(), key=lambda row: places.get(row["name"], len(places)))
+
+
+def write_results(path: Path, rows: Sequence[Row]) -> None:
+    """Write results.json, and the table beside it."""
+    _write(path, json.dumps({"version": VERSION, "rows": list(rows)}, indent=1, ensure_ascii=False) + "\n")
+    write_table(path, rows)
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> None:
+    """Write the table."""
+    try:
+        text = render(rows)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is of another format ({type(error).__name__}: {error}). {REMEDY}") from error
+    _write(path.with_name(TABLE), text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}. Give another with results=.") from error

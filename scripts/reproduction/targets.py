@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 FILE = Path(__file__).parent / "targets.yaml"
 DATA = ("mnist", "clothing")
@@ -164,14 +164,7 @@ class Target:
 
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
-    """Return the targets of a file, in its order.
-
-    Args:
-        path: of a file in the form of targets.yaml.
-
-    Raises:
-        UserError: it cannot be read, or is of another form.
-    """
+    """Return the targets of a file, in its order."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.command import parse_command
-from trainer.config.compose import typed
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.compose import typed
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
 
 MIRRORED = "trainer.strategy=mirrored trainer.batch_size=64"
 MISTAKES = {
@@ -151,8 +151,8 @@ def test_nothing_is_created(tree: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_checking_and_explaining_need_neither_tensorflow_nor_numpy() -> None:
     code = (
-        "import sys, train\nfrom trainer.config.command import parse_command\n"
-        "from trainer.config.preflight import preflight\n"
+        "import sys\nfrom hookline import train\nfrom hookline.trainer.config.command import parse_command\n"
+        "from hookline.trainer.config.preflight import preflight\n"
         "preflight(parse_command(['recipe=bnn']))\n"
         "assert train.main(['recipe=bnn', '--explain', 'optimizer.learning_rate']) == 0\n"
         "assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules)\n"

@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import pytest
 
-from trainer.config.build import bind, build
-from trainer.errors import UserError
+from hookline.trainer.config.build import bind, build
+from hookline.trainer.errors import UserError
 
 SOURCE = """
 from __future__ import annotations
@@ -110,7 +110,10 @@ def test_keras_objects_are_built_and_their_refusals_are_one_line() -> None:
     assert (float(optimizer.learning_rate), optimizer.momentum) == (0.5, 0.25)
     layer = build({"_target_": "keras.layers.Dense", "units": 3, "name": "head", "dtype": "float32"})
     assert (layer.units, layer.name) == (3, "head")
-    for target in ("keras.optimizers.Adam", "recipes.optimizers.adam.Adam"):  # the second with Keras' constructor
+    for target in (
+        "keras.optimizers.Adam",
+        "hookline.recipes.optimizers.fused_update.Adam",
+    ):  # the second with Keras' constructor
         with pytest.raises(UserError, match=f"^{target} refuses its arguments: Only one of"):
             build({"_target_": target, "clipnorm": 1.0, "clipvalue": 1.0}, group="optimizer")
     with pytest.raises(UserError, match="Did you mean 'beta_1'?"):

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import train
-from trainer.config.command import Command
-from trainer.errors import NonFiniteError, UnsavedError, UserError
-from trainer.run.start_time import process_began
+from hookline import train
+from hookline.trainer.config.command import Command
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError
+from hookline.trainer.run.start_time import process_began
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,9 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
         17: UnsavedError("Not saved."),
     }
 
-    def execute(config: dict[str, Any], recipe: str, overrides: list[str], *, began: float) -> dict[str, Any]:
+    def execute(
+        config: dict[str, Any], recipe: str, overrides: list[str], *, plan: Any, began: float
+    ) -> dict[str, Any]:
         begun.append(began)
         runs.append((recipe, config["seed"], overrides))
         if config["seed"] in failures:
@@ -48,7 +50,7 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
         numbers = {"test": {"metric/accuracy": 0.8}, "bytes": {"float32": 49380, "deployed": 6789}, "seconds": 1.25}
         return {"recipe": recipe, "best": {"values": {"metric/accuracy": 0.9}}, **numbers, "run_dir": "runs/1"}
 
-    monkeypatch.setitem(sys.modules, "trainer.run.session", types.SimpleNamespace(execute=execute))
+    monkeypatch.setitem(sys.modules, "hookline.trainer.run.session", types.SimpleNamespace(execute=execute))
     return runs
 
 
@@ -103,7 +105,7 @@ def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(
 ) -> None:
     commands: list[Command] = []
     run_command = lambda command, say: commands.append(command) or 143  # noqa: E731
-    monkeypatch.setattr("trainer.sweep.command.run_command", run_command)
+    monkeypatch.setattr("hookline.scripts.sweep.command.run_command", run_command)
     assert train.main(["-m", "recipe=bnn", "--jobs", "3", "seed=1,2", "--sweep", "there"]) == 143
     assert commands == [Command(("recipe=bnn", "seed=1,2"), sweep=True, directory="there", jobs=3)]
     assert session == []

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from trainer.config.command import Command, parse_command, parse_overrides
-from trainer.config.compose import CONFIG_DIR, open_composer
-from trainer.config.explain import explain
-from trainer.config.origins import chain_of, layers_of, leaves_of
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
+from hookline.trainer.config.command import Command, parse_command, parse_overrides
+from hookline.trainer.config.compose import CONFIG_DIR, open_composer
+from hookline.trainer.config.explain import explain
+from hookline.trainer.config.origins import chain_of, layers_of, leaves_of
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
 
 LINES = [
     *([f"recipe={path.stem}"] for path in sorted((CONFIG_DIR / "recipe").glob("*.yaml"))),

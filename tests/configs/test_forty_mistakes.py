@@ -64,7 +64,7 @@ PROGRAM = f"""
 import io, json, sys
 from contextlib import redirect_stderr
 sys.path.insert(0, {str(ROOT)!r})
-import train
+from hookline import train
 for line in json.load(sys.stdin):
     with redirect_stderr(io.StringIO()) as errors:
         code = train.main(line)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from trainer.config.choices import is_group_choice
-from trainer.config.command import parse_command, parse_overrides
-from trainer.config.compose import open_composer, with_values
-from trainer.config.paths import follow, is_part, lookup
-from trainer.config.preflight import Job, check_display, preflight
+from hookline.trainer.config.command import parse_command, parse_overrides
+from hookline.trainer.config.compose import open_composer, with_values
+from hookline.trainer.config.keys import is_group_choice
+from hookline.trainer.config.preflight import Job, check_display, preflight
+from hookline.trainer.config.schema import follow, is_part, lookup
 
 
 def jobs(tree: Path, *arguments: str) -> list[Job]:
@@ -28,10 +28,10 @@ def config(tree: Path, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("choice", "name", "epochs", "model"),
     [
-        ("recipe=bnn", "bnn", 60, "recipes.models.mlp.mlp"),
-        ("recipe=[bnn,prune]", "bnn+prune", 5, "recipes.models.plain_cnn.plain_cnn"),
-        ("recipe=[prune,bnn]", "prune+bnn", 60, "recipes.models.plain_cnn.plain_cnn"),
-        ("recipe=[bnn,prune] model=mlp trainer.epochs=7", "bnn+prune", 7, "recipes.models.mlp.mlp"),
+        ("recipe=bnn", "bnn", 60, "hookline.recipes.models.mlp.mlp"),
+        ("recipe=[bnn,prune]", "bnn+prune", 5, "hookline.recipes.models.plain_cnn.plain_cnn"),
+        ("recipe=[prune,bnn]", "prune+bnn", 60, "hookline.recipes.models.plain_cnn.plain_cnn"),
+        ("recipe=[bnn,prune] model=mlp trainer.epochs=7", "bnn+prune", 7, "hookline.recipes.models.mlp.mlp"),
     ],
 )
 def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(
@@ -45,9 +45,9 @@ def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(
 
 def test_hooks_and_augmentations_are_added_set_and_removed(tree: Path) -> None:
     hooks = config(tree, "+hooks=center_loss", "hooks.center_loss.weight=0.5")["hooks"]
-    assert hooks["center_loss"] == {"_target_": "hooks.center_loss.CenterLoss", "weight": 0.5}
+    assert hooks["center_loss"] == {"_target_": "hookline.hooks.center_loss.CenterLoss", "weight": 0.5}
     assert set(config(tree, "+hooks=[center_loss,progress]")["hooks"]) == {*hooks}
-    crop = {"_target_": "recipes.augment.crop.Crop", "padding": 3, "border": "reflect"}
+    crop = {"_target_": "hookline.recipes.augment.translation.Crop", "padding": 3, "border": "reflect"}
     assert config(tree)["augment"] == {}
     assert config(tree, "+augment=crop", "augment.crop.padding=3")["augment"] == {"crop": crop}
     assert config(tree, "+augment=both")["augment"]["crop"]["padding"] == 2

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import train
-from trainer.config.command import parse_command
-from trainer.config.entry_help import entry_text
-from trainer.config.listing import CONFIG_DIR, EXAMPLES, TITLES, help_text, purpose
-from trainer.config.preflight import preflight
-from trainer.config.schema import TrainerConfig
+from hookline import train
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.help import CONFIG_DIR, EXAMPLES, TITLES, entry_text, help_text, purpose
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.config.schema import TrainerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -103,5 +102,5 @@ def test_help_takes_less_than_a_second_and_imports_nothing_heavy() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
     assert done.stdout.startswith("Usage: python train.py")
     imported = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.M))
-    assert "trainer.config.listing" in imported
+    assert "hookline.trainer.config.help" in imported
     assert not {"tensorflow", "keras", "numpy", "hydra", "omegaconf", "yaml"} & imported

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.run.early import check_early
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.early import check_early
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from trainer.run.early import check_early
     [
         ("recipe=baseline optimizer._target_=keras.optimizers.Adamax",
          "optimizer.amsgrad=false (configs/optimizer/adam.yaml:7) left out", "optimizer", {"amsgrad"}),
-        ("recipe=baseline task._target_=recipes.retrieval.retrieval",
+        ("recipe=baseline task._target_=hookline.recipes.retrieval.retrieval",
          "task.label_smoothing=0.0", "task", {"label_smoothing"}),
         ("recipe=baseline schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay",
          "schedule.warmup_fraction=0.0", "schedule", {"final_fraction", "warmup_steps", "warmup_fraction"}),

@@ -16,16 +16,16 @@ import tensorflow as tf
 import yaml
 from omegaconf import OmegaConf
 
-from trainer.config import parts
-from trainer.config.command import parse_command
-from trainer.config.parts import KERAS_CLOSED, KERAS_FAMILIES, KINDS, check_path, is_part
-from trainer.config.preflight import preflight
-from trainer.config.resolve import resolve
-from trainer.errors import UserError
-from trainer.hook import Hook
-from trainer.input.augment import Augment
-from trainer.run.finished import read_config
-from trainer.run.part_checks import part_checks
+from hookline.trainer.config import parts
+from hookline.trainer.config.build import resolve
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.parts import KERAS_CLOSED, KERAS_FAMILIES, KINDS, check_path, is_part
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Hook
+from hookline.trainer.input.augment import Augment
+from hookline.trainer.run.early import part_checks
+from hookline.trainer.run.finished import read_config
 
 ROOT = Path(__file__).resolve().parents[2]
 GROUPS = (*KINDS, None)
@@ -34,12 +34,12 @@ STRICT = {"hooks": Hook, "augment": Augment, "optimizer": keras.optimizers.Optim
 
 def public_names() -> Iterator[str]:
     """The import path of every public function and class of the tree, nested ones left out."""
-    for room in ("trainer", "hooks", "recipes", "scripts"):
+    for room in ("trainer", "deploy", "hooks", "recipes", "scripts"):
         for file in sorted((ROOT / room).rglob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
             for node in ast.parse(file.read_text()).body:
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                    yield f"{module}.{node.name}"
+                    yield f"hookline.{module}.{node.name}"
 
 
 def listed(node: Any) -> set[str]:
@@ -61,7 +61,7 @@ def test_of_all_that_the_tree_defines_only_what_configs_lists_can_be_named_each_
 ) -> None:
     monkeypatch.setattr(parts, "_refusal", lambda *rest: UserError("refused"))  # ten thousand suggestions take a minute
     paths = set(public_names())
-    assert {"trainer.sweep.process.start_job", "hooks.monitors.metrics_jsonl.append_whole"} <= paths
+    assert {"hookline.scripts.sweep.run.start_job", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
     for group in GROUPS:
         files = sorted((ROOT / "configs" / group).rglob("*.yaml")) if group else []
         expected = set().union(*(listed(yaml.safe_load(file.read_text())) for file in files))
@@ -144,23 +144,30 @@ def check_all(config: dict[str, Any]) -> None:
 
 
 RUNS_A_FILE = {
-    "_target_": "trainer.sweep.process.start_job",
-    "script": {"_target_": "trainer.user_path.user_path", "path": "evil.py", "key": "x"},
+    "_target_": "hookline.scripts.sweep.run.start_job",
+    "script": {"_target_": "hookline.trainer.errors.user_path", "path": "evil.py", "key": "x"},
     "arguments": [],
 }
 HOSTILE: dict[str, dict[str, Any]] = {
     "hook": {"hooks": {"evil": RUNS_A_FILE}},
-    "part_of_a_model": {"model": {"_target_": "recipes.models.mlp.mlp", "activation": RUNS_A_FILE}},
-    "writer": {"hooks": {"evil": {"_target_": "hooks.monitors.metrics_jsonl.append_whole", "path": "made"}}},
-    "importer": {"hooks": {"evil": {"_target_": "trainer.export.optional.import_optional", "module": "evil"}}},
-    "remover": {"hooks": {"evil": {"_target_": "hooks.monitors.frame_files.remove_frames", "directory": "."}}},
-    "wrong_group": {"schedule": {"_target_": "recipes.data.image_folder.image_folder", "path": "."}},
-    "model_as_part": {"model": {"_target_": "recipes.models.mlp.mlp", "activation": {"_target_": "recipes.gan.gan"}}},
+    "part_of_a_model": {"model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": RUNS_A_FILE}},
+    "writer": {"hooks": {"evil": {"_target_": "hookline.hooks.monitors.metrics_jsonl.append_whole", "path": "made"}}},
+    "importer": {"hooks": {"evil": {"_target_": "hookline.deploy.options.import_optional", "module": "evil"}}},
+    "remover": {"hooks": {"evil": {"_target_": "hookline.hooks.monitors.pictures.remove_frames", "directory": "."}}},
+    "wrong_group": {"schedule": {"_target_": "hookline.recipes.data.image_folder.image_folder", "path": "."}},
+    "model_as_part": {
+        "model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": {"_target_": "hookline.recipes.gan.gan"}}
+    },
     "loader_of_keras": {"model": {"_target_": "keras.applications.resnet.decode_predictions", "preds": []}},
     "reader_of_keras": {
-        "model": {"_target_": "recipes.models.mlp.mlp", "activation": {"_target_": "keras.layers.TextVectorization"}}
+        "model": {
+            "_target_": "hookline.recipes.models.mlp.mlp",
+            "activation": {"_target_": "keras.layers.TextVectorization"},
+        }
     },
-    "importer_of_keras": {"model": {"_target_": "recipes.models.mlp.mlp", "activation": {"class_name": "function"}}},
+    "importer_of_keras": {
+        "model": {"_target_": "hookline.recipes.models.mlp.mlp", "activation": {"class_name": "function"}}
+    },
 }
 
 

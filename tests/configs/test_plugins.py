@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import hooks
-from train import main
-from trainer.config.command import parse_command
-from trainer.config.entry_help import entry_text
-from trainer.config.explain import explain
-from trainer.config.listing import help_text
-from trainer.config.parts import check_path
-from trainer.config.plugins import (
+from hookline import hooks
+from hookline.train import main
+from hookline.trainer.config.build import resolve
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.explain import explain
+from hookline.trainer.config.help import entry_text, help_text
+from hookline.trainer.config.parts import check_path
+from hookline.trainer.config.plugins import (
     check_found,
     installed_plugins,
     named_packages,
@@ -23,9 +23,8 @@ from trainer.config.plugins import (
     trusted_packages,
     used_plugins,
 )
-from trainer.config.preflight import Job, preflight
-from trainer.config.resolve import resolve
-from trainer.errors import UserError
+from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.errors import UserError
 
 NOISE = "# Noise\nnoise:\n  _target_: {package}.Noise\n  stddev: 0.1\n"
 IMPORTED = "raise RuntimeError('imported')\n"
@@ -156,7 +155,10 @@ def test_a_file_of_a_plugin_that_cannot_be_read_is_told_in_one_line(
     [
         ({"init": None}, "its package 'noisy' cannot be found"),
         ({"entries": "noisy = noisy:Plugin"}, "its entry point names 'noisy:Plugin'"),
-        ({"entries": "noisy = trainer.run"}, "its entry point names 'trainer.run', which is not its own"),
+        (
+            {"entries": "noisy = hookline.trainer.run"},
+            "its entry point names 'hookline.trainer.run', which is not its own",
+        ),
         ({"entries": "noisy = a\nnoisy = b"}, "its entry_points.txt cannot be read"),
     ],
 )
@@ -164,7 +166,7 @@ def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install: Install, tree: 
     info = install(**given)
     assert expected in problem(tree)
     assert job(tree, "+hooks=center_loss").recipe == "bnn"
-    for path in ("os.system", "trainer.run.session.execute"):
+    for path in ("os.system", "hookline.trainer.run.session.execute"):
         with pytest.raises(UserError, match="it builds no part of a run|is not among|is not allowed here"):
             check_path(path)
     (info / "METADATA").unlink()
@@ -177,7 +179,10 @@ def test_a_plugin_that_has_one_of_our_names_is_refused_and_ours_is_used(install:
     info = install(configs={"hooks/center_loss": shadow, "hooks/noise": NOISE})
     theirs = info.parent / "noisy" / "configs" / "hooks" / "center_loss.yaml"
     assert problem(tree) == f"its {theirs} has the name of {tree / 'hooks' / 'center_loss.yaml'}"
-    assert job(tree, "+hooks=center_loss").config["hooks"]["center_loss"]["_target_"] == "hooks.center_loss.CenterLoss"
+    assert (
+        job(tree, "+hooks=center_loss").config["hooks"]["center_loss"]["_target_"]
+        == "hookline.hooks.center_loss.CenterLoss"
+    )
     assert "the plugin 'noisy' (noisy 1.0) has it, but is not used: its " in refusal(tree, "+hooks=noise")
     assert "[noisy]" not in help_text(tree)
 
@@ -234,7 +239,7 @@ def test_the_packages_that_an_override_names(tree: Path) -> None:
         "plugins=[a,b.c]": ["a", "b.c"],
         "+plugins=['a', \"b\"]": ["a", "b"],
         "plugins=[a],[b]": ["a", "b"],
-        "plugins=[os,trainer.run]": [],
+        "plugins=[os,hookline.trainer.run]": [],
         "data.plugins=[a]": [],
     }.items():
         assert named_packages(["recipe=bnn", text]) == expected

@@ -9,10 +9,10 @@ from pathlib import Path
 import keras
 import pytest
 
-from trainer import schedules
-from trainer.config.parts import check_path
-from trainer.config.resolve import resolve
-from trainer.errors import UserError
+from hookline.trainer import schedules
+from hookline.trainer.config.build import resolve
+from hookline.trainer.config.parts import check_path
+from hookline.trainer.errors import UserError
 
 ELSEWHERE = [
     "os.system", "posix.system", "subprocess.run", "builtins.eval", "builtins.exec", "importlib.import_module",
@@ -21,9 +21,13 @@ ELSEWHERE = [
 ]  # fmt: skip
 ALIASES = [
     "keras.src.utils.file_utils.os.system", "keras.src.layers.core.dense.ops", "keras.layers.os.system",
+]  # fmt: skip
+OF_OURS = [
     "trainer.schedules.keras.utils.get_file", "trainer.schedules.tf.io.write_file", "trainer.schedules.Any",
     "trainer.errors.difflib.get_close_matches", "trainer.errors.difflib", "trainer.network.dataclass",
-    "hooks.__builtins__.eval", "hooks.__init__.__builtins__", "recipes.data.npz.np.load",
+    "hooks.__builtins__.eval", "hooks.__init__.__builtins__", "recipes.data.array_files.np.load",
+    "trainer.config.build.build", "trainer.config.build.resolve", "trainer.config.build.importlib.import_module",
+    "trainer.run.directory.make_directory", "trainer.run.directory.subprocess.run",
 ]  # fmt: skip
 LOADERS = [
     "keras.utils.get_file", "keras.models.load_model", "keras.saving.load_model",
@@ -32,15 +36,10 @@ LOADERS = [
     "keras.optimizers.Adam.from_config", "keras.callbacks.LambdaCallback",
     "keras.src.saving.serialization_lib.deserialize_keras_object",
 ]  # fmt: skip
-OUR_OWN_MACHINERY = [
-    "trainer.config.build.build", "trainer.config.build.resolve", "trainer.config.build.importlib.import_module",
-    "trainer.config.resolve.importlib.import_module", "trainer.run.directory.make_directory",
-    "trainer.run.directory.subprocess.run",
-]  # fmt: skip
 
 
 def test_what_builds_no_part_of_a_run_is_refused() -> None:
-    for path in [*ELSEWHERE, *ALIASES, *LOADERS, *OUR_OWN_MACHINERY]:
+    for path in [*ELSEWHERE, *ALIASES, *LOADERS, *(f"hookline.{path}" for path in OF_OURS)]:
         with pytest.raises(UserError) as caught:
             resolve(path)
         assert str(caught.value).startswith(f"_target_={path}")
@@ -53,7 +52,7 @@ def test_classes_and_functions_that_build_are_found() -> None:
     assert resolve("keras.optimizers.Adam") is keras.optimizers.Adam
     assert resolve("keras.layers.Dense") is keras.layers.Dense
     assert resolve("keras.applications.MobileNetV2", group="model") is keras.applications.MobileNetV2
-    assert resolve("trainer.schedules.cosine", group="schedule") is schedules.cosine
+    assert resolve("hookline.trainer.schedules.cosine", group="schedule") is schedules.cosine
 
 
 @pytest.fixture
@@ -110,5 +109,5 @@ def test_a_typo_is_named(package: str) -> None:
         with pytest.raises(UserError) as caught:
             resolve(path, plugins=[package])
         assert words in str(caught.value)
-    with pytest.raises(UserError, match=r"configs/schedule lists\. Did you mean 'trainer\.schedules\.cos"):
-        check_path("trainer.schedules.cosin", group="schedule")
+    with pytest.raises(UserError, match=r"configs/schedule lists\. Did you mean 'hookline\.trainer\.schedules\.cos"):
+        check_path("hookline.trainer.schedules.cosin", group="schedule")

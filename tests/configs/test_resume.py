@@ -9,10 +9,10 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from trainer.config.command import parse_command
-from trainer.config.preflight import Job, preflight
-from trainer.config.resume import config_digest
-from trainer.errors import UserError
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.config.resume import config_digest
+from hookline.trainer.errors import UserError
 
 
 def jobs(*texts: str, sweep: bool = False) -> list[Job]:
@@ -148,7 +148,7 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run: Path) -> No
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
     with pytest.raises(UserError, match=r"Expected plugins=\[pip\] beside it, if you trust it"):
         jobs(f"resume={run}")
-    change(run, plugins=["tests"], task={"_target_": "recipes.classification.classification"})
+    change(run, plugins=["tests"], task={"_target_": "hookline.recipes.classification.classification"})
     (job,) = jobs(f"resume={run}", "plugins=[tests]")  # the user names it again
     assert job.config["plugins"] == ["tests"]
 

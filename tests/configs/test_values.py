@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, Union
 
-from trainer.config.values import fits, is_interpolation, like
+from hookline.trainer.config.values import fits, is_interpolation, like
 
 
 def test_values_fit_their_annotations() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from hooks import catalogue, load
-from scripts.documentation.docstring import parse_docstring
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.run.session import execute
+from hookline.hooks import catalogue, load
+from hookline.scripts.documentation.description import parse_docstring
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.session import execute
 
 
 def examples() -> list[str]:

@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from hooks.monitors.randomness_guard import find_faults
+from hookline.hooks.monitors.randomness_guard import find_faults
+from hookline.trainer.config.help import purpose
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.run.augments import build_augments
 from tests.support.batches import assert_same_bits, eager_batches, traced_batches
-from trainer.config.listing import purpose
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.objective import TARGET_SHARES
-from trainer.run.augments import build_augments
 
 DIRECTORY = Path(__file__).parents[2] / "configs" / "augment"
 FILES = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in sorted(DIRECTORY.glob("*.yaml"))}
@@ -85,7 +85,7 @@ def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
 
 def test_each_has_a_file_of_its_name_a_place_in_the_order_and_a_purpose():
     for name, augment in zip(SINGLE, build(*SINGLE), strict=True):
-        assert type(augment).__module__ == f"recipes.augment.{name}"
+        assert type(augment).__name__.lower() == name
         assert 0 <= augment.priority <= 100
         assert len(purpose(DIRECTORY / f"{name}.yaml")) > 10
     assert len({each.priority for each in build(*SINGLE)}) == len(SINGLE), "priorities alone tell the order"

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks import catalogue, load
+from hookline.hooks import catalogue, load
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.run.precision import POLICIES, computing_in, loss_scale_for
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support import replicas
 from tests.support.small_images import from_catalogue, image_batch, small_network
 from tests.support.toy import CLASSES, ToyObjective, build_context
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import ObjectiveOutput
-from trainer.run.precision import POLICIES, computing_in, loss_scale_for
-from trainer.step.context import StepContext
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook)]
 STEPS = 3

@@ -8,14 +8,13 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from hooks import catalogue, load
+from hookline.hooks import catalogue, load
+from hookline.scripts.planning.trace import own_stages
+from hookline.trainer.config.build import bind, build, resolve
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Hook, HostHook
+from hookline.trainer.run.build import split_binding
 from tests.support.command import overrides_for, run_small
-from trainer.config.build import bind, build
-from trainer.config.resolve import resolve
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Hook, HostHook
-from trainer.plan.stages import own_stages
-from trainer.run.build_hook import split_binding
 
 HOOKS = sorted(catalogue())
 DEFAULTS = {

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 from omegaconf import OmegaConf
 
+from hookline.trainer.run.results import explain, namespace_of
 from tests.support.command import run_small
 from tests.support.resumed import check_same, run_cut
-from trainer.run.scalar_names import explain, namespace_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))

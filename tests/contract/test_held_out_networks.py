@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.formats import FORMATS
+from hookline.deploy.options import ExportOptions
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import Batch
+from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.run.session import build_fit, open_store, prepare
+from hookline.trainer.run.start_time import StartTime
 from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
 from tests.support import held_out_networks
 from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.export.formats import FORMATS
-from trainer.export.options import ExportOptions
-from trainer.objective import Batch
-from trainer.run.assembly import Assembly
-from trainer.run.finished import FinishedRun
-from trainer.run.session import build_fit, open_store, prepare
-from trainer.run.start_time import StartTime
 
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {

@@ -9,24 +9,23 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.build_trainer import _build_hooks
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.control import own_values
+from hookline.trainer.run.results import namespace_of
+from hookline.trainer.run.state import run_variables
+from hookline.trainer.step.context import StepContext, seed_of
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.contract.test_every_graph_hook import HOOKS, STEPS, from_catalogue, image_batch, small_network
 from tests.support.command import run_small
 from tests.support.toy import ToyObjective
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.run.assembly import assemble
-from trainer.run.build_trainer import _build_hooks
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.own_values import own_values
-from trainer.run.scalar_names import namespace_of
-from trainer.run.state import run_variables
-from trainer.step.context import StepContext
-from trainer.step.draws import seed_of
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 TWO = ("plugins=[tests]", "task._target_=tests.support.two_networks.two_networks")
 MONITOR = ("trainer.monitor=train_generator/metric/accuracy", "trainer.monitor_mode=max")

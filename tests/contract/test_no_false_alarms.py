@@ -11,16 +11,16 @@ from pathlib import Path
 import keras
 import pytest
 
+from hookline.trainer.config.build import build
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run import assembly
+from hookline.trainer.run.build_trainer import build_hooks, build_trainer
+from hookline.trainer.run.control import Best, Run
 from tests.contract.test_every_recipe import RECIPES
 from tests.support.command import FOR_RECIPE, NEEDS_IMAGES
 from tests.support.images import write_images
-from trainer.config.build import build
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.replicas.replica import Replica
-from trainer.run import assembly
-from trainer.run.build_trainer import build_hooks, build_trainer
-from trainer.run.control import Best, Run
 
 
 def advice_on(*overrides: str, directory: Path) -> list[str]:

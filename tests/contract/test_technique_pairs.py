@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from hooks import catalogue, load
+from hookline.hooks import catalogue, load
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
 from tests.support.command import overrides_for, run_small
-from trainer.errors import UserError
-from trainer.hook import GraphHook
 
 EVERYWHERE = {"fused_batch_norm", "nan_guard"}  # every run has them, so every pair trains beside them
 TECHNIQUES = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]

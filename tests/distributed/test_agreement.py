@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
+from hookline.trainer.run import lost_workers
+from hookline.trainer.run import workers as module
+from hookline.trainer.run.follow import follow
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.lost_workers import abort_after, is_loss
 from tests.support.workers import HubMessages, hub_workers, in_threads
-from trainer.errors import NonFiniteError, UserError, WorkersError
-from trainer.run import lost_workers
-from trainer.run import workers as module
-from trainer.run.follow import follow
-from trainer.run.interruption import Interrupted, Interruption
-from trainer.run.lost_workers import abort_after, is_loss
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 2**20 + 3])
@@ -56,7 +56,7 @@ class Parts:
 
 @pytest.fixture
 def plain_variables(monkeypatch) -> None:
-    monkeypatch.setattr("trainer.run.follow.trainer_variables", lambda variables: variables)
+    monkeypatch.setattr("hookline.trainer.run.follow.trainer_variables", lambda variables: variables)
 
 
 def follow_orders(give, variables=None):

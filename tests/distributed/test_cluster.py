@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from trainer.errors import UserError
-from trainer.replicas.cluster import Cluster, cluster_of, read_cluster
-from trainer.replicas.host_list import expand_hosts
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.cluster import Cluster, cluster_of, read_cluster
+from hookline.trainer.replicas.hosts import expand_hosts
 
 SETTINGS = {"strategy": "multi_worker", "replicas": None, "batch_size": 60}
 

@@ -10,21 +10,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts.replay import choose_pair, replay
+from hookline.scripts.planning.memory import replica_sums
+from hookline.scripts.planning.trace import plan_run
+from hookline.scripts.replay import choose_pair, replay
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.finished import read_config
+from hookline.trainer.run.interruption import Interrupted
+from hookline.trainer.run.session import execute, prepare
 from tests.support.command import run_small
 from tests.support.replicas import on_replicas, values
 from tests.support.resumed import PLUGIN
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.plan.replicas import replica_sums
-from trainer.plan.run import plan_run
-from trainer.run.assembly import assemble
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_index import read_manifests
-from trainer.run.finished import read_config
-from trainer.run.interruption import Interrupted
-from trainer.run.session import execute, prepare
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
 SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")

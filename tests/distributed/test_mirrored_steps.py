@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.precision import loss_scale_for
+from hookline.trainer.run.state import share_variables
 from tests.support.replicas import assert_same_run, replica_loop, trained, values
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.run.precision import loss_scale_for
-from trainer.run.state import share_variables
 
 
 def synchronized(network: Network) -> list[GraphHook]:

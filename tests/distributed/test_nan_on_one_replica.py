@@ -14,25 +14,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.checkpoint import Checkpoint
-from hooks.monitors.nan_guard import NanGuard
+from hookline.hooks.monitors.checkpoint import Checkpoint
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import NonFiniteError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.rate_schedules import ScaledRate
+from hookline.trainer.run.checkpoint import CheckpointStore, read_checkpoint
+from hookline.trainer.run.checkpoint_index import read_manifests
+from hookline.trainer.run.control import Best, Cadence, Run
+from hookline.trainer.run.fit import Fit
+from hookline.trainer.run.resume import restore_fit
+from hookline.trainer.run.state import run_variables
+from hookline.trainer.run.workers import Workers
+from hookline.trainer.step.evaluate import Evaluator
 from tests.support.poison import PLACES, Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values
 from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy_batch, toy_network
-from trainer.errors import NonFiniteError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.rate_schedules import ScaledRate
-from trainer.run.cadence import Cadence
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_content import read_checkpoint
-from trainer.run.checkpoint_index import read_manifests
-from trainer.run.control import Best, Run
-from trainer.run.fit import Fit
-from trainer.run.resume import restore_fit
-from trainer.run.state import run_variables
-from trainer.run.workers import Workers
-from trainer.step.evaluate import Evaluator
 
 STEPS = 12
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scripts.launch import free_ports
-from trainer.errors import UserError, WorkersError
-from trainer.replicas.cluster import Cluster
-from trainer.replicas.rendezvous import meet
+from hookline.scripts.launch import free_ports
+from hookline.trainer.errors import UserError, WorkersError
+from hookline.trainer.replicas.cluster import Cluster
+from hookline.trainer.replicas.rendezvous import meet
 
 
 def clusters(count: int) -> list[Cluster]:

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from scripts.launch import environments
+from hookline.scripts.launch import environments
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.lock import locked
+from hookline.trainer.run.session import execute
 from tests.support.resumed import PLUGIN, go_on
 from tests.support.workers import ROOT, Launched, is_gone, kill, launched, trained
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.run.lock import locked
-from trainer.run.session import execute
 
 COMMON = (
     *("trainer.epochs=null", "trainer.batch_size=60", "trainer.report_every_steps=5", "hooks.progress=null"),

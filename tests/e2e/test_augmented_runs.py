@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.assembly import assemble
 from tests.support.command import run_small
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.run.assembly import assemble
 
 NO_NORM = "model=lenet_300_100"  # normalizes nothing, so no statistics of the batch move
 ALL = "+augment=[standard_digits,cutout,noise,mixup,cutmix]"

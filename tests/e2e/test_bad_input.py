@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train import main
+from hookline.train import main
 
 
 def write_mnist(path: Path, **changes: np.ndarray) -> Path:

@@ -12,7 +12,7 @@ from tensorboard.backend import application
 from tensorboard.backend.event_processing.data_ingester import LocalDataIngester
 from werkzeug.test import Client
 
-from train import main
+from hookline.train import main
 
 RUN = ("recipe=bnn", "+hooks=center_loss", "trainer.epochs=2", "trainer.compile=off", "model.units=[16,16]")
 TABS = {"scalars", "custom_scalars", "images", "graphs", "distributions", "histograms", "text", "projector"}

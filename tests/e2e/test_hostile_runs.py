@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import train
-from scripts import compare, evaluate, export, plan, predict, sensitivity, verify
+from hookline import train
+from hookline.scripts import compare, evaluate, export, plan, predict, sensitivity, verify
 from tests.support.command import run_small
 
 OWN = ("recipe=baseline", "trainer.epochs=1", "model.units=[16,16]", "trainer.compile=off")

@@ -7,10 +7,10 @@ import csv
 import numpy as np
 import pytest
 
-from scripts.evaluate import main as evaluate
-from scripts.export import main as export
-from scripts.predict import main as predict
-from train import main
+from hookline.scripts.evaluate import main as evaluate
+from hookline.scripts.export import main as export
+from hookline.scripts.predict import main as predict
+from hookline.train import main
 
 MODULE = """
 import keras

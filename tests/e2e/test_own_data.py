@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hookline.train import main
 from tests.support.command import run_small
-from train import main
 
 SMALL = "model.units=[16]"
 MODULE = """

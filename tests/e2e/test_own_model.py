@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import pytest
 
-from scripts.evaluate import main as evaluate
-from scripts.export import main as export
-from scripts.plan import main as plan
-from scripts.predict import main as predict
-from train import main
+from hookline.scripts.evaluate import main as evaluate
+from hookline.scripts.export import main as export
+from hookline.scripts.plan import main as plan
+from hookline.scripts.predict import main as predict
+from hookline.train import main
 
 MODULE = """
 import keras

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.inference.engine import load_model
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.packed import write_packed
+from hookline.deploy.plain_model import assigned
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.state import shipped_weights
 from tests.support.command import run_small
-from trainer.export.assigned import assigned
-from trainer.export.options import ExportOptions
-from trainer.export.packed import write_packed
-from trainer.inference.engine import load_model
-from trainer.run.finished import read_config, restore
-from trainer.run.shipped import shipped_weights
 
 MNIST = os.environ.get("HOOKLINE_MNIST", "")
 BATCH = 500

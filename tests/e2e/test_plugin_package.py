@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import train
-from scripts import evaluate, export, plan
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.resume import changed_environment
+from hookline import train
+from hookline.scripts import evaluate, export, plan
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.resume import changed_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "support" / "moons_plugin"

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train import main
-from trainer.run.checkpoint import CheckpointStore
+from hookline.train import main
+from hookline.trainer.run.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).parents[2]
 LISTENING = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
-import train
+from hookline import train
 sys.exit(train.main(sys.argv[1:]))
 """
 SMALL = ("trainer.epochs=3", "trainer.compile=off", "model.units=[32,32]")

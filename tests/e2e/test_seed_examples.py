@@ -15,22 +15,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.center_loss import CenterLoss
-from hooks.freeze_layers import FreezeLayers
+from hookline.hooks.center_loss import CenterLoss
+from hookline.hooks.freeze_layers import FreezeLayers
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.centers import center_change, center_sums
+from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.ops.estimators import round_through, straight_through
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
-from trainer.errors import UserError
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.network import Network
-from trainer.objective import Objective, ObjectiveOutput
-from trainer.ops.center_update import center_change, center_sums
-from trainer.ops.entry_stop_gradients import entry_stop_gradients
-from trainer.ops.round_through import round_through
-from trainer.ops.straight_through import straight_through
-from trainer.step.context import StepContext
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 v1 = tf.compat.v1
 

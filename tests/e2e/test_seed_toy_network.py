@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Objective, ObjectiveOutput
-from trainer.ops.bernoulli_through import bernoulli_gate
-from trainer.ops.override_gradient import override_gradient
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.estimators import bernoulli_gate
+from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 
 v1 = tf.compat.v1
 NUMBERS = itertools.count()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hooks import catalogue, load
+from hookline.hooks import catalogue, load
+from hookline.trainer.hook import GraphHook, HostHook
 from tests.support.command import overrides_for, run_small
 from tests.support.reported import check_reported
 from tests.support.resumed import check_same, run_cut
-from trainer.hook import GraphHook, HostHook
 
 HOOKS = [
     name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hookline.trainer.errors import UserError
 from tests.support.matrix import (
     BETWEEN,
     CHANGE,
@@ -25,7 +26,6 @@ from tests.support.matrix import (
     make_whole,
     refusal,
 )
-from trainer.errors import UserError
 
 MASKS = ("frozen_mask", "incremental_quantization", "prune")
 ALL = [Case(recipe, hook, parts) for parts in (1, 2) for recipe in RECIPES for hook in ("alone", *TECHNIQUES)]

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from hooks.monitors.dashboard.texts import environment_as_markdown
+from hookline.hooks.monitors.dashboard.records import environment_as_markdown
+from hookline.trainer.errors import UnsavedError, UserError
+from hookline.trainer.run.checkpoint import Snapshot, write_checkpoint
+from hookline.trainer.run.control import Report, Run
+from hookline.trainer.run.interruption import Interrupted
+from hookline.trainer.run.lock import locked
+from hookline.trainer.run.resume import changed_environment
 from tests.support.command import run_small
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
-from trainer.errors import UnsavedError, UserError
-from trainer.run.checkpoint_content import write_checkpoint
-from trainer.run.checkpoint_writer import Snapshot
-from trainer.run.control import Report, Run
-from trainer.run.interruption import Interrupted
-from trainer.run.lock import locked
-from trainer.run.resume import changed_environment
 
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
 """With a loss as what is best when it is large, the best step lies before all cuts but the first."""
@@ -190,7 +189,7 @@ def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, room,
         written.append(snapshot.step)
 
     directory = tmp_path / "run"
-    monkeypatch.setattr("trainer.run.checkpoint.write_checkpoint", write)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
     with (
         pytest.warns(UserWarning, match="could not be written: No space"),
         pytest.raises(UnsavedError, match=rf"Not saved: .*No space left .* resume={directory}"),
@@ -208,7 +207,7 @@ def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypat
     def unreadable(splits: object) -> str:
         raise UserError("Row 17 cannot be read. Fix it.")
 
-    monkeypatch.setattr("trainer.run.session.data_fingerprint", unreadable)
+    monkeypatch.setattr("hookline.trainer.run.session.data_fingerprint", unreadable)
     with pytest.raises(UserError, match="Row 17"):
         run_small("bnn", *WHOLE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

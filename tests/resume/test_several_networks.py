@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.assembly import Assembly, assemble
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.state import assign_variables, read_variables, run_variables
 from tests.support.command import FOR_RECIPE
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.run.assembly import Assembly, assemble
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.state import assign_variables, read_variables, run_variables
 
 CUT, STEPS = 4, 9
 SETTINGS = {

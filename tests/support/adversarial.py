@@ -11,13 +11,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from recipes.models.gan_mlp import gan_mlp
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Data
-from trainer.recipe import Parts, Recipe
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
+from hookline.recipes.models.gan_mlp import gan_mlp
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Data
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 
 
 class PlainForward:

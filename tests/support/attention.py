@@ -8,14 +8,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.bernoulli_attention import BernoulliAttention
+from hookline.hooks.bernoulli_attention import BernoulliAttention
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch
+from hookline.trainer.order import order_hooks
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, build_context
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import Batch
-from trainer.order import order_hooks
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 SIDE, BATCH, CLASSES = 8, 8, 3
 BRANCH = {"filters": [4], "initial_keep_rate": 0.6}

@@ -10,13 +10,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.center_loss import CenterLoss
+from hookline.hooks.center_loss import CenterLoss
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import Batch, Objective
-from trainer.step.loop import BatchFunction, ChunkLoop
-from trainer.step.trainer import Trainer
 
 
 def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, width: int = 2) -> Network:

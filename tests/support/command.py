@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.session import execute
 from tests.support.images import write_images
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.run.session import execute
 
 FOR_RECIPE = {
     "attention": {

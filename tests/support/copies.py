@@ -8,10 +8,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.hook import HostHook
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 
 class Copies(HostHook):

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-import train
+from hookline import train
+from hookline.scripts.sweep.open import open_sweep, resumed_path
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import Job, preflight
 from tests.support.documentation import DocumentationError
-from trainer.config.command import parse_command
-from trainer.config.preflight import Job, preflight
-from trainer.sweep.open import open_sweep
-from trainer.sweep.start import resumed_path
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWING = ("--help", "-h", "--cfg", "--info", "--explain")

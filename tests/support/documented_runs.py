@@ -13,12 +13,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import train
+from hookline import train
+from hookline.trainer.config.command import Command as CommandLine
+from hookline.trainer.config.preflight import Job, preflight_each
 from tests.support.documentation import Block, Command, DocumentationError, programs
 from tests.support.documented import check, is_run, shortened, single_run, write_config
 from tests.support.workplace import Workplace, make_files
-from trainer.config.command import Command as CommandLine
-from trainer.config.preflight import Job, preflight_each
 
 PROCESSES = ("launch", "ablate", "kill_runs", "benchmark", "submit")
 """Scripts that start processes of their own; their tests run them."""

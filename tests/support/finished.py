@@ -9,12 +9,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.hook import Tensors
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.evaluate import Evaluator
 from tests.support.masking import masked_loop, small_network
 from tests.support.toy import StatelessHook, toy_arrays, toy_batch
-from trainer.hook import Tensors
-from trainer.run.finished import FinishedRun
-from trainer.step.context import StepContext
-from trainer.step.evaluate import Evaluator
 
 BATCHES = 4
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.ops.override_gradient import override_gradient
+from hookline.trainer.ops.override_gradient import override_gradient
 
 X = np.array([[-1.5, 0.25, 2.0], [0.5, -0.75, 3.0]], np.float32)
 

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 from keras import layers
 
-from recipes.classification import Classification
-from trainer.network import Network
-from trainer.recipe import Parts, Recipe
+from hookline.recipes.classification import Classification
+from hookline.trainer.network import Network
+from hookline.trainer.recipe import Parts, Recipe
 
 TIME, FEATURES, TOKENS, SIDE, CLASSES, EXAMPLES = 6, 4, 10, 6, 3, 16
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.run.checkpoint import Checkpoint, CheckpointStore
+from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
 
 KILLED = 9
 OPERATIONS = {os: ("replace", "fsync", "mkdir", "unlink", "rmdir", "open"), io: ("open",)}

@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, build_context, toy_batch
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.order import order_hooks
-from trainer.step.context import StepContext
-from trainer.step.loop import BatchFunction, ChunkLoop
-from trainer.step.trainer import Trainer
 
 KERNELS = ("hidden/kernel", "logits/kernel")
 

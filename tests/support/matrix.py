@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from hooks import catalogue, load
+from hookline.hooks import catalogue, load
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore, read_checkpoint
+from hookline.trainer.run.checkpoint_index import read_manifests
 from tests.support.command import IMAGE_MODEL, run_small
 from tests.support.copies import Copies
 from tests.support.resumed import PLUGIN, check_same, go_on
-from trainer.errors import UserError
-from trainer.hook import GraphHook, HostHook
-from trainer.run.checkpoint import Checkpoint, CheckpointStore
-from trainer.run.checkpoint_content import read_checkpoint
-from trainer.run.checkpoint_index import read_manifests
 
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "recipe").glob("*.yaml"))
 TECHNIQUES = [

@@ -9,10 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from recipes.optimizers.adam import Adam
-from recipes.optimizers.adamw import AdamW
-from recipes.optimizers.rmsprop import RMSprop
-from recipes.optimizers.sgd import SGD
+from hookline.recipes.optimizers.fused_update import SGD, Adam, AdamW, RMSprop
 
 PAIRS: dict[str, tuple[type, type]] = {
     name: (getattr(keras.optimizers, name), fused)

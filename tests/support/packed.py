@@ -9,12 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hooks.quantization.input_quantizer import InputQuantizer
-from trainer.export.arrays import encode_nodes
-from trainer.export.node import Call
-from trainer.export.packed import packed_nodes
-from trainer.inference.engine import Model
-from trainer.inference.graph import Graph, graph_to_json, parse_graph
+from hookline.deploy.arrays import Call, encode_nodes
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
+from hookline.deploy.packed import packed_nodes
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
 
 layers = keras.layers
 

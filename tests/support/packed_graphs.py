@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trainer.inference.bits import encode_order, pack_signs, pack_stream
-from trainer.inference.graph import Encoded, Graph, Op, graph_to_json, parse_graph
+from hookline.deploy.inference.bits import encode_order, pack_stream
+from hookline.deploy.inference.graph import Encoded, Graph, Op, graph_to_json, parse_graph
+
+
+def pack_signs(kernel: np.ndarray) -> np.ndarray:
+    """Return the stream of a kernel's signs, 1 where it is above 0: uint8 [ceil(n / 8)]."""
+    return np.packbits(encode_order(kernel) > 0, bitorder="little")
 
 
 class GraphBuilder:

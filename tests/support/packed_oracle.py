@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.inference.graph import Encoded, Graph, Op
+from hookline.deploy.inference.graph import Encoded, Graph, Op
 
 Arrays = dict[str, np.ndarray]
 

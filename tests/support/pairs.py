@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import FEATURES, toy_batch
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 NOISE = 2
 

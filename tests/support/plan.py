@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from hookline.scripts.planning.plan import Plan
+from hookline.scripts.planning.trace import plan_step
+from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
-from trainer.hook import GraphHook, HostHook
-from trainer.plan.plan import Plan
-from trainer.plan.step import plan_step
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 
 def plan_of(loop: ChunkLoop, host_hooks: Sequence[HostHook] = ()) -> Plan:

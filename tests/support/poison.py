@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Gradients, GraphHook, Tensors
 
 if TYPE_CHECKING:
-    from trainer.objective import Batch
-    from trainer.step.context import BuildContext, StepContext
+    from hookline.trainer.objective import Batch
+    from hookline.trainer.step.context import BuildContext, StepContext
 
 PLACES = ("data", "loss", "gradient", "weight", "statistic")
 

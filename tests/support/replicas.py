@@ -9,15 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.replicas.replica import Replica, replicas_of
+from hookline.trainer.run.state import share_variables, trainer_variables
+from hookline.trainer.step.loop import BatchFunction, ChunkLoop
+from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, toy_batch, toy_network
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import Batch, Objective
-from trainer.replicas.replica import Replica, replicas_of
-from trainer.run.state import share_variables, trainer_variables
-from trainer.step.loop import BatchFunction, ChunkLoop
-from trainer.step.loss_scale import LossScale
-from trainer.step.trainer import Trainer
 
 
 def cpus(count: int) -> list[str | None]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hooks import load
-from scripts.documentation.docstring import parse_docstring
+from hookline.hooks import load
+from hookline.scripts.documentation.description import parse_docstring
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
 """What the trainer and the classification report by themselves."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from scripts.reproduction.session import Session
-from scripts.reproduction.targets import read_targets
+from hookline.scripts.reproduction.session import Session
+from hookline.scripts.reproduction.targets import read_targets
 
 FAKE = Path(__file__).parent / "fake_measured.py"
 ACCURACY = {"run": "bnn", "metric": "metric/accuracy", "as": "percent"}

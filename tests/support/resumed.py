@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.run.interruption import Interrupted
+from hookline.trainer.run.session import execute
 from tests.support.command import run_small
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.run.interruption import Interrupted
-from trainer.run.session import execute
 
 PLUGIN = "plugins=[tests.support]"
 

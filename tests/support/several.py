@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from trainer.network import Network
-from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from trainer.recipe import Parts, Recipe
-from trainer.step.copy_network import copy_network
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.step.copy_network import copy_network
 
 
 class Imitate(Objective):

@@ -6,10 +6,10 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from trainer.hook import HostHook
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 
 class Signal(HostHook):

@@ -7,11 +7,11 @@ import numpy as np
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from hooks import catalogue
+from hookline.hooks import catalogue
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.build import build_hook
 from tests.support.toy import BATCH, CLASSES
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.run.build_hook import build_hook
 
 SIDE = 6
 

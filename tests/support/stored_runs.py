@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from trainer.comparison.stored_run import StoredRun
+from hookline.scripts.comparison.runs import StoredRun
 
-MONITORS = {"progress": {"_target_": "hooks.monitors.progress.Progress", "lines": 50}}
+MONITORS = {"progress": {"_target_": "hookline.hooks.monitors.progress.Progress", "lines": 50}}
 
 
 def config_of(seed: int = 0, rate: float = 0.003, hooks: Mapping[str, Any] | None = None, **trainer: Any) -> dict:
@@ -20,10 +20,10 @@ def config_of(seed: int = 0, rate: float = 0.003, hooks: Mapping[str, Any] | Non
         "seed": seed,
         "run_dir": None,
         "debug": False,
-        "data": {"_target_": "recipes.data.digits.digits", "seed": 0},
-        "model": {"_target_": "recipes.models.mlp.mlp", "units": [8, 8]},
-        "optimizer": {"_target_": "recipes.optimizers.adam.Adam", "learning_rate": rate},
-        "schedule": {"_target_": "trainer.schedules.cosine"},
+        "data": {"_target_": "hookline.recipes.data.digits.digits", "seed": 0},
+        "model": {"_target_": "hookline.recipes.models.mlp.mlp", "units": [8, 8]},
+        "optimizer": {"_target_": "hookline.recipes.optimizers.fused_update.Adam", "learning_rate": rate},
+        "schedule": {"_target_": "hookline.trainer.schedules.cosine"},
         "trainer": {
             "epochs": 2,
             "batch_size": 64,

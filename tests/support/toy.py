@@ -8,12 +8,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from trainer.step.context import BuildContext
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 
 FEATURES, CLASSES, BATCH, SIZE = 6, 3, 16, 64
 

@@ -9,15 +9,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.run.build import bind_hooks
+from hookline.trainer.run.build_trainer import _build_hooks, _prepare_networks
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import ToyObjective, toy_batch
-from trainer.hook import GraphHook, Hook
-from trainer.network import Network
-from trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
-from trainer.recipe import Parts, Recipe
-from trainer.run.binding import bind_hooks
-from trainer.run.build_trainer import _build_hooks, _prepare_networks
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 NAMES = ("generator", "discriminator")
 

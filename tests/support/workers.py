@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from trainer.replicas.cluster import Cluster
-from trainer.replicas.collectives import Group
-from trainer.replicas.messages import Messages
-from trainer.run.workers import ClusterWorkers
+from hookline.trainer.replicas.cluster import Cluster
+from hookline.trainer.replicas.messages import Messages
+from hookline.trainer.replicas.replica import Group
+from hookline.trainer.run.workers import ClusterWorkers
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,15 +8,14 @@ import shlex
 import pytest
 from omegaconf import OmegaConf
 
-import hooks
-from scripts.catalogue import PAGE, compare_pages
-from scripts.documentation.description import Description, describe_hooks
-from scripts.documentation.gaps import find_gaps
-from scripts.documentation.page import make_page
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight_each
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Hook
+from hookline import hooks
+from hookline.scripts.catalogue import PAGE, compare_pages
+from hookline.scripts.documentation.description import Description, describe_hooks
+from hookline.scripts.documentation.page import find_gaps, make_page
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight_each
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Hook
 
 DEFAULTS = [
     *("fused_batch_norm", "nan_guard", "randomness_guard", "advisor", "progress", "tensorboard", "pictures"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trainer.damaged_arrays import ARRAY_FAULTS
+from hookline.trainer.errors import ARRAY_FAULTS
 
 ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
 

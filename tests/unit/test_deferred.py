@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WAITS = """
 import sys, threading
-from trainer.deferred import NeedsFramework, defer_frameworks, without_frameworks
+from hookline.trainer.deferred import NeedsFramework, defer_frameworks, without_frameworks
 
 defer_frameworks()
 defer_frameworks()
@@ -46,12 +46,12 @@ assert "sklearn" in sys.modules
 LIGHT = """
 import sys
 from omegaconf import OmegaConf
-from trainer.config.resolve import resolve
-from trainer.deferred import defer_frameworks, without_frameworks
+from hookline.trainer.config.build import resolve
+from hookline.trainer.deferred import defer_frameworks, without_frameworks
 
 defer_frameworks()
-from hooks import catalogue
-from trainer.run.build_hook import build_hook
+from hookline.hooks import catalogue
+from hookline.trainer.run.build import build_hook
 
 with without_frameworks():
     for name, entry in catalogue().items():
@@ -77,22 +77,22 @@ def test_the_import_waits_for_the_first_use() -> None:
 
 
 def test_every_hook_and_data_source_can_be_looked_at_without_tensorflow() -> None:
-    sources = [f"data:recipes.data.{name}.{name}" for name in SOURCES]
-    run(LIGHT, *sources, "schedule:trainer.schedules.cosine", "task:recipes.gan.gan")
+    sources = [f"data:hookline.recipes.data.{name}.{name}" for name in SOURCES]
+    run(LIGHT, *sources, "schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan")
 
 
 def test_a_module_that_needs_them_is_as_if_it_had_not_been_imported() -> None:
     run(
         "import sys\n"
-        "from trainer.deferred import NeedsFramework, without_frameworks\n"
+        "from hookline.trainer.deferred import NeedsFramework, without_frameworks\n"
         "try:\n"
         "    with without_frameworks():\n"
-        "        import recipes.optimizers.adam\n"
+        "        import hookline.recipes.optimizers.fused_update\n"
         "except NeedsFramework:\n"
-        "    assert 'recipes.optimizers.adam' not in sys.modules\n"
+        "    assert 'hookline.recipes.optimizers.fused_update' not in sys.modules\n"
         "else:\n"
         "    raise AssertionError\n"
-        "import recipes.optimizers.adam  # now it may\n"
+        "import hookline.recipes.optimizers.fused_update  # now it may\n"
     )
 
 
@@ -100,7 +100,7 @@ def test_the_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -
     import numpy as np
     from sklearn.datasets import load_digits
 
-    from recipes.data import digits_file
+    from hookline.recipes.data import digits as digits_file
 
     bunch = load_digits()
     for path in (digits_file.FILE, Path("nowhere.csv")):

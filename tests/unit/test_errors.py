@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scripts.csv_text import csv_text
-from trainer.errors import UserError, one_line, printable, unknown_name
+from hookline.scripts.csv_text import csv_text
+from hookline.trainer.errors import UserError, one_line, printable, unknown_name
 
 
 def test_a_name_is_shown_as_it_is_written():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer import files
-from trainer.config.stored_yaml import read_yaml
-from trainer.errors import UserError
+from hookline.trainer import files
+from hookline.trainer.config.stored import read_yaml
+from hookline.trainer.errors import UserError
 
 
 @pytest.fixture

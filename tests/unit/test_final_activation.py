@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import check_logits, put_back, take_off, undo
 from tests.support.finished import Rows
-from trainer.errors import UserError
-from trainer.final_activation import check_logits, put_back, take_off, undo
 
 layers = keras.layers
 INPUTS = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(2, 6)

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.graph import as_functional, is_graph, layer_input, layer_output
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph, layer_input, layer_output
 
 
 class Subclassed(keras.Model):

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.trainer.network import Network
+from hookline.trainer.rate_schedules import ScaledRate
 from tests.support.toy import toy_network
-from trainer.network import Network
-from trainer.rate_schedules import ScaledRate
 
 
 class Repeated(keras.Model):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import HostHook
+from hookline.trainer.order import first_instances, order_hooks
 from tests.support.toy import StatelessHook
-from trainer.errors import UserError
-from trainer.hook import HostHook
-from trainer.order import first_instances, order_hooks
 
 
 def named(name: str, **declarations: object) -> StatelessHook:

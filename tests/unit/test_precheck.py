@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.errors import UserError
-from trainer.precheck import prechecked, run_precheck
+from hookline.trainer.deferred import prechecked, run_precheck
+from hookline.trainer.errors import UserError
 
 
 def refuse(path: str, size: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.quiet import plain_warnings
+from hookline.trainer.quiet import plain_warnings
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,8 @@ def test_a_warning_is_one_line_without_its_place_in_the_code() -> None:
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_ends_no_command_and_its_number_goes_to_no_file(closed: str) -> None:
     code = (
-        "import sys, train, warnings; code = train.main(['recipe=bn']); warnings.warn('w'); print('p'); "
+        "import sys, warnings; from hookline import train; code = train.main(['recipe=bn']); "
+        "warnings.warn('w'); print('p'); "
         "file = open('README.md'); sys.exit(code if file.fileno() > 2 else 7)"
     )
     command = ["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer import rate_schedules, schedules
-from trainer.errors import UserError
+from hookline.trainer import rate_schedules, schedules
+from hookline.trainer.errors import UserError
 
 
 def rates(schedule: object, steps: int) -> list[float]:

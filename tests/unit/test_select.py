@@ -5,9 +5,8 @@ from __future__ import annotations
 import keras
 import pytest
 
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.select import layer_paths, select_layers, select_variables
+from hookline.trainer.errors import UserError
+from hookline.trainer.select import layer_paths, select_layers
 
 layers = keras.layers
 
@@ -88,15 +87,6 @@ def test_a_pattern_that_matches_nothing_lists_the_paths():
     with pytest.raises(UserError, match="the model has none"):
         select_layers(nested_model(), "*", accept=lambda layer: False)
     assert list(select_layers(nested_model(), "batch*")) == ["batch_norm_1"]
-
-
-def test_variables_are_chosen_among_the_trainable_ones():
-    network = Network("model", nested_model(), keras.optimizers.SGD())
-    assert select_variables(network, "*/gamma") == ["batch_norm_1/gamma"]
-    kernels = select_variables(network, ["logits/*", "*/kernel"])
-    assert kernels == [name for name in network.trainable_variables if name.endswith("kernel") or "logits" in name]
-    with pytest.raises(UserError, match="matches no variable.*batch_norm_1/beta"):
-        select_variables(network, "*/moving_mean")
 
 
 def test_a_layer_in_two_containers_is_listed_where_it_is_first():

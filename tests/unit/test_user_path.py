@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from recipes.data.array_files import find_arrays
-from recipes.data.cache_folder import cache_folder
-from recipes.data.image_listing import existing_folder
-from recipes.data.npz import read_npz
-from trainer.config.command import parse_command
-from trainer.config.stored import read_stored, recipe_of
-from trainer.errors import UserError
-from trainer.run.directory import choose_directory, initial_checkpoints
-from trainer.run.resume import existing_directory
-from trainer.sweep.open import open_sweep
-from trainer.user_path import user_path
+from hookline.recipes.data.array_files import find_arrays, read_npz
+from hookline.recipes.data.image_folder import existing_folder
+from hookline.recipes.data.image_source import cache_folder
+from hookline.scripts.sweep.open import open_sweep
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.stored import read_stored, recipe_of
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.directory import choose_directory, initial_checkpoints
+from hookline.trainer.run.resume import existing_directory
 
 NOBODY = "~no-such-user/x"
 LONG = "a" * 300

@@ -1,17 +1,78 @@
-"""From a config node to an object: `_target_` is called with the node's other entries as keyword arguments."""
+"""Build a part from its `_target_` and arguments."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from trainer.config.parts import TARGET
-from trainer.config.resolve import resolve
-from trainer.config.values import describe, fits, like, show
-from trainer.deferred import NeedsFramework
-from trainer.errors import UserError, did_you_mean
+from hookline.trainer.config.parts import KINDS, TARGET, check_path, is_part
+from hookline.trainer.config.plugins import ROOMS, describe_missing
+from hookline.trainer.config.values import describe, fits, like, show
+from hookline.trainer.deferred import NeedsFramework
+from hookline.trainer.errors import UserError, did_you_mean
+
+
+def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> Callable[..., Any]:
+    """Return the class or function that an import path names."""
+    check_path(path, group=group, plugins=plugins)
+    module_path, _, name = path.rpartition(".")
+    module = _import(module_path, path)
+    target = getattr(module, name, None)
+    if target is None:
+        public = [
+            each for each, value in vars(module).items() if not each.startswith("_") and not inspect.ismodule(value)
+        ]
+        raise UserError(f"_target_={path}: the module '{module_path}' has no '{name}'.{did_you_mean(name, public)}")
+    if not is_part(target, group=group, plugins=plugins):
+        raise UserError(
+            f"_target_={path} is not allowed: it is not a {KINDS.get(group or '', 'class or function')} that "
+            f"{module_path.partition('.')[0]} defines for building. Expected the path where one is defined."
+        )
+    return target
+
+
+def _import(module_path: str, path: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_path}.".startswith(f"{error.name}."):
+            missing = f"{error}{_place(error, module_path)}"
+            raise UserError(f"_target_={path} cannot be imported: {missing}. Install what is missing.") from error
+        parent, _, name = error.name.rpartition(".")
+        if not parent:
+            raise UserError(f"_target_={path}: {describe_missing(name)}") from error
+        siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
+        raise UserError(f"_target_={path}: there is no module '{error.name}'.{did_you_mean(name, siblings)}") from error
+    except Exception as error:
+        if module_path.partition(".")[0] in (*ROOMS, "keras"):
+            raise  # a fault of the program: its traceback is what is needed
+        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UserError(
+            f"_target_={path} cannot be imported: {type(error).__name__}: {told}{_place(error, module_path)}. Mend the "
+            "plugin; debug=true shows the traceback."
+        ) from error
+
+
+def _place(error: Exception, module_path: str) -> str:
+    """Return the line of a plugin at which its import failed, in brackets: the last one in its own files."""
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        frames.append((error.filename, error.lineno))
+    top = module_path.partition(".")[0]
+    own = [(name, line) for name, line in frames if top in (*Path(name).parts, Path(name).stem)]
+    if not own:
+        return ""
+    name, line = own[-1]
+    return f" ({name}:{line})"
+
 
 PLAIN = (type(None), bool, int, float, str, list, Mapping)
 
@@ -37,19 +98,7 @@ def bind(
     plugins: Sequence[str] = (),
     injected: Iterable[str] | None = None,
 ) -> None:
-    """Check that a node's `_target_` exists and takes the node's arguments, without calling it. Nested nodes, too.
-
-    Args:
-        node: `_target_` and keyword arguments.
-        group: of `trainer.config.parts.KINDS`; None for a part of a part.
-        kind: what a class has to derive from; what a function returns shows when it is called.
-        plugins: packages that the user allows beside this project and Keras.
-        injected: names that `build` will be given beside the node's; None when they are not known yet, and then
-            missing arguments are not looked for.
-
-    Raises:
-        UserError: a target that is not allowed, or an unknown, missing or wrong argument.
-    """
+    """Check that a node's `_target_` exists and takes the node's arguments, without calling it. Nested nodes, too."""
     target, path = _target(node, group, plugins), node[TARGET]
     if kind is not None and inspect.isclass(target) and not issubclass(target, kind):
         raise UserError(
@@ -80,16 +129,6 @@ def build(
     """Return what a node's `_target_` returns.
 
     Nested nodes with a `_target_` are built first. Nothing is called before the whole node is checked.
-
-    Args:
-        node: `_target_` and keyword arguments.
-        group: as for `bind`.
-        kind: as for `bind`.
-        plugins: packages that the user allows beside this project and Keras.
-        injected: further arguments; each is passed on if the target takes it, and wins over the node's own.
-
-    Raises:
-        UserError: as in `bind`, or Keras refuses the arguments.
     """
     bind(node, group=group, kind=kind, plugins=plugins, injected=injected)
     target = _target(node, group, plugins)
@@ -154,9 +193,6 @@ def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Parameter], boo
     """Return what a target takes by keyword, and whether it takes any other keyword, too.
 
     A class that passes `**kwargs` to its bases takes what their constructors name, and no more.
-
-    Args:
-        target: a class or function.
     """
     parameters: dict[str, Parameter] = {}
     functions = [target]

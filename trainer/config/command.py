@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 MAX_JOBS = 64
 SWEEP_FLAGS = ("--jobs", "--sweep", "--trials")
@@ -64,14 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command(arguments: Sequence[str]) -> Command:
-    """Return the command that command line arguments stand for.
-
-    Args:
-        arguments: without the program's name.
-
-    Raises:
-        UserError: an unknown flag, or a flag without its value.
-    """
+    """Return the command that command line arguments stand for."""
     parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--multirun", "-m", action="store_true")
@@ -151,15 +144,7 @@ def _display(found: argparse.Namespace) -> tuple[str, ...]:
 
 
 def parse_overrides(texts: Sequence[str], loader: ConfigLoader) -> list[Override]:
-    """Return the overrides that the user wrote, parsed by Hydra's grammar.
-
-    Args:
-        texts: one override each.
-        loader: lists the options of a group, for glob(*).
-
-    Raises:
-        UserError: a text that is no override, or one without a value.
-    """
+    """Return the overrides that the user wrote, parsed by Hydra's grammar."""
     parser = OverridesParser.create(config_loader=loader)
     overrides = []
     for text in texts:
@@ -186,15 +171,7 @@ def _unreadable(text: str, reason: str) -> UserError:
 
 
 def expand_sweep(overrides: Sequence[Override], sweep: bool) -> list[list[str]]:
-    """Return the overrides of each job: the product of everything that lists several values.
-
-    Args:
-        overrides: the user's.
-        sweep: whether -m was given; without it, nothing may list several values.
-
-    Raises:
-        UserError: several values without -m, values that cannot be listed, or more than 64 jobs.
-    """
+    """Return the overrides of each job: the product of everything that lists several values."""
     choices: list[list[str]] = []
     count = 1
     for override in overrides:

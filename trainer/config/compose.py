@@ -1,4 +1,4 @@
-"""Composition by Hydra: groups, their options, and the composed config as plain values."""
+"""Compose a config from files and overrides."""
 
 from __future__ import annotations
 
@@ -25,11 +25,24 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from trainer.config.command import Command
-from trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
-from trainer.config.schema import TrainConfig
-from trainer.config.unreadable import file_of, reason
-from trainer.errors import UserError
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
+from hookline.trainer.config.schema import TrainConfig
+from hookline.trainer.errors import UserError
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong with a file, with the line where it is known."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    text = str(problem or error).strip().partition("\n")[0].rstrip(".")
+    return text if mark is None else f"{text} (line {mark.line + 1})"
+
+
+def file_of(error: yaml.YAMLError) -> str:
+    """Return the path of the file that could not be parsed, as far as the error knows it."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None) or error
+    return getattr(mark, "name", None) or "a config file"
+
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 CONFIG_NAME = "train"
@@ -74,26 +87,12 @@ class Composer:
         return None
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Return the composed config; references to other values stay as they are written.
-
-        Args:
-            overrides: such as "recipe=bnn".
-
-        Raises:
-            UserError: the files and the overrides do not go together.
-        """
+        """Return the composed config; references to other values stay as they are written."""
         with _composing():
             return hydra.compose(self.config_name, overrides=list(overrides))
 
     def load(self, path: str) -> Any:
-        """Return a file on the search path as Hydra reads it; None where there is none.
-
-        Args:
-            path: such as "hooks/prune".
-
-        Raises:
-            UserError: it is no YAML file.
-        """
+        """Return a file on the search path as Hydra reads it; None where there is none."""
         try:
             return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -101,15 +100,7 @@ class Composer:
 
 
 def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a composed config as plain values with some set as Hydra sets them, without reading the files again.
-
-    Args:
-        config: as composed by the choices of options; it is left as it is.
-        overrides: that set, add or remove values, and choose no option of a group.
-
-    Raises:
-        UserError: the overrides and the config do not go together.
-    """
+    """Return a composed config as plain values with some set as Hydra sets them, without reading the files again."""
     config = copy.deepcopy(config)
     with _composing():
         ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
@@ -130,16 +121,7 @@ def _composing() -> Iterator[None]:
 def open_composer(
     command: Command, config_dir: Path = CONFIG_DIR, overrides: Sequence[str] | None = None
 ) -> Iterator[Composer]:
-    """Start Hydra for a command and give a composer.
-
-    Args:
-        command: its `config_dir` is searched beside the project's own; its `config_name` is the root.
-        config_dir: the project's configs.
-        overrides: that may name plugins; None for the command's.
-
-    Raises:
-        UserError: a directory or a root config that does not exist, or a plugin that is named and cannot be used.
-    """
+    """Start Hydra for a command and give a composer."""
     plugins = _plugins(command.overrides if overrides is None else overrides, config_dir)
     directories = _directories(command, plugins, config_dir)
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
@@ -185,12 +167,6 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
     """Return a composed config with types applied and references resolved.
 
     It is merged into a fresh schema, since what `+` added is in the composed one without being checked.
-
-    Args:
-        config: as composed.
-
-    Raises:
-        UserError: an unknown key, a wrong type, or a reference to nothing.
     """
     try:
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), config)
@@ -225,12 +201,7 @@ def _first_line(text: str) -> str:
 
 
 def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
-    """Let Hydra show what its flags ask for: the composed config, the defaults list, its own help.
-
-    Args:
-        command: with `display` flags.
-        config_dir: the project's configs.
-    """
+    """Let Hydra show what its flags ask for: the composed config, the defaults list, its own help."""
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     directories = _directories(command, _plugins(command.overrides, config_dir), config_dir)
     beyond = [f"file://{each}" for each, name in directories.items() if name != "command-line"]

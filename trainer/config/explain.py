@@ -11,34 +11,31 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from trainer.config.choices import is_group_choice
-from trainer.config.command import Command, expand_sweep, parse_overrides
-from trainer.config.compose import CONFIG_DIR, Composer, open_composer
-from trainer.config.keys import find_value
-from trainer.config.listing import terminal_width
-from trainer.config.origins import Layer, Step, chain_of, is_outside, layers_of, leaves_of, override_layer
-from trainer.config.paths import is_part, lookup
-from trainer.config.preflight import Job, check_job
-from trainer.config.resume import KEY as RESUME
-from trainer.config.resume import resumed_run
-from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
-from trainer.config.stored import FILE_NAME, read_overrides, read_stored
-from trainer.config.values import is_interpolation, visible
-from trainer.config.yaml_places import read_places
-from trainer.errors import UserError
-from trainer.user_path import user_path
+from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
+from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer
+from hookline.trainer.config.help import terminal_width
+from hookline.trainer.config.keys import find_value, is_group_choice
+from hookline.trainer.config.origins import (
+    Layer,
+    Step,
+    chain_of,
+    is_outside,
+    layers_of,
+    leaves_of,
+    override_layer,
+    read_places,
+)
+from hookline.trainer.config.preflight import Job, check_job
+from hookline.trainer.config.resume import KEY as RESUME
+from hookline.trainer.config.resume import resumed_run
+from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, is_part, lookup
+from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored
+from hookline.trainer.config.values import is_interpolation, visible
+from hookline.trainer.errors import UserError, user_path
 
 
 def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
-    """Return what decides the keys that a command asks for.
-
-    Args:
-        command: with `explain`.
-        config_dir: the project's configs.
-
-    Raises:
-        UserError: a mistake in the overrides, or a key that does not exist.
-    """
+    """Return what decides the keys that a command asks for."""
     with open_composer(command, config_dir) as composer:
         (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
         job = check_job(texts, composer)

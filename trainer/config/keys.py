@@ -1,4 +1,4 @@
-"""Overrides that set, add or remove a value: whether the key exists, whether the value fits, and what was meant."""
+"""Keys that a user types: which exist, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -10,22 +10,59 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType
 
-from trainer.config.compose import Composer
-from trainer.config.paths import children, follow, is_part, lookup
-from trainer.config.schema import NAMED, TrainConfig, TrainerConfig
-from trainer.config.values import describe, fits, is_interpolation, like, show
-from trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.trainer.config.compose import Composer
+from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, children, follow, is_part, lookup
+from hookline.trainer.config.values import describe, fits, is_interpolation, like, show
+from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+
+MEND = {
+    **{section: f"{section}.<name>=null to remove one {kind}" for section, kind in NAMED.items()},
+    "recipe": "recipe=<name>; see python train.py --help",
+}
+
+
+def is_group_choice(override: Override, composer: Composer) -> bool:
+    """Return whether an override chooses an option of a group."""
+    return composer.is_group(override.key_or_group) and not isinstance(override.value(), dict)
+
+
+def check_choice(override: Override, composer: Composer, choices: Mapping[str, str]) -> None:
+    """Check an override that chooses an option of a group."""
+    group, text, value = override.key_or_group, override.input_line, override.value()
+    if override.is_delete() or value is None:
+        deed = "removes a whole group" if override.is_delete() else "leaves nothing to build"
+        raise UserError(f"'{text}' {deed}. Expected {MEND.get(group, f'{group}=<name> to choose another')}.")
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if name not in composer.options(group):
+            if reason := composer.why_refused(group, str(name)):
+                raise UserError(
+                    f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}. "
+                    "Expected the plugin mended or uninstalled, or another name there."
+                )
+            raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
+    _check_sign(override, ",".join(map(str, names)), choices)
+
+
+def _check_sign(override: Override, listed: str, choices: Mapping[str, str]) -> None:
+    """Refuse a plus that Hydra would ignore, and a missing one where options are added."""
+    group, text = override.key_or_group, override.input_line
+    section = group.partition("/")[0]
+    if section in NAMED:
+        if override.type is not OverrideType.ADD:
+            added = f"[{listed}]" if "," in listed else listed
+            raise UserError(f"'{text}' would replace all {NAMED[section]}s. Expected +{group}={added} to add.")
+    elif override.type is not OverrideType.CHANGE and override.package is None:
+        if group == "recipe" and group in choices:
+            raise UserError(f"'{text}' would be ignored. Expected recipe=[{choices[group].strip('[]')},{listed}].")
+        raise UserError(f"'{text}' adds to a group that takes one choice. Expected {group}={listed}.")
+
 
 TARGET = "_target_"
 
 
 def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set[str]:
-    """Return the nodes that get another `_target_` than the files give them; `bind` checks their arguments.
-
-    Args:
-        overrides: those that set values.
-        base: the config without them.
-    """
+    """Return the nodes that get another `_target_` than the files give them; `bind` checks their arguments."""
     found = set()
     for override in overrides:
         for path, value in _entries(override.key_or_group, override.value()):
@@ -36,17 +73,7 @@ def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set
 
 
 def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], composer: Composer) -> None:
-    """Check an override that sets, adds or removes a value.
-
-    Args:
-        override: one of the user's.
-        base: the config without such overrides.
-        foreign: as `foreign_nodes` returned it.
-        composer: knows the parts that could be added, such as hooks.
-
-    Raises:
-        UserError: an unknown key, a plus or a removal where none is allowed, or a value of the wrong type.
-    """
+    """Check an override that sets, adds or removes a value."""
     key, value = override.key_or_group, override.value()
     for path, item in _entries(key, value, base):
         nodes = [node for node in foreign if path == node or path.startswith(f"{node}.")]
@@ -83,16 +110,7 @@ def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> It
 
 
 def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
-    """Return the value that a path has in the config.
-
-    Args:
-        path: such as "trainer.epochs".
-        base: the composed config.
-        composer: knows the parts that could be added.
-
-    Raises:
-        UserError: no such key; names the nearest one that exists.
-    """
+    """Return the value that a path has in the config."""
     passed, rest = follow(base, path)
     node = passed[-1][1] if passed else base
     if rest is not None:

@@ -1,22 +1,65 @@
-"""What a composed config is made of: each file in the order in which Hydra merges them, then the command line."""
+"""Where each value of a config comes from, and which of them a part inherits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from trainer.config import schema
-from trainer.config.choices import is_group_choice
-from trainer.config.compose import CONFIG_DIR, SCHEMA_NAME, Composer
-from trainer.config.paths import follow
-from trainer.config.yaml_places import Place, read_places
+from hookline.trainer.config import schema
+from hookline.trainer.config.compose import CONFIG_DIR, SCHEMA_NAME, Composer, with_values
+from hookline.trainer.config.keys import TARGET, is_group_choice
+from hookline.trainer.config.schema import NAMED, children, follow, lookup
+from hookline.trainer.config.values import show
+from hookline.trainer.errors import UserError
+
+COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
+"""What follows a value on its line: neither in the quotes of the next one, nor a sign within a word."""
+LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+
+
+@dataclass(frozen=True)
+class Place:
+    """Say where a key stands.
+
+    Attributes:
+        line: from 1.
+        comment: what follows the value, or the key of a block, on its line; empty for none.
+    """
+
+    line: int
+    comment: str = ""
+
+
+def read_places(path: Path) -> dict[str, Place]:
+    """Return the place of every key of a YAML file, keys in keys as "trainer.epochs"."""
+    text = path.read_text(encoding="utf-8")
+    found: dict[str, Place] = {}
+    root = yaml.compose(text, Loader=LOADER)
+    if isinstance(root, yaml.MappingNode):
+        _collect(root, "", text.splitlines(), found)
+    return found
+
+
+def _collect(node: yaml.MappingNode, prefix: str, lines: list[str], found: dict[str, Place]) -> None:
+    for key, value in node.value:
+        name = f"{prefix}{key.value}"
+        collection = isinstance(value, yaml.CollectionNode)
+        block = not value.flow_style if collection else value.style in ("|", ">")
+        end = key.end_mark if block else value.end_mark  # a block ends where the next key begins
+        comment = COMMENT.match(lines[end.line][end.column :] if end.line < len(lines) else "")
+        found[name] = Place(key.start_mark.line + 1, comment[1].strip() if comment else "")
+        if isinstance(value, yaml.MappingNode):
+            _collect(value, f"{name}.", lines, found)
+
 
 ROOT = CONFIG_DIR.parent
 SCHEME = "file://"
@@ -76,12 +119,7 @@ class Step:
 
 
 def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
-    """Return everything that Hydra composes a config of, in its order.
-
-    Args:
-        overrides: the user's.
-        composer: composes it.
-    """
+    """Return everything that Hydra composes a config of, in its order."""
     texts = [str(override.input_line) for override in overrides]
     defaults = composer.loader.compute_defaults_list(composer.config_name, texts, RunMode.RUN).defaults
     files = [
@@ -94,12 +132,7 @@ def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
 
 
 def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
-    """Return what each layer says of a key, in order; the last one stands.
-
-    Args:
-        key: such as "optimizer.learning_rate".
-        layers: in the order of composition.
-    """
+    """Return what each layer says of a key, in order; the last one stands."""
     steps: list[Step] = []
     for layer in layers:
         step = _look_up(layer, key)
@@ -110,21 +143,12 @@ def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
 
 
 def is_outside(name: str) -> bool:
-    """Return whether a package or a group is one of Hydra's own.
-
-    Args:
-        name: such as "hydra.launcher" or "hydra/launcher".
-    """
+    """Return whether a package or a group is one of Hydra's own."""
     return name.replace("/", ".").partition(".")[0] in OUTSIDE
 
 
 def leaves_of(value: Any, path: str) -> list[str]:
-    """Return the keys below a value that hold no further keys; the path itself where it holds none.
-
-    Args:
-        value: plain.
-        path: its key.
-    """
+    """Return the keys below a value that hold no further keys; the path itself where it holds none."""
     if not isinstance(value, Mapping) or not value:
         return [path]
     return [leaf for name, each in value.items() for leaf in leaves_of(each, f"{path}.{name}" if path else str(name))]
@@ -178,11 +202,7 @@ def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
 
 
 def override_layer(override: Override) -> Layer:
-    """Return what an override of the command line sets.
-
-    Args:
-        override: one that chooses no option of a group.
-    """
+    """Return what an override of the command line sets."""
     value = None if override.is_delete() else override.value()
     return Layer(f"the command line, {override.input_line}", _nested(override.key_or_group, value))
 
@@ -212,3 +232,65 @@ def _schema_place(key: str) -> Place | None:
         if within and line.startswith(f"    {name}:"):
             return Place(number)
     return None
+
+
+PARTS = ("data", "model", "schedule", "optimizer", "task")
+BINDING = ("network", "objective")
+"""What the config of a hook may say whatever its constructor takes."""
+RECIPES = "recipe/"
+
+
+def without_leftovers(
+    config: Mapping[str, Any], overrides: Sequence[Override], composer: Composer
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a config without the values that its files set for other parts, and a line for each part that had some.
+
+    Such a value comes from the file of the part that another `_target_` replaces, or from a recipe that chose another
+    part, and the part that is built does not take it. What the user typed stays, and so do mistakes in a file; both are
+    refused later.
+    """
+    result, lines = dict(config), []
+    layers = layers_of(overrides, composer)
+    for path, node in _nodes(config):
+        target = chain_of(f"{path}.{TARGET}", layers)[-1:]
+        own = children(lookup(target[0].layer.tree, path)) if target else {}
+        steps = {key: chain_of(f"{path}.{key}", layers)[-1:] for key in node if key not in own}
+        foreign = {
+            key: found[0] for key, found in steps.items() if found and _is_foreign(path, node, found[0], composer)
+        }
+        if foreign and (left := _refused(node, foreign, path.partition(".")[0], config["plugins"])):
+            section, _, name = path.partition(".")
+            kept = {key: value for key, value in node.items() if key not in left}
+            result[section] = {**result[section], name: kept} if name else kept
+            values = " and ".join(f"{path}.{key}={show(node[key])} ({foreign[key].place})" for key in left)
+            lines.append(f"{values} left out: {node[TARGET]} does not take {'it' if len(left) == 1 else 'them'}.")
+    return result, lines
+
+
+def _nodes(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield from ((name, config[name]) for name in PARTS)
+    for section in NAMED:
+        yield from ((f"{section}.{name}", node) for name, node in config[section].items() if node is not None)
+
+
+def _is_foreign(path: str, node: Mapping[str, Any], step: Step, composer: Composer) -> bool:
+    """Return whether a file set a value for a part with another target than the node has now."""
+    layer, key = step.layer, step.path.rpartition(".")[2]
+    meant = children(lookup(layer.tree, path))
+    if TARGET not in meant and layer.option.startswith(RECIPES):
+        recipe = composer.compose([f"recipe={layer.option.removeprefix(RECIPES)}"])
+        meant = children(lookup(with_values(recipe, []), path))
+    return key in meant and meant.get(TARGET, node[TARGET]) != node[TARGET]
+
+
+def _refused(node: Mapping[str, Any], names: Mapping[str, Any], group: str, plugins: Sequence[str]) -> list[str]:
+    """Return those of the arguments that a node's target does not take; none where it is not known: `bind` says why."""
+    from hookline.trainer.config.build import parameters_of, resolve
+    from hookline.trainer.quiet import quiet_start
+
+    try:
+        with quiet_start():  # a part of Keras needs it imported
+            taken, takes_any = parameters_of(resolve(node[TARGET], group=group, plugins=plugins))
+    except UserError:
+        return []
+    return [] if takes_any else [name for name in names if name not in (*taken, *BINDING)]

@@ -15,9 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainer.config.plugin_metadata import ROOMS
-from trainer.config.plugins import OWN_CONFIGS, installed_plugins, trusted_packages
-from trainer.errors import UserError, did_you_mean
+from hookline.trainer.config.plugins import OWN_CONFIGS, ROOMS, installed_plugins, trusted_packages
+from hookline.trainer.errors import UserError, did_you_mean
 
 TARGET = "_target_"
 KINDS = {
@@ -59,16 +58,7 @@ _LISTED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 
 def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> None:
-    """Check an import path by itself, without importing anything.
-
-    Args:
-        path: such as "hooks.bnn_rounding.BnnRounding".
-        group: of `KINDS`; None for a part of a part, such as a layer that a hook takes.
-        plugins: packages that the user allows beside this project and Keras.
-
-    Raises:
-        UserError: it is no import path, or names no part of that group.
-    """
+    """Check an import path by itself, without importing anything."""
     if not isinstance(path, str) or "." not in path or not all(map(_is_public, path.split("."))):
         raise UserError(f"_target_={path} received. Expected an import path such as keras.optimizers.Adam.")
     if not (_of_plugins(path, plugins) or _of_keras(path, group) or _is_declared(path, group)):
@@ -76,15 +66,7 @@ def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = 
 
 
 def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    """Check every import path of a config, each in the group where it stands, without importing anything.
-
-    Args:
-        config: plain values with the keys of `TrainConfig`.
-        plugins: packages that the user allows beside this project and Keras.
-
-    Raises:
-        UserError: as `check_path`, or a mapping that Keras would import from.
-    """
+    """Check every import path of a config, each in the group where it stands, without importing anything."""
     for section, content in config.items():
         nodes = content if section in NAMED_SECTIONS and isinstance(content, Mapping) else {section: content}
         for node in nodes.values():
@@ -92,13 +74,7 @@ def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
 
 
 def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> bool:
-    """Return whether an object is a class or function, at the top level of its module, that a config may name.
-
-    Args:
-        target: what was found at an import path that `check_path` let pass.
-        group: as there.
-        plugins: as there.
-    """
+    """Return whether an object is a class or function, at the top level of its module, that a config may name."""
     if not inspect.isclass(target) and not inspect.isfunction(target):
         return False
     home, name = str(target.__module__), str(target.__qualname__)
@@ -112,11 +88,7 @@ def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = (
 
 
 def declared(group: str | None) -> frozenset[str]:
-    """Return the import paths that the files of a group list, ours and those of installed plugins.
-
-    Args:
-        group: of `KINDS`; none are listed for parts of parts.
-    """
+    """Return the import paths that the files of a group list, ours and those of installed plugins."""
     if group is None:
         return frozenset()
     found = set(_listed(OWN_CONFIGS / group))

@@ -1,27 +1,155 @@
-"""Packages of others that bring parts of a run: those with our entry point, and those that `plugins=` names.
-
-Read from metadata and file names: no plugin is imported before a part of it is built. A plugin that cannot be used
-says why in `problem`; it is in nobody's way who does not ask for it.
-"""
+"""Plugins: packages that add hooks, models and data."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from trainer.config.plugin_metadata import (
-    CONFIGS,
-    TAKEN,
-    Plugin,
-    configs_in,
-    declared_plugins,
-    describe_missing,
-    package_folders,
-)
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
+
+GROUP = "hookline.plugins"
+CONFIGS = "configs"
+ROOMS = ("hookline",)
+TAKEN = {*ROOMS, "keras", "tensorflow", *sys.stdlib_module_names}
+"""Top-level names that no plugin may have: they would allow a config to call what builds no part of a run."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """Describe a package that brings parts of a run.
+
+    Attributes:
+        name: of its entry point; of the package for one that `plugins=` names.
+        package: the import path that a `_target_` of it begins with; "" where its metadata does not tell.
+        distribution: what was installed; None for one that `plugins=` names.
+        version: of the distribution; None where it is not known.
+        configs: its folder of configs, with recipe/, hooks/, model/, data/ and so on; None without one.
+        problem: why its configs are not used, in one line; None where they are.
+    """
+
+    name: str
+    package: str
+    distribution: str | None = None
+    version: str | None = None
+    configs: Path | None = None
+    problem: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the name, with the distribution and its version where it was installed."""
+        if self.distribution is None:
+            return f"plugins=[{self.name}]"
+        return f"'{self.name}' ({self.distribution} {self.version or 'without a version'})"
+
+    def options(self, group: str) -> dict[str, Path]:
+        """Return the files of a group by the names that choose them; none where the plugin has a problem."""
+        return {} if self.problem else self.files(group)
+
+    def files(self, group: str = "") -> dict[str, Path]:
+        """Return the files of a group by name, whether or not they are used."""
+        if self.configs is None:
+            return {}
+        folder = self.configs / group
+        paths = sorted(folder.glob("*.yaml") if group else folder.rglob("*.yaml"))
+        return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
+
+
+def declared_plugins() -> Iterator[Plugin]:
+    """Yield what the installed distributions declare, each once: the first on the path counts, as in an import."""
+    seen = set()
+    for distribution in distributions():
+        try:
+            text = distribution.read_text("entry_points.txt") or ""
+        except (OSError, UnicodeDecodeError):
+            continue
+        if GROUP not in text:
+            continue
+        name, version = _identity(distribution)
+        if (key := re.sub(r"[-_.]+", "-", name).lower()) not in seen:
+            seen.add(key)
+            yield from _entries(text, name, version)
+
+
+def _identity(distribution: Distribution) -> tuple[str, str | None]:
+    try:
+        metadata: Any = distribution.metadata
+        return metadata.get("Name") or "a package without a name", metadata.get("Version")
+    except (OSError, ValueError, LookupError, AttributeError):
+        return "a package without metadata", None
+
+
+def _entries(text: str, distribution: str, version: str | None) -> Iterator[Plugin]:
+    parser = ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their capitals
+    try:
+        parser.read_string(text)
+        entries = parser.items(GROUP) if parser.has_section(GROUP) else []
+    except ConfigParserError:
+        problem = "its entry_points.txt cannot be read"
+        yield Plugin(distribution, "", distribution, version, problem=problem)
+        return
+    for name, value in entries:
+        package = value.strip()
+        if not all(part.isidentifier() for part in package.split(".")):
+            problem = f"its entry point names '{package}'. Expected an importable package, such as my_package"
+            yield Plugin(name, "", distribution, version, problem=problem)
+        elif package.partition(".")[0] in TAKEN:
+            problem = f"its entry point names '{package}', which is not its own"
+            yield Plugin(name, "", distribution, version, problem=problem)
+        else:
+            yield _located(Plugin(name, package, distribution, version))
+
+
+def _located(plugin: Plugin) -> Plugin:
+    folders = package_folders(plugin.package)
+    if folders is None:
+        return dataclasses.replace(plugin, problem=f"its package '{plugin.package}' cannot be found")
+    return dataclasses.replace(plugin, configs=configs_in(folders))
+
+
+def configs_in(folders: Iterable[Path]) -> Path | None:
+    """Return the folder of configs of a package; None without one."""
+    return next((folder / CONFIGS for folder in folders if (folder / CONFIGS).is_dir()), None)
+
+
+def describe_missing(package: str) -> str:
+    """Return in words that there is no such package, and what to do."""
+    top = package.partition(".")[0]
+    here = Path.cwd() / top
+    if top != package and package_folders(top) is not None:
+        mend = f"Expected a module within '{top}', which was found."
+    elif here.is_dir() or here.with_suffix(".py").is_file():
+        mend = "Python does not look into this directory: begin the command with PYTHONPATH=."
+    else:
+        mend = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
+    return f"there is no module '{package}'. {mend}"
+
+
+def package_folders(package: str) -> list[Path] | None:
+    """Return the folders of a package without importing it; none for a module in a file; None where there is none."""
+    top, *rest = package.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+        for number, _ in enumerate(rest, start=2):
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            spec = PathFinder.find_spec(".".join(package.split(".")[:number]), list(spec.submodule_search_locations))
+        if spec is None:
+            return None
+        return [Path(place) for place in spec.submodule_search_locations or ()]
+    except (ImportError, ValueError, AttributeError, KeyError, OSError):  # a finder or a path that is broken
+        return None
+
 
 KEY = "plugins"
 OWN_CONFIGS = Path(__file__).resolve().parents[2] / CONFIGS
@@ -29,11 +157,7 @@ TARGET = "_target_"
 
 
 def installed_plugins(config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
-    """Return the plugins of the installed packages, by name, those with a problem among them.
-
-    Args:
-        config_dir: the project's configs, whose names no plugin may have.
-    """
+    """Return the plugins of the installed packages, by name, those with a problem among them."""
     found: dict[str, Plugin] = {}
     for plugin in sorted(declared_plugins(), key=lambda each: (each.name, each.distribution or "")):
         if (other := found.get(plugin.name)) is None:
@@ -46,15 +170,7 @@ def installed_plugins(config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
 
 
 def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
-    """Return the plugins that `plugins=` names and that are not installed as such, by package.
-
-    Args:
-        packages: import paths.
-        config_dir: the project's configs, whose names no plugin may have.
-
-    Raises:
-        UserError: its configs have a name that is taken.
-    """
+    """Return the plugins that `plugins=` names and that are not installed as such, by package."""
     installed = installed_plugins(config_dir)
     known = {plugin.package for plugin in installed.values()}
     named = {package: Plugin(package, package) for package in packages if package not in known}
@@ -67,25 +183,14 @@ def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> di
 
 
 def check_found(packages: Iterable[str]) -> None:
-    """Refuse packages that `plugins=` names and that are not there.
-
-    Args:
-        packages: import paths.
-
-    Raises:
-        UserError: one cannot be found.
-    """
+    """Refuse packages that `plugins=` names and that are not there."""
     for package in packages:
         if package_folders(package) is None:
             raise UserError(f"{KEY} holds '{package}', but {describe_missing(package)}")
 
 
 def named_packages(overrides: Iterable[str]) -> list[str]:
-    """Return the packages that `plugins=[...]` among overrides names; what is wrong in it is found where it is read.
-
-    Args:
-        overrides: as the user wrote them.
-    """
+    """Return the packages that `plugins=[...]` among overrides names; what is wrong in it is found where it is read."""
     values = [value for key, _, value in (each.partition("=") for each in overrides) if key.lstrip("+") == KEY]
     names = [name for value in values for name in re.findall(r"[^\W\d][\w.]*", value)]
     return [name for name in dict.fromkeys(names) if name != "null" and name.partition(".")[0] not in TAKEN]
@@ -102,22 +207,14 @@ def plugin_versions() -> dict[str, str | None]:
 
 
 def used_plugins(config: Any) -> list[str]:
-    """Return the names of the installed plugins that a config names a part of.
-
-    Args:
-        config: plain values.
-    """
+    """Return the names of the installed plugins that a config names a part of."""
     paths = list(targets(config))
     used = {each.name for each in declared_plugins() if any(path.startswith(f"{each.package}.") for path in paths)}
     return sorted(used)
 
 
 def targets(node: Any) -> Iterator[str]:
-    """Yield every import path that a config names.
-
-    Args:
-        node: plain values.
-    """
+    """Yield every import path that a config names."""
     if isinstance(node, Mapping):
         if isinstance(path := node.get(TARGET), str):
             yield path
@@ -137,12 +234,7 @@ def _checked(plugins: Mapping[str, Plugin], config_dir: Path) -> dict[str, Plugi
 
 
 def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:
-    """Return in words which file of a directory of configs has the name of one of the project's; None where none has.
-
-    Args:
-        directory: of configs.
-        config_dir: the project's configs.
-    """
+    """Say which file of a config directory has the name of one of the project's; None where none has."""
     found = ((path, config_dir / path.relative_to(directory)) for path in sorted(directory.rglob("*.yaml")))
     return next((f"{path} has the name of {ours}" for path, ours in found if ours.is_file()), None)
 

@@ -12,19 +12,17 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
-from trainer.config.choices import check_choice, is_group_choice
-from trainer.config.command import Command, expand_sweep, parse_overrides
-from trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
-from trainer.config.inherited import without_leftovers
-from trainer.config.keys import check_value, foreign_nodes
-from trainer.config.plugins import check_found
-from trainer.config.resume import resumed_config, resumed_run
-from trainer.config.schema import NAMED
-from trainer.config.stored import recipe_name
-from trainer.config.validate import validate
-from trainer.config.values import show
-from trainer.errors import UserError
-from trainer.quiet import plain_warnings
+from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
+from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
+from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
+from hookline.trainer.config.origins import without_leftovers
+from hookline.trainer.config.plugins import check_found
+from hookline.trainer.config.resume import resumed_config, resumed_run
+from hookline.trainer.config.schema import NAMED
+from hookline.trainer.config.stored import recipe_name
+from hookline.trainer.config.values import show, validate
+from hookline.trainer.errors import UserError
+from hookline.trainer.quiet import plain_warnings
 
 
 @dataclass(frozen=True)
@@ -43,45 +41,20 @@ class Job:
 
 
 def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
-    """Return the jobs of a command, each composed and checked.
-
-    Args:
-        command: the parsed command line.
-        config_dir: the project's configs.
-
-    Raises:
-        UserError: any mistake that shows without building something.
-    """
+    """Return the jobs of a command, each composed and checked."""
     with open_composer(command, config_dir) as composer:
         return _jobs(expand_sweep(_parsed(command.overrides, composer), command.sweep), composer)
 
 
 def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: Path = CONFIG_DIR) -> list[Job]:
-    """Return jobs whose overrides are known, each composed and checked.
-
-    Args:
-        command: says where configs lie.
-        jobs: overrides of each, one value each.
-        config_dir: the project's configs.
-
-    Raises:
-        UserError: any mistake that shows without building something.
-    """
+    """Return jobs whose overrides are known, each composed and checked."""
     texts = [text for job in jobs for text in job]
     with open_composer(command, config_dir, texts) as composer:
         return _jobs([expand_sweep(_parsed(job, composer), sweep=False)[0] for job in jobs], composer)
 
 
 def check_job(texts: list[str], composer: Composer) -> Job:
-    """Return the job of one command line, composed and checked.
-
-    Args:
-        texts: its overrides, one value each.
-        composer: composes it.
-
-    Raises:
-        UserError: any mistake that shows without building something.
-    """
+    """Return the job of one command line, composed and checked."""
     _parsed(texts, composer)
     return _job(texts, composer, {})
 
@@ -101,15 +74,7 @@ def _parsed(texts: Sequence[str], composer: Composer) -> list[Override]:
 
 
 def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
-    """Check the overrides of a command that shows a config; it may be incomplete.
-
-    Args:
-        command: with `display` flags.
-        config_dir: the project's configs.
-
-    Raises:
-        UserError: an unknown group, option or key, or a value of the wrong type.
-    """
+    """Check the overrides of a command that shows a config; it may be incomplete."""
     with open_composer(command, config_dir) as composer:
         overrides = parse_overrides(command.overrides, composer.loader)
         ours = [override for override in overrides if not override.is_hydra_override()]

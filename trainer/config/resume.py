@@ -11,15 +11,13 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from trainer.config.choices import is_group_choice
-from trainer.config.compose import Composer, typed
-from trainer.config.keys import check_value
-from trainer.config.plugins import check_found
-from trainer.config.schema import NAMED
-from trainer.config.stored import check_plugins, read_stored, recipe_name, recipe_of
-from trainer.config.validate import validate
-from trainer.config.values import show
-from trainer.errors import UserError
+from hookline.trainer.config.compose import Composer, typed
+from hookline.trainer.config.keys import check_value, is_group_choice
+from hookline.trainer.config.plugins import check_found
+from hookline.trainer.config.schema import NAMED
+from hookline.trainer.config.stored import check_plugins, read_stored, recipe_name, recipe_of
+from hookline.trainer.config.values import show, validate
+from hookline.trainer.errors import UserError
 
 KEY = "resume"
 FREE = (
@@ -45,14 +43,7 @@ PLACE_SUFFIXES = (".npy", ".npz")
 
 
 def resumed_run(overrides: Sequence[Override]) -> str | None:
-    """Return the run directory that resume= names; None where a new run is asked for.
-
-    Args:
-        overrides: the user's.
-
-    Raises:
-        UserError: resume= has a value that is no path.
-    """
+    """Return the run directory that resume= names; None where a new run is asked for."""
     for override in overrides:
         if override.get_key_element() == KEY:
             value = override.value()
@@ -63,16 +54,7 @@ def resumed_run(overrides: Sequence[Override]) -> str | None:
 
 
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
-    """Return the validated config of a run that goes on, and its recipe's name.
-
-    Args:
-        run: its directory.
-        overrides: the user's, resume= among them.
-        composer: knows the groups.
-
-    Raises:
-        UserError: no run, an override that would change the results, or packages that the user has not named.
-    """
+    """Return the validated config of a run that goes on, and its recipe's name."""
     stored = {**read_stored(run, KEY), KEY: run}
     recipe = recipe_of(run, KEY)
     others = [each for each in overrides if each.get_key_element() != KEY]
@@ -123,11 +105,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Return a sha256 of what a resumed run keeps of a config: all but what may differ.
-
-    Args:
-        config: as `config.yaml` holds it.
-    """
+    """Return a sha256 of what a resumed run keeps of a config: all but what may differ."""
     kept = [[key, value] for key, value in _leaves(config, "") if not _is_free(key) and not _is_place(key, value)]
     return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
 

@@ -1,29 +1,19 @@
-"""Names, types and ranges of the config. Composed by Hydra; free of TensorFlow."""
+"""The parts that a config may name, and their kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
 def setting(default: Any, help_text: str, **limits: Any) -> Any:
-    """Return a dataclass field with a help text and limits.
-
-    Args:
-        default: the value where none is given.
-        help_text: what the setting does.
-        limits: `minimum` and `maximum`, both allowed values, or `choices`.
-    """
+    """Return a dataclass field with a help text and limits."""
     return field(default=default, metadata={"help": help_text, **limits})
 
 
 def section(help_text: str, **limits: Any) -> Any:
-    """Return a dataclass field for a free-form mapping: a `_target_` with its arguments, or several by name.
-
-    Args:
-        help_text: what the section describes.
-        limits: `target`, whether the section must have a `_target_`.
-    """
+    """Return a dataclass field for a free-form mapping: a `_target_` with its arguments, or several by name."""
     return field(default_factory=dict, metadata={"help": help_text, **limits})
 
 
@@ -94,3 +84,40 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig, metadata={"help": "how long, how often, where"})
     augment: dict[str, Any] = section("augmentations of training examples by name; null removes one")
     hooks: dict[str, Any] = section("hooks by name; null removes one")
+
+
+def children(node: Any) -> dict[str, Any]:
+    """Return what a mapping holds by name, and what a list holds by place, from "0"; nothing for other values."""
+    if isinstance(node, Mapping):
+        return {str(name): value for name, value in node.items()}
+    return {str(place): value for place, value in enumerate(node)} if isinstance(node, list) else {}
+
+
+def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
+    """Follow a key through plain values, as far as it goes.
+
+    A name may hold dots itself, as the pattern "dense_.*" does: of several that fit, the longest counts.
+    """
+    passed: list[tuple[str, Any]] = []
+    rest: str | None = key
+    while rest is not None:
+        named = children(node)
+        name = max((each for each in named if f"{rest}.".startswith(f"{each}.")), key=len, default=None)
+        if name is None:
+            break
+        node = named[name]
+        passed.append((name, node))
+        rest = None if name == rest else rest[len(name) + 1 :]
+    return passed, rest
+
+
+def lookup(node: Any, key: str) -> Any:
+    """Return the value that a key leads to; None where it leads to none."""
+    passed, rest = follow(node, key)
+    return passed[-1][1] if rest is None else None
+
+
+def is_part(key: str) -> bool:
+    """Return whether a key is that of a part by name, such as "hooks.prune"."""
+    section, _, name = key.partition(".")
+    return section in NAMED and bool(name) and "." not in name

@@ -1,4 +1,4 @@
-"""The config that a run left in its directory, read as what it is: data from a file that anybody may have written."""
+"""The config of a run on disk, read as data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,47 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config.parts import check_tree
-from trainer.config.plugin_metadata import ROOMS
-from trainer.config.plugins import targets, trusted_packages
-from trainer.config.stored_yaml import read_yaml
-from trainer.config.values import show
-from trainer.errors import UserError
-from trainer.files import check_folders, read_text
-from trainer.user_path import user_path
+import yaml
+
+from hookline.trainer.config.parts import check_tree
+from hookline.trainer.config.plugins import ROOMS, targets, trusted_packages
+from hookline.trainer.config.values import show
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.files import MAX_DEPTH, check_folders, read_bytes, read_text
+
+MAX_BYTES = 2**20
+"""A hundred times what a run writes."""
+MAX_TEXT = 2**16
+"""Characters of one value: to read a longer number takes long."""
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the plain values that a YAML file holds."""
+    return parse_yaml(read_bytes(path, MAX_BYTES).decode())
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the plain values that a YAML text holds."""
+    if len(text.encode()) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+    try:
+        _check(text)
+        return yaml.load(text, LOADER)
+    except (yaml.YAMLError, ArithmeticError) as error:  # of a number
+        raise ValueError(str(error)) from error
+
+
+def _check(text: str) -> None:
+    """Refuse what a run does not write, event by event, before anything is built of it."""
+    depth = 0
+    for event in yaml.parse(text, LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            raise ValueError("it holds an anchor")
+        if depth > MAX_DEPTH or (isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT):
+            raise ValueError("it holds too much")
+
 
 FILE_NAME = "config.yaml"
 OVERRIDES = "overrides.txt"
@@ -22,15 +55,7 @@ NEEDED = {"model", "trainer", "hooks"}
 
 
 def read_stored(run: str, key: str) -> dict[str, Any]:
-    """Return the config of a run as plain values.
-
-    Args:
-        run: its directory.
-        key: what the user gave it as, such as "resume".
-
-    Raises:
-        UserError: the directory is no run, its config cannot be read, or it refers to something outside itself.
-    """
+    """Return the config of a run as plain values."""
     path = user_path(run, key) / FILE_NAME
     check_folders(path.parent, key)
     try:
@@ -48,16 +73,7 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
 
 
 def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
-    """Refuse packages that only the run's own file names: it may come from anybody, and they would be executed.
-
-    Args:
-        config: of the run.
-        given: names of the packages that the user has named.
-        key: what the user gave the run as, such as "resume".
-
-    Raises:
-        UserError: the file names a package that the user has not, or what was given is no list.
-    """
+    """Refuse packages that only the run's own file names: it may come from anybody, and they would be executed."""
     if not isinstance(given, list | tuple):
         raise UserError(f"plugins={show(given)} received. Expected a list of packages, such as plugins=[my_package].")
     trusted = trusted_packages()
@@ -80,15 +96,7 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
 
 
 def recipe_of(run: str, key: str) -> str:
-    """Return the name of a run's recipe, such as "bnn" or "bnn+frozen_mask".
-
-    Args:
-        run: its directory.
-        key: what the user gave it as, such as "resume".
-
-    Raises:
-        UserError: its overrides cannot be read, or name no recipe.
-    """
+    """Return the name of a run's recipe, such as "bnn" or "bnn+frozen_mask"."""
     path = user_path(run, key) / OVERRIDES
     try:
         lines = read_text(path).splitlines()
@@ -101,11 +109,7 @@ def recipe_of(run: str, key: str) -> str:
 
 
 def read_overrides(directory: Path) -> list[str]:
-    """Return the overrides of a run's command line; none where the file cannot be read.
-
-    Args:
-        directory: of the run.
-    """
+    """Return the overrides of a run's command line; none where the file cannot be read."""
     try:
         return read_text(directory / OVERRIDES).splitlines()
     except (OSError, ValueError):
@@ -113,11 +117,7 @@ def read_overrides(directory: Path) -> list[str]:
 
 
 def recipe_name(text: str) -> str:
-    """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]".
-
-    Args:
-        text: the value of recipe=.
-    """
+    """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]"."""
     return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
 
 

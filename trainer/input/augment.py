@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.input.draws import salted
-from trainer.objective import TARGET_SHARES, Batch
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.order import salted
+from hookline.trainer.objective import TARGET_SHARES, Batch
 
 OWN = ("inputs", "targets", TARGET_SHARES, "index", "weights")
 """Entries of a batch that an augmentation may change, or that do not depend on the inputs."""
@@ -45,19 +45,11 @@ class Augment(ABC):
         """Return the changed batch: the same names, shapes and dtypes.
 
         Pure, and made of TensorFlow ops only: runs eagerly, in `tf.data` and in a traced loop. All that is random
-        follows from the seeds (see `trainer/input/draws.py`), example by example.
-
-        Args:
-            batch: "inputs" [batch, ...] and what else the source gives.
-            seeds: int32 [batch, 2]; those of another augmentation, step or position are others.
+        follows from the seeds (see `trainer/input/order.py`), example by example.
         """
 
     def check(self, batch: Batch) -> None:
-        """Refuse data that it cannot work on, with a `UserError`. Called once, when the data is open.
-
-        Args:
-            batch: some training examples, eager.
-        """
+        """Refuse data that it cannot work on, with a `UserError`. Called once, when the data is open."""
 
 
 class Augmentation:
@@ -72,40 +64,19 @@ class Augmentation:
     """
 
     def __init__(self, augments: Sequence[Augment], *, classes: int) -> None:
-        """Order them.
-
-        Args:
-            augments: with unique names.
-            classes: number of classes of the data.
-        """
+        """Order them."""
         self.augments = sorted(augments, key=lambda each: (each.priority, each.name))
         self.classes = classes
 
     def check(self, batch: Batch) -> None:
-        """Refuse data that does not suit, in one line.
-
-        Args:
-            batch: some training examples, eager.
-
-        Raises:
-            UserError: from an augmentation, or an entry of the batch that would not fit the changed inputs any more.
-        """
+        """Refuse data that does not suit, in one line."""
         for augment in self.augments:
             with _named(augment):
                 augment.check(batch)
                 _check_entries(augment, batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        """Return the batch that training gets.
-
-        Args:
-            batch: of the source, [batch, ...] by name.
-            seeds: int32 [batch, 2].
-
-        Returns:
-            The batch. Where examples are mixed, "target_shares", float32 [batch, classes], stands in place of
-            "targets": how much of each class is in each example.
-        """
+        """Return the batch that training gets."""
         for augment in self.augments:
             if augment.mixes and TARGET_SHARES not in batch:
                 batch = {**batch, TARGET_SHARES: tf.one_hot(batch["targets"], self.classes)}
@@ -158,11 +129,7 @@ def _check_entries(augment: Augment, batch: Batch) -> None:
 
 
 def _check_form(before: Batch, after: Batch) -> None:
-    """Check that names, shapes and dtypes are as they were.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Check that names, shapes and dtypes are as they were."""
     if before.keys() != after.keys():
         raise ValueError(f"An augmentation must keep the names. Changed: {sorted(before.keys() ^ after.keys())}.")
     for name, tensor in before.items():

@@ -1,24 +1,23 @@
-"""Batches addressed by their step: resume is one integer, and no queue can replay."""
+"""Batches as functions of the step, on the device or made ahead on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.input.augment import Augmentation
-from trainer.input.balanced import BalancedOrder
-from trainer.input.checks import is_whole_number
-from trainer.input.data import Split
-from trainer.input.draws import example_seeds
-from trainer.input.order import epoch_permutation
-from trainer.input.sampled import SampledOrder
-from trainer.input.source import HOST, Source
-from trainer.objective import Batch
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.augment import Augmentation
+from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import epoch_permutation, example_seeds
+from hookline.trainer.input.sampling import BalancedOrder, SampledOrder
+from hookline.trainer.input.source import HOST, Source
+from hookline.trainer.objective import Batch
 
 DEVICE_BYTES = 2**30
 """Placement "auto" holds sets smaller than this many bytes on the device."""
@@ -57,22 +56,7 @@ class TrainingBatches:
         class_shares: np.ndarray | None = None,
         augmentation: Augmentation | None = None,
     ) -> None:
-        """Take a split.
-
-        Args:
-            split: the training split.
-            batch_size: examples per batch, 1 .. split.size.
-            seed: of the order; the run's seed.
-            placement: "device", "host", or "auto", which is "device" for sets under 1 GiB.
-            classes_per_batch: how many classes a batch holds, a divisor of the batch size; None for as they come.
-            class_shares: share of each class among the examples drawn, [classes]; None for as they come. Not beside
-                `classes_per_batch`.
-            augmentation: changes the examples of every batch at random; None to leave them as they are.
-
-        Raises:
-            UserError: a batch size, a placement or a number of classes out of range, or an augmentation that does not
-                suit the data.
-        """
+        """Take a split."""
         _check_batch_size(batch_size)
         if batch_size > split.size:
             raise UserError(
@@ -95,28 +79,13 @@ class TrainingBatches:
         return self.split.size / self.batch_size
 
     def epoch_end(self, epoch: int) -> int:
-        """Return the first step before which `epoch` whole epochs have been drawn.
-
-        Args:
-            epoch: number of epochs, 0 or more.
-        """
+        """Return the first step before which `epoch` whole epochs have been drawn."""
         return -(-epoch * self.split.size // self.batch_size)
 
     def indices(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> tf.Tensor:
         """Return the rows of the source that make up a replica's slice of the batch of a step.
 
         The slices of all replicas, one after the other, are the batch that one replica alone would get.
-
-        Args:
-            step: int64 scalar, batches drawn before this one.
-            replica: which one, 0 .. replicas - 1.
-            replicas: how many share the batch; a divisor of the batch size.
-
-        Returns:
-            int64 [batch / replicas].
-
-        Raises:
-            UserError: the batch cannot be shared by so many.
         """
         places = self._places(replica, replicas)
         with tf.device(HOST):
@@ -153,28 +122,12 @@ class TrainingBatches:
 
         Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits. Inside a function
         that XLA compiles it does not (see `epoch_permutation`); compile what uses the batch.
-
-        Args:
-            step: int64 scalar, batches drawn before this one.
-            replica: see `indices`.
-            replicas: see `indices`. Each replica gets the draws of its places in the whole batch. An augmentation that
-                mixes examples mixes those of a slice.
-
-        Returns:
-            What the source gives, each [batch, ...], and "index": int64 [batch], the rows in the source; then changed
-            by the augmentation.
         """
         indices = self.indices(step, replica=replica, replicas=replicas)
         return self.drawn(indices, step, self._places(replica, replicas))
 
     def drawn(self, indices: tf.Tensor, step: tf.Tensor, places: tf.Tensor | None = None) -> Batch:
-        """Return rows as they would be if the batch of a step held them; the draws are those of the step.
-
-        Args:
-            indices: int64 [n], rows of the source.
-            step: int64 scalar, batches drawn before this one.
-            places: int64 [n], where they stand in the batch; None for 0 .. n - 1.
-        """
+        """Return rows as they would be if the batch of a step held them; the draws are those of the step."""
         batch = self.read(indices)
         if self.augmentation is None:
             return batch
@@ -183,11 +136,7 @@ class TrainingBatches:
         return self.augmentation(batch, example_seeds(self.seed, step, places))
 
     def read(self, indices: tf.Tensor) -> Batch:
-        """Return rows as they are, with "index".
-
-        Args:
-            indices: int64 [n], rows of the source.
-        """
+        """Return rows as they are, with "index"."""
         return {**self._source.gather(indices), "index": indices}
 
     def on_host(self) -> TrainingBatches:
@@ -197,26 +146,14 @@ class TrainingBatches:
         return other
 
     def dataset(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order.
-
-        Args:
-            start: first step; a resumed run gives the number of steps it has made.
-            replica: see `indices`.
-            replicas: see `indices`.
-        """
+        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order."""
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
             pure = tf.autograph.experimental.do_not_convert(partial(self.batch, replica=replica, replicas=replicas))
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return `dataset(start)` with a queue of batches that lie ready.
-
-        Args:
-            start: first step.
-            replica: see `indices`.
-            replicas: see `indices`.
-        """
+        """Return `dataset(start)` with a queue of batches that lie ready."""
         with tf.init_scope(), tf.device(HOST):
             made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
 
@@ -229,23 +166,12 @@ class TrainingBatches:
             return batches.map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE)
 
     def iterator(self, start: int) -> Iterator[Batch]:
-        """Return a `tf.data` iterator over `queued(start)`.
-
-        Args:
-            start: first step.
-        """
+        """Return a `tf.data` iterator over `queued(start)`."""
         with tf.device(HOST):
             return iter(self.queued(start))
 
     def queue(self, step: int) -> tuple[int, int] | None:
-        """Return how many batches lie ready in the queue of the latest iterator, and how many there is room for.
-
-        Args:
-            step: first one whose batch has not been taken yet.
-
-        Returns:
-            None where there is no iterator.
-        """
+        """Return how many batches lie ready in the queue of the latest iterator, and how many there is room for."""
         if self._made is None:
             return None
         return min(max(int(self._made.numpy()) - step, 0), QUEUE), QUEUE
@@ -260,16 +186,7 @@ class EvaluationBatches:
     """
 
     def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
-        """Take a split.
-
-        Args:
-            split: what is evaluated.
-            batch_size: examples per batch, at least 1; cut to the size of the split.
-            placement: see `TrainingBatches`.
-
-        Raises:
-            UserError: a batch size or placement out of range.
-        """
+        """Take a split."""
         _check_batch_size(batch_size)
         self.split, self.batch_size = split, min(batch_size, split.size)
         self.placement = resolve_placement(placement, split.source)
@@ -282,15 +199,7 @@ class EvaluationBatches:
         return -(-self.split.size // self.batch_size)
 
     def batch(self, i: tf.Tensor) -> Batch:
-        """Return one batch; the last one is padded to full size with examples of weight 0.
-
-        Args:
-            i: int64 scalar in [0, count).
-
-        Returns:
-            What the source gives, each [batch, ...]; "index": int64 [batch], the rows in the source; "weights":
-            float32 [batch], 1 for an example and 0 for padding.
-        """
+        """Return one batch; the last one is padded to full size with examples of weight 0."""
         with tf.device(HOST):
             position = i * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
             indices = tf.gather(self._rows, tf.minimum(position, self.split.size - 1))
@@ -304,15 +213,7 @@ def _check_batch_size(batch_size: int) -> None:
 
 
 def resolve_placement(placement: str, source: Source) -> str:
-    """Return where a source's examples lie, "device" or "host".
-
-    Args:
-        placement: "device", "host", or "auto", which is "device" for sets under 1 GiB that can be held there.
-        source: of the examples.
-
-    Raises:
-        UserError: another placement, or "device" for a source that runs Python or reads files.
-    """
+    """Return where a source's examples lie, "device" or "host"."""
     if placement not in ("auto", "device", "host"):
         raise unknown_name("placement", placement, ("auto", "device", "host"))
     if source.host_only:
@@ -331,3 +232,37 @@ def _held(split: Split) -> tf.Tensor:
     """Return the split's rows as one eager tensor, int64 [size], that traced functions capture."""
     with tf.init_scope(), tf.device(HOST):
         return tf.convert_to_tensor(split.indices)
+
+
+class BatchQueue:
+    """Give the next batch to a traced loop, which keeps taking from it wherever it is put.
+
+    Attributes:
+        position: step whose batch comes next; whoever takes batches sets it.
+    """
+
+    def __init__(self, batches: TrainingBatches, *, replica: int = 0, replicas: int = 1) -> None:
+        """Start at step 0."""
+        self._queued = partial(batches.queued, replica=replica, replicas=replicas)
+        self._dataset = self._queued(0)
+        with tf.device(HOST):
+            self._iterator: Any = iter(self._dataset)
+        self.position = 0
+
+    def __call__(self, step: tf.Tensor) -> Batch:
+        """Return the batch that comes next."""
+        del step
+        batch: Batch = next(self._iterator)
+        return batch
+
+    def seek(self, step: int) -> None:
+        """Put the queue to a step. What lay ready is dropped; nothing happens where it stands there already."""
+        if step == self.position:
+            return
+        self._dataset = self._queued(step)
+        with tf.device(HOST):
+            # The iterator is a resource that the traced loop holds: it is made anew in its place.
+            tf.raw_ops.MakeIterator(
+                dataset=tf.data.experimental.to_variant(self._dataset), iterator=self._iterator._iterator_resource
+            )
+        self.position = step

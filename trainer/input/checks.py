@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 
 def is_whole_number(value: object) -> bool:
-    """Return whether a setting is an integer; True and False are not.
-
-    Args:
-        value: what the user gave.
-    """
+    """Return whether a setting is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_examples(
     inputs: np.ndarray, targets: np.ndarray, *, input_shape: tuple[int, ...], classes: int, where: str
 ) -> None:
-    """Check inputs and labels together.
-
-    Args:
-        inputs: numbers [size, ...].
-        targets: labels [size].
-        input_shape: expected shape of one input.
-        classes: number of classes.
-        where: what the arrays are called in messages, such as "mnist.npz, train".
-
-    Raises:
-        UserError: see the single checks.
-    """
+    """Check inputs and labels together."""
     check_lengths(inputs, targets, where)
     check_shape(inputs, input_shape, where)
     check_finite(inputs, where)
@@ -38,16 +23,7 @@ def check_examples(
 
 
 def check_lengths(inputs: np.ndarray, targets: np.ndarray, where: str) -> None:
-    """Check that there is at least one example, and one label for each.
-
-    Args:
-        inputs: array [size, ...].
-        targets: array [size].
-        where: what the arrays are called in messages.
-
-    Raises:
-        UserError: no example, or unequal numbers.
-    """
+    """Check that there is at least one example, and one label for each."""
     sizes = [array.shape[0] if array.ndim else 0 for array in (inputs, targets)]
     if sizes[0] != sizes[1]:
         raise UserError(f"{where}: {sizes[0]} inputs but {sizes[1]} labels; expected one label for each input.")
@@ -56,16 +32,7 @@ def check_lengths(inputs: np.ndarray, targets: np.ndarray, where: str) -> None:
 
 
 def check_shape(inputs: np.ndarray, input_shape: tuple[int, ...], where: str) -> None:
-    """Check the shape of one input.
-
-    Args:
-        inputs: array [size, ...].
-        input_shape: expected shape of one input.
-        where: what the array is called in messages.
-
-    Raises:
-        UserError: another shape.
-    """
+    """Check the shape of one input."""
     if inputs.shape[1:] != tuple(input_shape):
         raise UserError(
             f"{where}: inputs of shape {list(inputs.shape[1:])}; expected {list(input_shape)}. Resize them, or choose "
@@ -74,15 +41,7 @@ def check_shape(inputs: np.ndarray, input_shape: tuple[int, ...], where: str) ->
 
 
 def check_finite(inputs: np.ndarray, where: str) -> None:
-    """Check that no input holds NaN or infinity.
-
-    Args:
-        inputs: numbers [size, ...].
-        where: what the array is called in messages.
-
-    Raises:
-        UserError: not numbers, or some are not finite; names how many and the first row.
-    """
+    """Check that no input holds NaN or infinity."""
     if inputs.dtype.kind not in "iuf":
         raise UserError(f"{where}: inputs of dtype {inputs.dtype}; expected real numbers. Convert them.")
     if inputs.dtype.kind != "f":
@@ -98,17 +57,7 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
 
 
 def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray | None = None) -> None:
-    """Check that labels are integers within [0, classes).
-
-    Args:
-        targets: labels [size].
-        classes: number of classes.
-        where: what the array is called in messages.
-        rows: what the rows are called in messages, integers [size]; None to count them from 0.
-
-    Raises:
-        UserError: another shape or dtype, or a label out of range; names how many, and the first row and its value.
-    """
+    """Check that labels are integers within [0, classes)."""
     if targets.ndim != 1 or targets.dtype.kind not in "iu":
         raise UserError(
             f"{where}: labels of dtype {targets.dtype} and shape {list(targets.shape)}; expected integers [size]. "
@@ -129,16 +78,6 @@ def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
 
     Any dtype is taken as long as the values are whole and span 0..255; images that were scaled already would turn
     almost black without notice, so they are refused.
-
-    Args:
-        inputs: finite numbers [size, ...].
-        where: what the array is called in messages.
-
-    Returns:
-        uint8 [size, ...], the same values.
-
-    Raises:
-        UserError: values outside 0..255, fractions, or nothing above 1.
     """
     low, high = inputs.min(), inputs.max()
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.errors import UserError
-from trainer.inference.preparation import Preparation
-from trainer.input.checks import check_labels
-from trainer.input.source import Source
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import check_labels
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import Source
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +32,7 @@ class Split:
     row_name: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
-        """Check the indices.
-
-        Raises:
-            UserError: they are empty, not int64 [size], repeated, or outside the source.
-        """
+        """Check the indices."""
         indices = self.indices
         if indices.dtype != np.int64 or indices.ndim != 1:
             raise UserError(
@@ -65,11 +61,7 @@ class Split:
         return int(self.indices.size)
 
     def name_of(self, position: int) -> str:
-        """Return what an example is called, such as "row 17".
-
-        Args:
-            position: in the split.
-        """
+        """Return what an example is called, such as "row 17"."""
         row = int(self.indices[position])
         return f"row {row}" if self.row_name is None else self.row_name(row)
 
@@ -103,10 +95,6 @@ class Data:
 
         Here every source passes: a label out of range is an error on a CPU, zeros on a GPU, another class under XLA,
         and no class at all in `tf.one_hot`.
-
-        Raises:
-            UserError: two splits of one source share rows, there is not one name for each class, or a label is not in
-                [0, classes).
         """
         if self.class_names and (len(self.class_names) != self.classes or len(set(self.class_names)) != self.classes):
             raise UserError(

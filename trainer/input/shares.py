@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 
 def batch_sizes_for(size: int, parts: int) -> str:
-    """Return the nearest batch sizes that can be cut into parts, as settings.
-
-    Args:
-        size: that cannot.
-        parts: how many.
-    """
+    """Return the nearest batch sizes that can be cut into parts, as settings."""
     lower = size - size % parts
     return " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
 
 
 def check_class_parts(classes: int | None, parts: int, *, received: str, where: str, fewer: str) -> None:
-    """Refuse parts of a batch that would hold a single class, and so no pair of two: such a batch comes class by class.
-
-    Args:
-        classes: of a batch; None where they come as they like.
-        parts: of the batch.
-        received: what asks for the parts, for the message.
-        where: what a part is called in it, such as "in each micro batch".
-        fewer: of what there are too many, such as "steps".
-
-    Raises:
-        UserError: says which numbers go.
-    """
+    """Refuse parts of a batch that would hold one class, and so no pair of two: such a batch comes class by class."""
     if parts > 1 and classes is not None and (classes % parts or classes < 2 * parts):
         raise UserError(
             f"{received} received with trainer.classes_per_batch={classes}. Expected whole classes, and at least two "

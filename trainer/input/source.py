@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.objective import Batch
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import Batch
 
 HOST = "CPU:0"
 """The device where input is prepared when it is not held on an accelerator."""
@@ -43,12 +43,6 @@ class Source(Protocol):
 
         Pure: the same rows give the same bits, eagerly, in `tf.data` and in a traced loop. Made of TensorFlow ops,
         which may call Python or read files where the source says `host_only`.
-
-        Args:
-            indices: int64 [n], rows in [0, size).
-
-        Returns:
-            Tensors of shape [n, ...] by name, at least "inputs" and "targets".
         """
         ...
 
@@ -65,15 +59,7 @@ class ArraySource:
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], transform: Callable[[Batch], Batch]) -> None:
-        """Take arrays of equal length.
-
-        Args:
-            arrays: arrays of shape [size, ...] by name, such as "inputs" and "targets".
-            transform: applied to the gathered rows; pure, made of TensorFlow ops only.
-
-        Raises:
-            UserError: there is no array, the arrays are empty, or their lengths differ.
-        """
+        """Take arrays of equal length."""
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or not all(lengths.values()):
             found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
@@ -97,11 +83,7 @@ class ArraySource:
 
     @property
     def labels(self) -> np.ndarray:
-        """Return a copy of the array "targets" as int64 [size].
-
-        Raises:
-            UserError: there is no such array, or it does not hold one integer an example.
-        """
+        """Return a copy of the array "targets" as int64 [size]."""
         targets = self._tensors.get("targets")
         if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
             found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
@@ -114,14 +96,7 @@ class ArraySource:
         return False
 
     def gather(self, indices: tf.Tensor) -> Batch:
-        """Return the transformed rows.
-
-        Args:
-            indices: int64 [n], rows in [0, size).
-
-        Returns:
-            What `transform` makes of the rows: tensors of shape [n, ...] by name.
-        """
+        """Return the transformed rows."""
         # Arrays on the host are gathered there: only the batch travels to the accelerator, not the arrays.
         with tf.device(self._device):
             rows = {name: tf.gather(tensor, indices) for name, tensor in self._tensors.items()}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trainer.errors import UserError
-from trainer.input.checks import is_whole_number
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import is_whole_number
 
 TRAIN = "train"
 HASHES = 2**64
@@ -27,25 +27,6 @@ def split_indices(
 
     A pure function of its arguments: the same on every machine and NumPy version, because it uses only the raw
     stream of the bit generator, which NumPy keeps stable, and BLAKE2b (RFC 7693).
-
-    Args:
-        size: number of examples.
-        held_out: how much each held-out part gets, by name: a share in (0, 1) as float, with a sum under 1, or a number
-            of examples as int, 1 or more. A share is rounded to whole examples.
-        seed: non-negative; of the split, not of the run.
-        labels: [size]; when given, every part holds each class in its own proportion, to within 2 examples.
-        groups: [size], which examples belong together, such as the pictures of one person: a group is never in two
-            parts. Sizes of parts, and shares of classes, are then as near as whole groups allow.
-        keys: [size], what each example is called: texts, bytes or integers. A hash of seed and key alone decides where
-            it goes, so that none changes its part when more examples arrive. Equal keys go together. Held-out parts are
-            shares then, and their sizes vary as those of random draws do. Not with labels or groups.
-
-    Returns:
-        int64 indices by name, in ascending order; "train" first.
-
-    Raises:
-        UserError: a share or number out of range, a negative seed, labels, groups or keys of another length or that do
-            not go together, or a part left empty.
     """
     _check(size, held_out, seed)
     for name, values in {"labels": labels, "groups": groups, "keys": keys}.items():

@@ -1,4 +1,4 @@
-"""A named backward pass: what it computes, what it needs for that, and what it is meant to be."""
+"""Backward passes that take the place of an op's own gradient."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.ops.gradient_checks import is_differentiable
-from trainer.ops.override_gradient import override_gradient
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.estimators import pass_within
+from hookline.trainer.ops.gradient_checks import is_differentiable
+from hookline.trainer.ops.override_gradient import DIFFERENTIATE, override_gradient
 
 NEEDS = ("inputs", "outputs")
 
@@ -68,28 +69,6 @@ class Backward:
         return self.function(upstream, **{need: given[need] for need in self.needs})
 
 
-def with_backward(forward: Callable[..., Any], backward: Backward, inputs: Sequence[Any], **options: Any) -> Any:
-    """Return forward(*inputs), differentiated by a named backward pass.
-
-    Args:
-        forward: of tensors, returns a float tensor or a tuple of them. Where backward modifies gradients, these are
-            forward's own, so it may use variables.
-        backward: to put on it.
-        inputs: tensors or variables.
-        **options: numpy_output and name of `override_gradient`; a forward of NumPy has no gradients to modify.
-    """
-    declared = {"constants": backward.constants, "second_backward": backward.second_backward}
-    if not backward.modifies:
-        options = {"name": backward.name, **declared, "surrogate": backward.surrogate, **options}
-        return override_gradient(forward, backward, inputs, **options)
-    if options.get("numpy_output") is not None:
-        raise UserError(
-            f"The backward pass '{backward.name}' modifies the gradients of the forward pass, and one of NumPy has "
-            "none. Expected a backward pass that takes their place."
-        )
-    return forward(*modify_gradients(backward, inputs, **options))
-
-
 def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | None = None) -> tuple[tf.Tensor, ...]:
     """Return the inputs as they are; their gradients are what a backward pass makes of those that arrive.
 
@@ -110,3 +89,125 @@ def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | N
     )
     waiting = iter(passed)
     return tuple(next(waiting) if is_differentiable(each) else each for each in tensors)
+
+
+def identity() -> Backward:
+    """Return dL/dx = dL/dy, whatever forward does; outputs and inputs have one shape.
+
+    The straight-through estimator of Bengio, Leonard and Courville 2013, arXiv 1308.3432. Surrogate: x.
+    """
+    return Backward("identity", lambda upstream: upstream, surrogate=tf.identity, second_backward=DIFFERENTIATE)
+
+
+def round_through() -> Backward:
+    """Return dL/dx = dL/dy, for a forward pass that rounds to any levels.
+
+    Bengio, Leonard and Courville 2013, arXiv 1308.3432. Surrogate: x.
+    """
+    return Backward("round_through", lambda upstream: upstream, surrogate=tf.identity, second_backward=DIFFERENTIATE)
+
+
+def hard_tanh_through(*, limit: float = 1.0) -> Backward:
+    """Return dL/dx = dL/dy where |x| <= limit, else 0, for a forward pass such as the sign.
+
+    Hubara et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit).
+
+    Args:
+        limit: above 0.
+
+    Raises:
+        UserError: it is not.
+    """
+    limit = _above_zero("hard_tanh_through", "limit", limit)
+
+    def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        return pass_within(upstream, inputs[0], limit)
+
+    return Backward("hard_tanh_through", function, ("inputs",), surrogate=lambda x: tf.clip_by_value(x, -limit, limit))
+
+
+def guided_relu() -> Backward:
+    """Return dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0: for pictures of what a network looks at.
+
+    Springenberg et al. 2014, "Striving for Simplicity", arXiv 1412.6806, section 3.4. Surrogate: none, it is the
+    derivative of no function.
+    """
+
+    def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.where(tf.logical_and(inputs[0] > 0, upstream > 0), upstream, tf.zeros_like(upstream))
+
+    return Backward("guided_relu", function, ("inputs",))
+
+
+def scale(*, factor: float | tf.Tensor = 1.0) -> Backward:
+    """Return factor * g, with g forward's own gradient of each input.
+
+    Surrogate: none, it changes the gradient on purpose.
+
+    Args:
+        factor: a number, or a float scalar tensor; 0 stops the gradient with zeros.
+    """
+    return _scaling("scale", factor, 1.0)
+
+
+def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
+    """Return -factor * g, with g forward's own gradient of each input: what comes before works against the loss.
+
+    Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18, where
+    factor is lambda. Surrogate: none, it changes the gradient on purpose.
+
+    Args:
+        factor: a number, or a float scalar tensor such as one that follows a schedule.
+    """
+    return _scaling("reverse", factor, -1.0)
+
+
+def clip(*, limit: float = 1.0) -> Backward:
+    """Return min(max(g, -limit), limit), entry by entry, with g forward's own gradient of each input.
+
+    Surrogate: none, it changes the gradient on purpose.
+
+    Args:
+        limit: above 0.
+
+    Raises:
+        UserError: it is not.
+    """
+    limit = _above_zero("clip", "limit", limit)
+
+    def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.clip_by_value(each, -limit, limit) for each in gradients]
+
+    return Backward("clip", function, modifies=True, second_backward=DIFFERENTIATE)
+
+
+BACKWARDS: dict[str, Callable[..., Backward]] = {
+    function.__name__: function
+    for function in (identity, clip, reverse, scale, guided_relu, round_through, hard_tanh_through)
+}
+
+
+def _scaling(name: str, factor: Any, sign: float) -> Backward:
+    is_tensor = tf.is_tensor(factor)
+    if not is_tensor:
+        factor = _finite(name, "factor", factor)
+    elif factor.shape.rank != 0 or not factor.dtype.is_floating:
+        raise UserError(f"{name} received a factor of {factor.dtype.name} {factor.shape}. Expected a float scalar.")
+
+    def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [sign * tf.cast(factor, each.dtype) * each for each in gradients]
+
+    constants = (factor,) if is_tensor else ()
+    return Backward(name, function, modifies=True, constants=constants, second_backward=DIFFERENTIATE)
+
+
+def _finite(name: str, argument: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected a finite number.")
+    return float(value)
+
+
+def _above_zero(name: str, argument: str, value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected a number above 0.")
+    return float(value)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from trainer.ops.overridden import declare_override
+from hookline.trainer.ops.override_gradient import declare_override
 
 
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

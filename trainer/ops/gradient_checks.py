@@ -1,13 +1,15 @@
-"""Whether a forward pass and a backward pass return what they must."""
+"""Check a gradient that is written by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 
 def is_differentiable(tensor: tf.Tensor) -> bool:
@@ -104,3 +106,205 @@ def _check_gradient(what: str, gradient: Any, tensor: tf.Tensor, which: str) -> 
     message = f"{what} returned another shape than that of {which}."
     with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(gradient), tf.shape(tensor), message)]):
         return tf.ensure_shape(gradient, tensor.shape)
+
+
+CONSTANT_OPS = ("Const", "StopGradient")
+REMEDY = "Expected it among the inputs, where it gets a gradient, or among the constants"
+
+
+@contextmanager
+def watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Refuse what the code in the block uses from outside and was not given.
+
+    Args:
+        what: begins the messages, such as "The forward pass of 'sign'".
+        declared: tensors that the code may use.
+
+    Raises:
+        UserError: a trainable variable was read, or a float tensor of the surrounding graph was used.
+    """
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations()) if graph is not None else 0
+    with tf.GradientTape() as tape:  # it sees every trainable variable that is read
+        yield
+    if variables := sorted(variable.name for variable in tape.watched_variables()):
+        raise UserError(
+            f"{what} reads the trainable variable {variables[0]}, and no gradient would reach it. {REMEDY}: give it "
+            "as an argument."
+        )
+    if graph is not None and (tensor := _undeclared(graph, before, declared)) is not None:
+        raise UserError(f"{what} uses the tensor {tensor.name}, {describe(tensor)}, from outside. {REMEDY}.")
+
+
+def _undeclared(graph: tf.Graph, before: int, declared: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """Return a tensor that the ops after the first `before` ones use, and that is not declared."""
+    created = set(graph.get_operations()[before:])
+    known = {id(each) for tensor in declared for each in _origins(tensor)}
+    for operation in created:
+        captured = operation.type == "Placeholder"
+        for tensor in operation.outputs if captured else operation.inputs:
+            if (captured or tensor.op not in created) and not any(id(each) in known for each in _origins(tensor)):
+                origin = _origins(tensor)[-1]
+                if _may_need_gradient(origin):
+                    return origin
+    return None
+
+
+def _may_need_gradient(tensor: Any) -> bool:
+    if not isinstance(getattr(tensor, "graph", None), tf.Graph):  # an eager tensor: it has its value
+        return False
+    return is_differentiable(tensor) and tensor.op.type not in CONSTANT_OPS
+
+
+def _origins(tensor: Any) -> list[Any]:
+    """Return a tensor, and the tensors of outer graphs that it was captured from, the outermost last."""
+    found = [tensor]
+    while isinstance(graph := getattr(tensor, "graph", None), tf.__internal__.FuncGraph):
+        captured = {id(internal): external for external, internal in graph.captures}
+        if id(tensor) not in captured:
+            break
+        tensor = captured[id(tensor)]
+        found.append(tensor)
+    return found
+
+
+def run_numpy(
+    function: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    output: tf.TensorSpec | Sequence[tf.TensorSpec],
+    name: str,
+) -> Any:
+    """Return function(*arrays) as tensors of the declared shapes and dtypes; it has no gradient.
+
+    `tf.numpy_function` alone forgets the shapes, lets an eager call return another dtype than declared, and shares
+    memory: a function that fills one array again and again changes results that it returned before. Here its arrays
+    cannot be written to, and what it returns is copied.
+
+    Args:
+        function: called with one array for each input, while the graph runs.
+        inputs: tensors.
+        output: shape and dtype of the array that it returns, None for unknown sizes; several for several arrays.
+        name: what messages call it.
+
+    Returns:
+        A tensor, or a tuple of them for several.
+
+    Raises:
+        UserError: it returned something else; in a graph this is a `tf.errors.InvalidArgumentError` with that message.
+    """
+    specs = _check_specs(output, name)
+    several = not isinstance(output, tf.TensorSpec)
+
+    def call(*arrays: np.ndarray) -> list[np.ndarray]:
+        views = [np.asarray(array).view() for array in arrays]
+        for view in views:
+            view.flags.writeable = False
+        returned = function(*views)
+        listed = list(returned) if several and isinstance(returned, list | tuple) else [returned]
+        if len(listed) != len(specs):
+            raise UserError(
+                f"The NumPy forward of '{name}' returned {len(listed)} arrays. Expected {len(specs)}, as declared in "
+                "numpy_output."
+            )
+        return [_check_array(each, spec, name) for each, spec in zip(listed, specs, strict=True)]
+
+    dtypes = [spec.dtype for spec in specs]
+    tensors = tf.numpy_function(call, list(inputs), dtypes, name="numpy_forward")
+    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one is none
+    shaped = tuple(tf.ensure_shape(tensor, spec.shape) for tensor, spec in zip(tensors, specs, strict=True))
+    return shaped if several else shaped[0]
+
+
+def _check_specs(output: Any, name: str) -> list[tf.TensorSpec]:
+    specs = list(output) if isinstance(output, list | tuple) else [output]
+    if not specs or not all(isinstance(spec, tf.TensorSpec) and is_differentiable(spec) for spec in specs):
+        raise UserError(
+            f"'{name}' received numpy_output={output!r}. Expected a float tf.TensorSpec(shape, dtype), or several."
+        )
+    return specs
+
+
+def _check_array(value: Any, spec: tf.TensorSpec, name: str) -> np.ndarray:
+    if tf.is_tensor(value) or not isinstance(value, np.ndarray | np.generic):
+        raise UserError(
+            f"The NumPy forward of '{name}' returned a {type(value).__name__}. Expected a NumPy array, "
+            f"{describe(spec)}."
+        )
+    array = np.asarray(value)
+    found = tf.TensorSpec(array.shape, _dtype(array))
+    if found.dtype != spec.dtype:
+        raise UserError(
+            f"The NumPy forward of '{name}' returned {describe(found)}. Expected {describe(spec)}, as declared in "
+            f"numpy_output: end it with .astype('{spec.dtype.name}'), or declare {found.dtype.name}."
+        )
+    if not found.shape.is_compatible_with(spec.shape):
+        raise UserError(
+            f"The NumPy forward of '{name}' returned {describe(found)}. Expected {describe(spec)}, as declared in "
+            "numpy_output: return that shape, or declare the other."
+        )
+    return array.copy()
+
+
+def _dtype(array: np.ndarray) -> tf.DType:
+    try:
+        return tf.as_dtype(array.dtype)
+    except TypeError:
+        return tf.variant  # no dtype of TensorFlow, such as an array of objects: fits none that is declared
+
+
+def differentiate(
+    name: str, backward: Callable[..., Sequence[tf.Tensor]], tensors: Sequence[tf.Tensor], upstream: Any
+) -> list[tf.Tensor | None]:
+    """Return the gradients of backward(*tensors), one for each tensor; None for one that is not float.
+
+    Args:
+        name: of the op, for messages.
+        backward: returns a tuple of float tensors.
+        tensors: upstream gradients, inputs and outputs of the first derivative.
+        upstream: dL/d(backward(*tensors)), a tuple.
+
+    Returns:
+        Zeros for a tensor that backward does not use.
+
+    Raises:
+        UserError: backward uses a tensor through ops that have no gradient only: a 0 would be an accident.
+    """
+    copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
+    floats = [each for each in copies if is_differentiable(each)]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        gradients = backward(*copies)
+    found = iter(tape.gradient(gradients, floats, output_gradients=list(upstream)))
+    derivatives = [next(found) if is_differentiable(each) else None for each in copies]
+    used = used_arguments(backward, tensors) if any(each is None for each in derivatives) else []
+    for position, (tensor, derivative) in enumerate(zip(tensors, derivatives, strict=True)):
+        if derivative is None and is_differentiable(tensor):
+            if used[position]:
+                raise UserError(
+                    f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
+                    f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
+                    "comparisons. "
+                    "Expected a function as second_backward."
+                )
+            derivatives[position] = tf.zeros_like(tensor)
+    return derivatives
+
+
+def used_arguments(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> list[bool]:
+    """Return for each argument whether what a function returns depends on it.
+
+    Args:
+        function: of tensors; it is traced once more to be looked at.
+        tensors: examples of its arguments.
+    """
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+    waiting = [tensor.op for tensor in graph.outputs]
+    found = set(waiting)
+    while waiting:
+        operation = waiting.pop()
+        for parent in (*(tensor.op for tensor in operation.inputs), *operation.control_inputs):
+            if parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return [placeholder.op in found for placeholder in graph.inputs[: len(tensors)]]

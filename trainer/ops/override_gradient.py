@@ -1,4 +1,4 @@
-"""A forward pass with a backward pass of one's own."""
+"""Override the gradient of an op or a layer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,55 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.ops.declared_tensors import watch_declared
-from trainer.ops.gradient_checks import check_gradients, check_outputs, is_differentiable
-from trainer.ops.numpy_forward import run_numpy
-from trainer.ops.overridden import FORWARD, declare_override
-from trainer.ops.second_derivative import differentiate
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.ops.gradient_checks import (
+    check_gradients,
+    check_outputs,
+    differentiate,
+    is_differentiable,
+    run_numpy,
+    watch_declared,
+)
+
+OVERRIDES = "hookline/overridden_gradients"
+"""The graph collection that holds an `Overridden` for each declared override of a traced function."""
+
+FORWARD = "forward"
+
+
+@dataclass(frozen=True, eq=False)
+class Overridden:
+    """Describe an op of a traced function whose gradient is overridden.
+
+    Attributes:
+        name: what it is called.
+        inputs: tensors that get the gradients.
+        outputs: tensors whose gradients these are made of.
+        surrogate: the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward
+            pass itself; None: it changes the gradient on purpose.
+    """
+
+    name: str
+    inputs: tuple[tf.Tensor, ...]
+    outputs: tuple[tf.Tensor, ...]
+    surrogate: Callable[..., Any] | str | None
+
+
+def declare_override(
+    name: str, inputs: Sequence[tf.Tensor], outputs: Any, surrogate: Callable[..., Any] | str | None
+) -> None:
+    """Record an op with an overridden gradient in the graph that is being traced; eagerly there is nothing to record.
+
+    Args:
+        name: what a table calls it.
+        inputs: tensors that get the gradients.
+        outputs: a tensor, or a tuple of them.
+        surrogate: the function of the inputs whose derivative the gradient is meant to be, "forward", or None.
+    """
+    if not tf.executing_eagerly():
+        flat = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
+        tf.compat.v1.add_to_collection(OVERRIDES, Overridden(name, tuple(inputs), flat, surrogate))
+
 
 DIFFERENTIATE = "differentiate"
 Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
@@ -168,12 +211,7 @@ def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, ou
 
 
 def _second(override: Override, gradients: Override) -> Override:
-    """Return the computation of an override's gradients with its own backward pass: the second derivative.
-
-    Args:
-        override: whose first derivative it is.
-        gradients: its forward computes the gradients.
-    """
+    """Return the computation of an override's gradients with its own backward pass: the second derivative."""
     second = override.second_backward
 
     def refuse(upstream: Any, inputs: Tensors, outputs: Any) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError, unknown_name
-from trainer.ops.known_labels import known_labels
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.ops.labels import known_labels
 
 RAISE, ZEROS, CLIP = MODES = ("raise", "zeros", "clip")
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.errors import UserError
-from trainer.input.shares import batch_sizes_for
-from trainer.replicas import slurm, tf_config, torchrun
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.shares import batch_sizes_for
+from hookline.trainer.replicas import slurm, tf_config, torchrun
 
 NONE, MULTI_WORKER = "none", "multi_worker"
 EXPECTED = "Expected python scripts/launch.py workers=<number> ..., TF_CONFIG, srun, or RANK and WORLD_SIZE."
@@ -39,15 +39,7 @@ class Cluster:
 
 
 def cluster_of(trainer: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster of a run; None where it needs none. Free of TensorFlow, so that mistakes show at once.
-
-    Args:
-        trainer: of the config.
-        environment: of this process.
-
-    Raises:
-        UserError: the environment describes no cluster, or one that cannot be, or it cannot share the batch.
-    """
+    """Return the cluster of a run; None where it needs none. Free of TensorFlow, so that mistakes show at once."""
     if trainer.get("strategy") != MULTI_WORKER:
         return None
     if (replicas := trainer.get("replicas")) is not None:
@@ -66,14 +58,7 @@ def cluster_of(trainer: Mapping[str, Any], environment: Mapping[str, str] = os.e
 
 
 def read_cluster(environment: Mapping[str, str]) -> Cluster:
-    """Return the cluster that an environment describes: TF_CONFIG counts first, then SLURM, then RANK.
-
-    Args:
-        environment: variables by name.
-
-    Raises:
-        UserError: none, or one that cannot be.
-    """
+    """Return the cluster that an environment describes: TF_CONFIG counts first, then SLURM, then RANK."""
     for source in (tf_config, slurm, torchrun):
         if source.is_there(environment):
             addresses, index = source.read(environment)

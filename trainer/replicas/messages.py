@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from trainer.replicas.collectives import Group
+from hookline.trainer.replicas.replica import Group
 
 SHORT, LONG = 2**9, 2**17
 """Lengths of the messages in int64: few lengths, since each is traced once."""
@@ -21,12 +21,7 @@ class Messages:
     """
 
     def __init__(self, index: int, group: Group) -> None:
-        """Trace nothing yet.
-
-        Args:
-            index: of this worker.
-            group: of all workers.
-        """
+        """Trace nothing yet."""
         self.index, self._group = index, group
         self._sums: dict[int, Callable[[tf.Tensor], tf.Tensor]] = {}
 
@@ -36,11 +31,7 @@ class Messages:
         return self._group.size
 
     def add(self, values: np.ndarray) -> np.ndarray:
-        """Return sums over the workers.
-
-        Args:
-            values: int64 [n], of the same length on each.
-        """
+        """Return sums over the workers."""
         length = len(values)
         if length not in self._sums:
             self._sums[length] = self._traced(length, instance=len(self._sums) + 1)
@@ -49,22 +40,14 @@ class Messages:
         return result
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return what each worker gave, by its index.
-
-        Args:
-            data: of this worker.
-        """
+        """Return what each worker gave, by its index."""
         own = np.zeros(self.count, np.int64)
         own[self.index] = len(data)
         sizes = self.add(own)
         return [self._from(sender, data, int(size)) for sender, size in enumerate(sizes)]
 
     def from_first(self, data: bytes) -> bytes:
-        """Return what the chief gave.
-
-        Args:
-            data: of the chief; that of others does not matter.
-        """
+        """Return what the chief gave."""
         size = self.add(np.array([len(data) if self.index == 0 else 0] * self.count, np.int64))
         return self._from(0, data, int(size[0]))
 

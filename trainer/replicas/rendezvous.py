@@ -8,8 +8,8 @@ import socket
 import time
 from typing import Any
 
-from trainer.errors import UserError, WorkersError
-from trainer.replicas.cluster import Cluster
+from hookline.trainer.errors import UserError, WorkersError
+from hookline.trainer.replicas.cluster import Cluster
 
 WAIT_SECONDS = 300.0
 """How long workers wait for all of them to come."""
@@ -18,16 +18,7 @@ GREETING, GO = "hookline", b"go\n"
 
 
 def meet(cluster: Cluster, seconds: float = WAIT_SECONDS) -> None:
-    """Return when all workers have come. The chief listens at its own address, which is free again afterwards.
-
-    Args:
-        cluster: of the run.
-        seconds: how long to wait.
-
-    Raises:
-        UserError: the chief cannot listen, or workers do not agree on the cluster.
-        WorkersError: some do not come in time; the message names them.
-    """
+    """Return when all workers have come. The chief listens at its own address, which is free again afterwards."""
     deadline = time.monotonic() + seconds
     if cluster.index == 0:
         _gather(cluster, deadline)

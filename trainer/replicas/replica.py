@@ -1,14 +1,100 @@
-"""One replica of a run: which part of every batch is its own, and its sums with the others."""
+"""A replica and its sums over all replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.replicas.collectives import Collectives, Group
+from hookline.trainer.errors import UserError
+
+MESSAGE_BYTES = 32 * 2**20
+"""Tensors are packed into messages of about this many bytes: many small ones would each pay the network's latency."""
+
+_groups = itertools.count(7_000)  # TensorFlow's collectives know a group by a number that the process never uses twice
+
+
+@dataclass(frozen=True)
+class Group:
+    """Name the replicas that add up together, for TensorFlow's collectives.
+
+    Attributes:
+        size: number of replicas.
+        key: number of the group; the same in every process, since each makes its groups in the same order.
+        timeout_seconds: after which a sum that waits for a replica fails; 0 for never.
+    """
+
+    size: int
+    key: int = field(default_factory=lambda: next(_groups))
+    timeout_seconds: float = 0.0
+
+
+class Collectives:
+    """Make the sums of one replica.
+
+    Every replica traces the same sums in the same order: the n-th of one meets the n-th of the others.
+    """
+
+    def __init__(self, group: Group) -> None:
+        """Begin to count."""
+        self._group = group
+        self._instances = itertools.count(1)
+
+    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums over the replicas, with the same bits on each.
+
+        The gradient of a sum is the sum of the gradients that the replicas have for it: what one gives moves the losses
+        of all.
+        """
+
+        @tf.custom_gradient
+        def add(*values: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., list[tf.Tensor]]]:
+            return self._sum(values), lambda *upstream: self.sum(upstream)
+
+        summed = add(*tensors)
+        return list(summed) if len(tensors) > 1 else [tf.convert_to_tensor(each) for each in tf.nest.flatten(summed)]
+
+    def _sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        results: list[tf.Tensor] = list(tensors)
+        for places in _messages(tensors):
+            flat = [tf.reshape(tensors[place], [-1]) for place in places]
+            summed = self._reduce(flat[0] if len(flat) == 1 else tf.concat(flat, axis=0))
+            sizes = [tensors[place].shape.num_elements() for place in places]
+            parts = tf.split(summed, sizes) if len(places) > 1 else [summed]
+            for place, part in zip(places, parts, strict=True):
+                results[place] = tf.reshape(part, tensors[place].shape)
+        return results
+
+    def _reduce(self, message: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=message,
+            group_size=self._group.size,
+            group_key=self._group.key,
+            instance_key=next(self._instances),
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint="auto",
+            timeout_seconds=self._group.timeout_seconds,
+        )
+
+
+def _messages(tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
+    """Yield which tensors go together: of one dtype, in order, until a message is full."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places: list[int] = []
+        size = 0
+        for place, tensor in enumerate(tensors):
+            if tensor.dtype == dtype:
+                places.append(place)
+                size += tensor.shape.num_elements() * dtype.size
+                if size >= MESSAGE_BYTES:
+                    yield places
+                    places, size = [], 0
+        if places:
+            yield places
 
 
 @dataclass(frozen=True)
@@ -36,28 +122,17 @@ class Replica:
 
         All replicas must get here in the same steps: never call it in a branch that one of them alone takes. Nor in a
         loop inside the step: TensorFlow tells the sums of loops apart by the loop, and they would never meet.
-
-        Args:
-            tensors: float, of shapes known when traced.
         """
         return list(tensors) if self.collectives is None or not tensors else self.collectives.sum(tensors)
 
     def mean(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the means over the replicas.
-
-        Args:
-            tensors: float, of shapes known when traced.
-        """
+        """Return the means over the replicas."""
         if self.count == 1:
             return list(tensors)
         return self.sum([tensor / tf.cast(self.count, tensor.dtype) for tensor in tensors])
 
     def any(self, flags: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return for each flag whether it is True on any replica.
-
-        Args:
-            flags: bool scalars.
-        """
+        """Return for each flag whether it is True on any replica."""
         if self.count == 1 or not flags:
             return list(flags)
         (raised,) = self.sum([tf.cast(tf.stack(list(flags)), tf.float32)])
@@ -67,10 +142,6 @@ class Replica:
         """Return this replica's part of what is drawn for the examples of a whole batch.
 
         The whole batch is drawn and cut, so that an example gets the same numbers on any number of replicas.
-
-        Args:
-            draw: returns random numbers of a shape, the same on every replica.
-            shape: of the part, [examples, ...].
         """
         if self.count == 1:
             return draw(shape)
@@ -82,15 +153,38 @@ class Replica:
 
 
 def replicas_of(devices: Sequence[str | None], *, first: int = 0, count: int | None = None) -> list[Replica]:
-    """Return the replicas of this process.
-
-    Args:
-        devices: of this process, one for each replica.
-        first: index of the first of them among all replicas.
-        count: of all replicas of the run; None where this process has them all.
-    """
+    """Return the replicas of this process."""
     total = len(devices) if count is None else count
     if total == 1:
         return [Replica(device=devices[0])]
     group = Group(total)
     return [Replica(first + index, total, device, Collectives(group)) for index, device in enumerate(devices)]
+
+
+STRIDE = 0x9E3779B9
+"""Between the seeds of replicas: the golden ratio of 2^32, so that small seeds of several runs do not meet."""
+
+
+def own_seeds(state: Mapping[str, tf.Tensor], seeds: Iterable[str], replica: Replica) -> dict[str, tf.Tensor]:
+    """Return the state from which a replica's forward pass starts: with seeds of its own.
+
+    All replicas hold the same seed state. Started from it as it is, dropout would drop the same entries in every
+    replica's part of the batch.
+    """
+    return dict(state) | {name: state[name] + _offset(state[name], replica) for name in seeds if replica.index}
+
+
+def shared_seeds(new_state: Mapping[str, tf.Tensor], seeds: Iterable[str], replica: Replica) -> dict[str, tf.Tensor]:
+    """Return the state to write after a pass that started from `own_seeds`: the same on every replica."""
+    changed = [name for name in seeds if replica.index and name in new_state]
+    return dict(new_state) | {name: new_state[name] - _offset(new_state[name], replica) for name in changed}
+
+
+def common_seed(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
+    """Return the seed of a draw for the whole batch, which every replica makes alike and cuts."""
+    return seed - _offset(seed, replica) if replica.index else seed
+
+
+def _offset(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
+    """Return what is added to a seed state; integers wrap around, so that taking it off again is exact."""
+    return tf.cast(tf.constant([replica.index * STRIDE % 2**32, 0], tf.int64), seed.dtype)

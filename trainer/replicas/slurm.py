@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from trainer.errors import UserError
-from trainer.replicas.host_list import expand_hosts
-from trainer.replicas.numbers import number_of
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.hosts import expand_hosts, number_of
 
 NAME = "SLURM"
 INDEX, COUNT, LOCAL, JOB = "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_JOB_ID"
@@ -19,23 +18,12 @@ REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def is_there(environment: Mapping[str, str]) -> bool:
-    """Return whether srun started this process.
-
-    Args:
-        environment: variables by name.
-    """
+    """Return whether srun started this process."""
     return INDEX in environment and COUNT in environment
 
 
 def read(environment: Mapping[str, str]) -> tuple[list[str], int]:
-    """Return the addresses of all workers and the index of this one. The port follows from the job's number.
-
-    Args:
-        environment: variables by name.
-
-    Raises:
-        UserError: a variable is missing or wrong, or tasks are not in blocks, host by host.
-    """
+    """Return the addresses of all workers and the index of this one. The port follows from the job's number."""
     index, count = number_of(environment, INDEX), number_of(environment, COUNT)
     listed = next((environment[name] for name in HOSTS if environment.get(name)), None)
     if listed is None:

@@ -10,10 +10,10 @@ import threading
 
 import tensorflow as tf
 
-from trainer.errors import WorkersError
-from trainer.quiet import silent
-from trainer.replicas.cluster import Cluster
-from trainer.replicas.rendezvous import meet
+from hookline.trainer.errors import WorkersError
+from hookline.trainer.quiet import silent
+from hookline.trainer.replicas.cluster import Cluster
+from hookline.trainer.replicas.rendezvous import meet
 
 START_SECONDS = 120
 """After which a start that hangs ends the process: in it, TensorFlow hears no signal."""
@@ -25,13 +25,6 @@ def start_cluster(cluster: Cluster) -> tf.distribute.Strategy:
 
     Nothing may have initialised TensorFlow's devices. The strategy itself is not used: it starts the server, and the
     service by whose heartbeats TensorFlow finds within seconds that a worker is gone.
-
-    Args:
-        cluster: of the run.
-
-    Raises:
-        UserError: workers do not agree, or the port is taken.
-        WorkersError: some do not come.
     """
     meet(cluster)
     faulthandler.dump_traceback_later(START_SECONDS, exit=True, file=sys.__stderr__ or sys.stderr)

@@ -7,23 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.replicas.cluster import MULTI_WORKER, NONE
-from trainer.replicas.replica import Replica, replicas_of
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
+from hookline.trainer.replicas.replica import Replica, replicas_of
 
 
 def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
-    """Return the replicas that this process has.
-
-    Args:
-        strategy: "none" for the only replica there is; "mirrored" for one on each of several devices of this process;
-            "multi_worker" for the only worker there is.
-        replicas: how many for "mirrored"; None for as many as there are GPUs.
-        batch_size: examples of a step; each replica gets an equal part.
-
-    Raises:
-        UserError: the devices are not there, or the batch cannot be shared equally.
-    """
+    """Return the replicas that this process has."""
     check_number(strategy, replicas)
     if strategy == NONE:
         return replicas_of([None])
@@ -33,15 +23,7 @@ def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list
 
 
 def check_number(strategy: str, replicas: int | None) -> None:
-    """Refuse a number of replicas where the strategy has one alone.
-
-    Args:
-        strategy: of the config.
-        replicas: how many are asked for; None for as many as there are.
-
-    Raises:
-        UserError: they do not go together.
-    """
+    """Refuse a number of replicas where the strategy has one alone."""
     if strategy == NONE and replicas is not None:
         raise UserError(
             f"trainer.replicas={replicas} received with trainer.strategy=none, which has one. Expected "
@@ -50,15 +32,7 @@ def check_number(strategy: str, replicas: int | None) -> None:
 
 
 def check_shared(batch_size: int, replicas: int) -> None:
-    """Refuse a batch that replicas cannot share equally.
-
-    Args:
-        batch_size: examples of a step.
-        replicas: of the run.
-
-    Raises:
-        UserError: says which batch they could share.
-    """
+    """Refuse a batch that replicas cannot share equally."""
     if batch_size % replicas:
         raise UserError(
             f"trainer.batch_size={batch_size} cannot be shared equally by {replicas} replicas. Expected a multiple "
@@ -67,28 +41,12 @@ def check_shared(batch_size: int, replicas: int) -> None:
 
 
 def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:
-    """Return what summary.json says of replicas.
-
-    Args:
-        strategy: of the config.
-        replica: any of the run.
-        batch_size: examples of a step, of all replicas together.
-
-    Returns:
-        "strategy"; "count", how many replicas shared a batch; "examples", how many each had of it.
-    """
+    """Return what summary.json says of replicas."""
     return {"strategy": strategy, "count": replica.count, "examples": batch_size // replica.count}
 
 
 def mirrored_devices(count: int | None) -> list[str | None]:
-    """Return the names of the devices of replicas in this process: GPUs where there are any, else parts of the CPU.
-
-    Args:
-        count: how many; None for as many as there are GPUs.
-
-    Raises:
-        UserError: there are fewer GPUs, or no number for a CPU, which TensorFlow would have to divide before it starts.
-    """
+    """Return the names of the devices of replicas in this process: GPUs where there are any, else parts of the CPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if count is not None and count > len(gpus):
@@ -109,13 +67,6 @@ def share_of_devices(place: int, workers: int) -> list[str | None]:
     """Return the devices of the replicas of one of several workers on this host.
 
     GPUs that CUDA_VISIBLE_DEVICES names are this worker's own, as a scheduler gives them. Others are divided.
-
-    Args:
-        place: of the worker among those on the host.
-        workers: on the host.
-
-    Raises:
-        UserError: there are fewer GPUs than workers.
     """
     gpus: list[str | None] = [f"/GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))]
     if not gpus:

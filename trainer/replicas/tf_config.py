@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 NAME = "TF_CONFIG"
 JOBS = ("chief", "worker")
@@ -14,23 +14,12 @@ EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type"
 
 
 def is_there(environment: Mapping[str, str]) -> bool:
-    """Return whether the variable is set.
-
-    Args:
-        environment: variables by name.
-    """
+    """Return whether the variable is set."""
     return bool(environment.get(NAME, "").strip())
 
 
 def read(environment: Mapping[str, str]) -> tuple[list[str], int]:
-    """Return the addresses of all workers and the index of this one. A "chief" comes before the workers.
-
-    Args:
-        environment: variables by name.
-
-    Raises:
-        UserError: no JSON, other jobs than chief and worker, no workers, no task.
-    """
+    """Return the addresses of all workers and the index of this one. A "chief" comes before the workers."""
     try:
         described = json.loads(environment[NAME])
     except ValueError as error:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainer.errors import UserError
-from trainer.replicas.host_list import expand_hosts
-from trainer.replicas.numbers import number_of
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.hosts import expand_hosts, number_of
 
 NAME = "RANK"
 COUNT, ADDRESS, PORT, HOSTS = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HOSTS"
@@ -14,11 +13,7 @@ LOCAL, LOCAL_COUNT, TAKEN = "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_USE_
 
 
 def is_there(environment: Mapping[str, str]) -> bool:
-    """Return whether the variables are set.
-
-    Args:
-        environment: variables by name.
-    """
+    """Return whether the variables are set."""
     return NAME in environment and COUNT in environment
 
 
@@ -27,12 +22,6 @@ def read(environment: Mapping[str, str]) -> tuple[list[str], int]:
 
     Worker n listens at MASTER_PORT + n, one higher where torchrun itself holds that port. TensorFlow needs the address
     of each: on several hosts, HOSTS must name them.
-
-    Args:
-        environment: variables by name.
-
-    Raises:
-        UserError: a variable is missing or wrong, or there are several hosts without names.
     """
     index, count = number_of(environment, NAME), number_of(environment, COUNT)
     if not count:

@@ -12,28 +12,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.hook import Hook, HostHook
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batch_queue import BatchQueue
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.classes import Setting, class_shares
-from trainer.input.data import Data, Split
-from trainer.input.shares import check_class_parts
-from trainer.objective import Batch
-from trainer.replicas.replica import Replica
-from trainer.run.augments import build_augments
-from trainer.run.build_part import build_part
-from trainer.run.build_trainer import build_hooks, build_trainer
-from trainer.run.part_checks import part_checks
-from trainer.run.precision import FLOAT32, computing_in
-from trainer.run.shipped import ShippedWeights
-from trainer.run.state import share_variables
-from trainer.run.views import Evaluated
-from trainer.step.compile import keep_xla_off, python_ops, use_xla
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.observe import Observer
-from trainer.step.trainer import Trainer
+from hookline.trainer.hook import Hook, HostHook
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import BatchQueue, EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.sampling import Setting, class_shares
+from hookline.trainer.input.shares import check_class_parts
+from hookline.trainer.objective import Batch
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run.augments import build_augments
+from hookline.trainer.run.build import build_part
+from hookline.trainer.run.build_trainer import build_hooks, build_trainer
+from hookline.trainer.run.early import part_checks
+from hookline.trainer.run.precision import FLOAT32, computing_in
+from hookline.trainer.run.state import ShippedWeights, share_variables
+from hookline.trainer.run.views import Evaluated
+from hookline.trainer.step.compile import keep_xla_off, python_ops, use_xla
+from hookline.trainer.step.evaluate import Evaluator, Observer
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 
 Config = Mapping[str, Any]
 
@@ -98,13 +95,6 @@ def assemble(config: Config, replicas: Sequence[Replica] = (Replica(),)) -> Asse
     """Build everything that a config describes, then trace and audit the step.
 
     All names and arguments are checked before the data is opened, the data before a network is built.
-
-    Args:
-        config: the resolved config.
-        replicas: those of this process.
-
-    Raises:
-        UserError: a mistake that the user can mend.
     """
     with computing_in(_precision(config["trainer"])):
         return _assemble(config, replicas)

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.config.build import build
-from trainer.errors import UserError
-from trainer.input.augment import Augment
+from hookline.trainer.config.build import build
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment
 
 
 def build_augments(nodes: Mapping[str, Any], plugins: Sequence[str]) -> list[Augment]:
-    """Return the augmentations of a config, without those that were removed.
-
-    Args:
-        nodes: `augment` of the config: a `_target_` and its arguments by name.
-        plugins: packages that the user allows beside this project and Keras.
-
-    Raises:
-        UserError: a target or an argument that does not exist or does not fit; it begins with the name.
-    """
+    """Return the augmentations of a config, without those that were removed."""
     augments = []
     for name, node in nodes.items():
         if node is not None:

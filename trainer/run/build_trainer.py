@@ -9,39 +9,33 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.config.build import TARGET, build
-from trainer.hook import GraphHook, Hook
-from trainer.input.batches import TrainingBatches
-from trainer.input.classes import Setting, class_weights
-from trainer.input.data import Data
-from trainer.model_checks import check_names, told_in_one_line
-from trainer.network import Network
-from trainer.order import order_hooks
-from trainer.rate_schedules import ScaledRate, SeveralUpdates
-from trainer.recipe import Parts, Recipe
-from trainer.replicas.replica import Replica
-from trainer.run.binding import bind_hooks
-from trainer.run.build_hook import build_hook
-from trainer.run.build_part import build_part
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.directory import initial_checkpoints
-from trainer.run.precision import loss_scale_for
-from trainer.run.state import assign_variables
-from trainer.step.context import BuildContext
-from trainer.step.gradient_norms import norms_every
-from trainer.step.returned import checked
-from trainer.step.stage import in_stage
-from trainer.step.trainer import Trainer
+from hookline.trainer.config.build import TARGET, build
+from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data
+from hookline.trainer.input.sampling import Setting, class_weights
+from hookline.trainer.model_checks import check_names, told_in_one_line
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run.build import bind_hooks, build_hook, build_part
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.directory import initial_checkpoints
+from hookline.trainer.run.precision import loss_scale_for
+from hookline.trainer.run.state import assign_variables
+from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.hook_stages import norms_every
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
 
 Config = Mapping[str, Any]
 
 
 def build_hooks(config: Config) -> list[Hook]:
-    """Return the hooks that a config names, in order, not yet bound to networks.
-
-    Args:
-        config: the resolved config.
-    """
+    """Return the hooks that a config names, in order, not yet bound to networks."""
     keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
     nodes = _hook_nodes(config)
     return order_hooks([build_hook(name, node, plugins=config["plugins"]) for name, node in nodes.items()])
@@ -61,17 +55,7 @@ def build_trainer(
     precision: str,
     replica: Replica,
 ) -> tuple[Trainer, list[Hook]]:
-    """Return the trainer of a replica, with all hooks of the run bound to its networks.
-
-    Args:
-        config: the resolved config.
-        hooks: of this replica alone, as `build_hooks` made them.
-        data: opened; the replicas of a process share it.
-        training: the batches of the training split.
-        total_steps: steps to make.
-        precision: in which networks compute.
-        replica: whose parts are built, on its device.
-    """
+    """Return the trainer of a replica, with all hooks of the run bound to its networks."""
     plugins = config["plugins"]
     with nullcontext() if replica.device is None else tf.device(replica.device):
         recipe = _build_recipe(config, data, total_steps)

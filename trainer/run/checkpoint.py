@@ -1,21 +1,201 @@
-"""The checkpoints of a run: written in the background, whole or absent, found again past damaged ones."""
+"""The store of a run's checkpoints, written beside training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.errors import UserError
-from trainer.run.checkpoint_content import Checkpoint, read_checkpoint, write_checkpoint
-from trainer.run.checkpoint_directory import DAMAGED, checkpoint_names, remove_leftovers, set_aside, unused
-from trainer.run.checkpoint_disk import DamagedError, hide_directories, replace_synced, to_json
-from trainer.run.checkpoint_index import INDEX, Index, complete_index, read_index, read_manifests, write_index
-from trainer.run.checkpoint_manifest import read_manifest
-from trainer.run.checkpoint_writer import BackgroundWriter, Snapshot
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_new, remove, sync_folder
+from hookline.trainer.run.checkpoint_files import (
+    DAMAGED,
+    LAST,
+    DamagedError,
+    checkpoint_names,
+    describe_tensors,
+    hide_directories,
+    make_synced,
+    read_json,
+    read_tensors,
+    remove_leftovers,
+    replace_synced,
+    set_aside,
+    to_json,
+    unused,
+    write_synced,
+    write_tensors,
+)
+from hookline.trainer.run.checkpoint_index import (
+    INDEX,
+    STATE,
+    TENSORS,
+    Index,
+    Manifest,
+    check_files,
+    complete_index,
+    read_index,
+    read_manifest,
+    read_manifests,
+    write_index,
+    write_manifest,
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Hold what a checkpoint will hold, as it is now.
+
+    Attributes:
+        tags: that it will have.
+        step: steps made.
+        tensors: arrays by key, which nobody changes any more. Until it is submitted, what gives them.
+        state: JSON; None where it is too large to be written.
+    """
+
+    tags: frozenset[str]
+    step: int
+    tensors: Mapping[str, np.ndarray]
+    state: bytes | None
+
+
+class BackgroundWriter:
+    """Write one snapshot after another in a thread, which is there only while there is something to write.
+
+    One is being written, one may wait. A waiting one that is only the "last" gives way to a later one, which is better
+    to go on from and takes its tag; any other is waited for. So memory holds two copies of a run at most besides the
+    run, and training stalls only where two saves that must both stay come faster than the disk writes one.
+
+    What could not be written is kept, one more copy for each tag, until a later snapshot has its tags, and tried again
+    before the next one is. Nothing is written past it: at any moment, the disk holds what a kill could have left.
+    """
+
+    def __init__(self, write: Callable[[Snapshot], bool]) -> None:
+        """Set up; no thread is started."""
+        self._write = write
+        self._changed = threading.Condition()
+        self._waiting: Snapshot | None = None
+        self._unwritten: list[Snapshot] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def unwritten(self) -> list[Snapshot]:
+        """Return what could not be written so far, in the order in which it came."""
+        return list(self._unwritten)
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have a snapshot written soon. Its tensors are asked for here, once there is room for them."""
+        with self._changed:
+            while self._waiting is not None and self._waiting.tags != {LAST}:
+                self._changed.wait()
+            if self._waiting is not None:
+                snapshot = replace(snapshot, tags=snapshot.tags | {LAST})
+            self._waiting = None  # before the next one is read: two copies, not three
+            self._unwritten = _without(self._unwritten, snapshot.tags)
+            self._waiting = replace(snapshot, tensors=dict(snapshot.tensors))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="checkpoints")  # an exit waits for it
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the system has no thread left
+                    self._work()
+
+    def wait(self) -> None:
+        """Return when nothing is left to write."""
+        with self._changed:
+            while self._thread is not None:
+                self._changed.wait()
+
+    def retry(self) -> None:
+        """Try once more to write what could not be written, and return when nothing is being written."""
+        self.wait()
+        self._write_all(self._unwritten)
+
+    def forget(self) -> None:
+        """Let go of what could not be written: training goes back to before it."""
+        self.wait()
+        self._unwritten = []
+
+    def _work(self) -> None:
+        while (snapshot := self._next()) is not None:
+            self._write_all([*_without(self._unwritten, snapshot.tags), snapshot])
+
+    def _write_all(self, snapshots: list[Snapshot]) -> None:
+        written = 0
+        while written < len(snapshots) and self._write(snapshots[written]):
+            written += 1
+        with self._changed:
+            self._unwritten = snapshots[written:]
+
+    def _next(self) -> Snapshot | None:
+        """Return what waits; where nothing does, this thread is over."""
+        with self._changed:
+            snapshot, self._waiting = self._waiting, None
+            if snapshot is None:
+                self._thread = None
+            self._changed.notify_all()
+            return snapshot
+
+
+def _without(snapshots: list[Snapshot], tags: frozenset[str]) -> list[Snapshot]:
+    """Return the snapshots that still have a tag once some tags belong to a later one."""
+    return [replace(each, tags=each.tags - tags) for each in snapshots if each.tags - tags]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Hold a loaded checkpoint.
+
+    Attributes:
+        step: steps made when it was written.
+        tensors: arrays by key, such as "network/model/dense/kernel".
+        state: JSON values.
+        environment: what the bits may depend on, as it was when the checkpoint was written.
+    """
+
+    step: int
+    tensors: dict[str, np.ndarray]
+    state: dict[str, Any]
+    environment: dict[str, Any]
+
+
+def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: Mapping[str, Any]) -> None:
+    """Write a checkpoint under a temporary name, sync it, then give it its own."""
+    content = {"step": snapshot.step, "number": number, "tags": sorted(snapshot.tags)}
+    content |= {"tensors": describe_tensors(snapshot.tensors), "environment": dict(environment)}
+    temporary = path.with_name(f".{path.name}.tmp")
+    remove(temporary)
+    make_synced(path.parent)
+    temporary.mkdir()
+    try:
+        with open_new(temporary / TENSORS) as file:
+            write_tensors(file, snapshot.tensors)
+            file.flush()
+            os.fsync(file.fileno())
+        write_synced(temporary / STATE, snapshot.state or b"")
+        write_manifest(temporary, content)
+        sync_folder(temporary)
+        replace_synced(temporary, path)
+    except Exception:
+        shutil.rmtree(temporary, ignore_errors=True)  # a full disk would stay full
+        raise
+
+
+def read_checkpoint(manifest: Manifest) -> Checkpoint:
+    """Return a checkpoint, once its files are checked."""
+    check_files(manifest)
+    state = read_json(manifest.path / STATE)
+    if not isinstance(state, dict):
+        raise DamagedError(f"{manifest.path / STATE} is damaged: it holds no state.")
+    tensors = read_tensors(manifest.path / TENSORS, manifest.tensors)
+    return Checkpoint(manifest.step, tensors, state, manifest.environment)
+
 
 __all__ = ["Checkpoint", "CheckpointStore"]
 
@@ -35,13 +215,7 @@ class CheckpointStore:
     """
 
     def __init__(self, directory: Path, *, keep_last: int = 2, environment: Mapping[str, Any] | None = None) -> None:
-        """Work in `directory`, which is made at the first save.
-
-        Args:
-            directory: <run>/checkpoints.
-            keep_last: see the attribute.
-            environment: JSON values for every manifest: what the bits of the run may depend on.
-        """
+        """Work in `directory`, which is made at the first save."""
         self.directory, self.keep_last = directory, keep_last
         self._environment = dict(environment or {})
         self._writer = BackgroundWriter(self._write)
@@ -51,14 +225,7 @@ class CheckpointStore:
         self._aside: set[str] = set()
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
-        """Write a checkpoint in the background and let the tags mean it; see `BackgroundWriter` for when this waits.
-
-        Args:
-            tags: such as {"last", "best"}.
-            step: steps made.
-            tensors: arrays by key, all asked for before this returns; they must not be changed afterwards.
-            state: JSON values, which may.
-        """
+        """Write a checkpoint in the background and let the tags mean it; see `BackgroundWriter` for when this waits."""
         text = None
         try:
             text = to_json(dict(state), "The state of the run and its hooks")
@@ -99,14 +266,7 @@ class CheckpointStore:
         return dict(self._index().tags)
 
     def load(self, tag: str) -> Checkpoint:
-        """Return the checkpoint that a tag means, once its hashes are checked.
-
-        Args:
-            tag: "last" or "best".
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
+        """Return the checkpoint that a tag means, once its hashes are checked."""
         tags = self.tags()
         if tag not in tags:
             raise UserError(
@@ -118,9 +278,6 @@ class CheckpointStore:
         """Return the checkpoint that was written last and is sound; None where none ever was. Set damaged ones aside.
 
         What could not be written is forgotten: training goes on from what could.
-
-        Raises:
-            UserError: there were checkpoints, and all are damaged; or they are of another version of the format.
         """
         self._writer.forget()
         self._index()  # tells what is named and gone
@@ -143,11 +300,7 @@ class CheckpointStore:
             self._tell(f"Leftovers in {self.directory} could not be removed: {_reason(error)}.")
 
     def _write(self, snapshot: Snapshot) -> bool:
-        """Write a checkpoint and the index, and remove what is not kept; called in the background.
-
-        Returns:
-            Whether the checkpoint is on the disk.
-        """
+        """Write a checkpoint and the index, and remove what is not kept; called in the background."""
         if snapshot.state is None:  # told when it was asked for
             return False
         try:
@@ -191,11 +344,7 @@ class CheckpointStore:
             self._tell(f"{error} It could not be set aside: {_reason(failure)}.")
 
     def _index(self, *, repair: bool = False) -> Index:
-        """Return what the tags mean; problems tell where index.json is damaged or names what is not there.
-
-        Args:
-            repair: whether to write index.json anew where it says something else.
-        """
+        """Return what the tags mean; problems tell where index.json is damaged or names what is not there."""
         names = checkpoint_names(self.directory)
         try:
             stored = read_index(self.directory)

@@ -1,16 +1,130 @@
-"""Which checkpoint each tag means: `index.json`, and what the manifests say where it is missing or damaged."""
+"""Which checkpoints there are: manifests, tags and the index."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.run.checkpoint_directory import LAST, checkpoint_names, step_of
-from trainer.run.checkpoint_disk import DamagedError, read_json, replace_synced, to_json, write_synced
-from trainer.run.checkpoint_manifest import Manifest, read_manifest
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_file
+from hookline.trainer.run.checkpoint_files import (
+    LAST,
+    DamagedError,
+    checkpoint_names,
+    read_json,
+    replace_synced,
+    step_of,
+    to_json,
+    write_synced,
+)
+
+FORMAT = 3
+TENSORS = "tensors.npz"
+STATE = "state.json"
+MANIFEST = "manifest.json"
+DIGEST = "manifest_sha256"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Hold what a manifest says.
+
+    Attributes:
+        path: directory of the checkpoint.
+        step: steps made when it was written.
+        number: counts the checkpoints of a run in the order of their writing.
+        tags: that it was written for.
+        files: {"sha256": hex, "bytes": int} of each file.
+        tensors: {"dtype": name, "shape": list} of each array.
+        environment: what the bits may depend on, as it was when the checkpoint was written.
+    """
+
+    path: Path
+    step: int
+    number: int
+    tags: tuple[str, ...]
+    files: dict[str, dict[str, Any]]
+    tensors: Any
+    environment: dict[str, Any]
+
+
+def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """Write the manifest of a checkpoint whose files are written: it commits them."""
+    content = {"format": FORMAT, **content, "files": {name: _fingerprint(path / name) for name in (TENSORS, STATE)}}
+    content = json.loads(json.dumps(content))  # as it will be read, so that its digest is the same
+    write_synced(path / MANIFEST, to_json({**content, DIGEST: _digest(content)}, "The manifest of a checkpoint"))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest of a checkpoint."""
+    content = read_json(path / MANIFEST)
+    damaged = DamagedError(f"{path / MANIFEST} is damaged: it is not what was written.")
+    if not isinstance(content, dict):
+        raise damaged
+    digest, number = content.pop(DIGEST, None), content.get("format")
+    if digest is not None and digest != _digest(content):
+        raise damaged
+    if type(number) is int and number != FORMAT:
+        raise UserError(
+            f"The checkpoint {path} is in format {number}. Expected format {FORMAT}: use the version of this project "
+            "that wrote it, or train anew."
+        )
+    if digest is None or not _is_manifest(content):
+        raise damaged
+    return Manifest(
+        path,
+        content["step"],
+        content["number"],
+        tuple(content["tags"]),
+        content["files"],
+        content["tensors"],
+        content["environment"],
+    )
+
+
+def check_files(manifest: Manifest) -> None:
+    """Compare the files of a checkpoint with its manifest, without loading them."""
+    for name, expected in manifest.files.items():
+        try:
+            found = _fingerprint(manifest.path / name)
+        except OSError as error:
+            raise DamagedError(f"{manifest.path / name} cannot be read: {error.strerror}.") from error
+        if found["bytes"] != expected["bytes"]:
+            raise DamagedError(
+                f"{manifest.path / name} is damaged: it has {found['bytes']:,} bytes, {expected['bytes']:,} expected."
+            )
+        if found != expected:
+            raise DamagedError(f"{manifest.path / name} is damaged: its sha256 is not the one in {MANIFEST}.")
+
+
+def _is_manifest(content: Mapping[str, Any]) -> bool:
+    files, tags = content.get("files"), content.get("tags")
+    return (
+        all(type(content.get(name)) is int and content[name] >= 0 for name in ("format", "step", "number"))
+        and isinstance(tags, list)
+        and all(isinstance(tag, str) for tag in tags)
+        and isinstance(content.get("environment"), dict)
+        and isinstance(files, dict)
+        and files.keys() == {TENSORS, STATE}
+        and all(isinstance(each, dict) and type(each.get("bytes")) is int for each in files.values())
+    )
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": size}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
 
 INDEX = "index.json"
 
@@ -35,35 +149,20 @@ class Index:
         return {*self.tags.values(), *self.kept}
 
     def with_checkpoint(self, manifest: Manifest) -> Index:
-        """Return the index after a checkpoint was written. It takes the place of one of the same step.
-
-        Args:
-            manifest: of the checkpoint.
-        """
+        """Return the index after a checkpoint was written. It takes the place of one of the same step."""
         name, kept = manifest.path.name, self.kept
         if LAST in manifest.tags:
             kept = (*(each for each in kept if step_of(each) != manifest.step), name)
         return Index({**self.tags, **dict.fromkeys(manifest.tags, name)}, kept, manifest.number)
 
     def only(self, names: set[str]) -> Index:
-        """Return the index without checkpoints that are not there.
-
-        Args:
-            names: of those that are.
-        """
+        """Return the index without checkpoints that are not there."""
         tags = {tag: name for tag, name in self.tags.items() if name in names}
         return replace(self, tags=tags, kept=tuple(name for name in self.kept if name in names))
 
 
 def read_index(directory: Path) -> Index | None:
-    """Return what `index.json` says; None where there is none.
-
-    Args:
-        directory: of the checkpoints.
-
-    Raises:
-        DamagedError: it is no index.
-    """
+    """Return what `index.json` says; None where there is none."""
     path = directory / INDEX
     if not path.exists():
         return None
@@ -74,14 +173,7 @@ def read_index(directory: Path) -> Index | None:
 
 
 def read_manifests(directory: Path) -> list[Manifest]:
-    """Return the manifests that can be read, from the oldest checkpoint to the newest.
-
-    Args:
-        directory: of the checkpoints.
-
-    Raises:
-        UserError: one is of another version of the format.
-    """
+    """Return the manifests that can be read, from the oldest checkpoint to the newest."""
     found = []
     for name in sorted(checkpoint_names(directory)):
         with suppress(DamagedError):
@@ -90,12 +182,7 @@ def read_manifests(directory: Path) -> list[Manifest]:
 
 
 def write_index(directory: Path, index: Index) -> None:
-    """Replace `index.json` at once.
-
-    Args:
-        directory: of the checkpoints.
-        index: to write.
-    """
+    """Replace `index.json` at once."""
     content = {"tags": dict(sorted(index.tags.items())), "kept": list(index.kept), "number": index.number}
     temporary = directory / f".{INDEX}.tmp"
     write_synced(temporary, to_json(content, INDEX))
@@ -107,11 +194,6 @@ def complete_index(index: Index | None, manifests: Sequence[Manifest], names: se
 
     A kill between a checkpoint and the index leaves a checkpoint that the index does not know yet. Where there is no
     index, the manifests say all.
-
-    Args:
-        index: as read; None where there is none.
-        manifests: the readable ones, from the oldest to the newest.
-        names: of the directories that are there, readable or not.
     """
     found = Index() if index is None else index.only(names)
     lost = set() if index is None else index.tags.keys() - found.tags.keys()

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trainer.config.plugins import used_plugins
-from trainer.run.assembly import Assembly
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.directory import environment
-from trainer.run.fingerprint import data_fingerprint
-from trainer.run.state import VariableValues, trainer_variables
+from hookline.trainer.config.plugins import used_plugins
+from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.directory import environment
+from hookline.trainer.run.fingerprint import data_fingerprint
+from hookline.trainer.run.state import VariableValues, trainer_variables
 
 OWN = ("debug", "run_dir")
 """Of the config: what may differ between workers."""
 
 
 def facts_of(config: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
-    """Return what must be equal, as texts by name.
-
-    Args:
-        config: the resolved config.
-        parts: built from it.
-    """
+    """Return what must be equal, as texts by name."""
     here = environment()
     variables = trainer_variables(parts.trainer)
     facts = {f"the version of {name}": version for name, version in here["packages"].items()}
@@ -38,11 +33,7 @@ def facts_of(config: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
 
 
 def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
-    """Return one line on the first worker that differs from the chief; None where all are equal.
-
-    Args:
-        facts: of each worker, by its index.
-    """
+    """Return one line on the first worker that differs from the chief; None where all are equal."""
     for worker, theirs in enumerate(facts):
         for name in dict.fromkeys([*facts[0], *theirs]):
             was, is_ = facts[0].get(name, "missing"), theirs.get(name, "missing")

@@ -1,19 +1,95 @@
-"""What host hooks see of a run, and how they ask for things."""
+"""What host hooks see of a run, what they may ask for, and when the loop comes up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainer.embedding import Embedding
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.network import Network
+from hookline.trainer.hook import GraphHook, Hook, HostHook
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Embedding, Objective
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage, takes_part
+
+KINDS = ("", "loss/", "metric/")
+
+
+def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Objective]) -> list[Mapping[str, float]]:
+    """Return the values of a report as a hook knows them, once for each objective that it takes part in.
+
+    What stands before its names, of an objective among several or of a network, is left out; the other values are there
+    under their full names.
+    """
+    if not isinstance(hook, GraphHook):
+        return [values]
+    views: list[Mapping[str, float]] = []
+    for objective in objectives:
+        if takes_part(hook, objective.name, objective.changes):
+            prefix = f"{objective.name}/" if len(objectives) > 1 else ""
+            own = {
+                kind + name.removeprefix(prefix + kind + hook.scope): value
+                for kind in KINDS
+                for name, value in values.items()
+                if name.startswith(prefix + kind + hook.scope)
+            }
+            views.append({**values, **own})
+    return views
+
+
+CHUNK_SECONDS = 0.5
+"""How long a chunk should last at most, so that progress shows and Ctrl-C is heard."""
+
+
+@dataclass
+class Cadence:
+    """Choose the steps at which a run reports, evaluates and comes up.
+
+    Attributes:
+        total_steps: where the run ends.
+        steps_per_epoch: steps an epoch, perhaps a fraction.
+        evaluate_every_epochs: epochs between evaluations.
+        report_every_steps: steps between reports; None for once an epoch.
+    """
+
+    total_steps: int
+    steps_per_epoch: float
+    evaluate_every_epochs: int
+    report_every_steps: int | None
+
+    def next_evaluation(self, step: int) -> int:
+        """Return the first evaluation after `step`: the end of an epoch that is due, or the end of the run."""
+        return self._next_epoch_end(step, self.evaluate_every_epochs)
+
+    def next_report(self, step: int) -> int:
+        """Return the first report after `step`."""
+        if self.report_every_steps is None:
+            return self._next_epoch_end(step, 1)
+        return min(self.total_steps, (step // self.report_every_steps + 1) * self.report_every_steps)
+
+    def next_edge(self, step: int, hooks: Iterable[HostHook], seconds_per_step: float | None) -> int:
+        """Return the step at which the next chunk ends: the nearest wish, or what fits into half a second."""
+        wishes = [wish for hook in hooks if (wish := _wish(hook, step)) is not None and wish > step]
+        longest = 1 if seconds_per_step is None else max(1, int(CHUNK_SECONDS / max(seconds_per_step, 1e-6)))
+        return min([self.next_evaluation(step), self.next_report(step), step + longest, *wishes])
+
+    def _next_epoch_end(self, step: int, every: int) -> int:
+        count = math.floor(step / (every * self.steps_per_epoch)) + 1
+        end = math.ceil(count * every * self.steps_per_epoch)
+        if end <= step:  # rounding put the end of this epoch at or before the step
+            end = math.ceil((count + 1) * every * self.steps_per_epoch)
+        return min(self.total_steps, end)
+
+
+def _wish(hook: HostHook, step: int) -> int | None:
+    with in_stage(hook, "next_step", step):
+        return checked(hook, "next_step", hook.next_step(step))
 
 
 @dataclass(frozen=True)
@@ -38,7 +114,6 @@ class Control:
     Attributes:
         stop_reason: why to stop, such as "early stopping: ..."; None to go on.
         save_tags: tags of checkpoints to write, such as "last" or "best".
-        evaluate: whether to evaluate on the validation split now.
         skip: whether to go on without the step that was held back.
         rate_factor: what to multiply the learning rates by after going back to the newest checkpoint; None to stay.
         keep_last: how many checkpoints that were "last" stay, 1 or more.
@@ -46,7 +121,6 @@ class Control:
 
     stop_reason: str | None = None
     save_tags: set[str] = field(default_factory=set)
-    evaluate: bool = False
     skip: bool = False
     rate_factor: float | None = None
     keep_last: int = 2
@@ -64,16 +138,8 @@ class Control:
         self.skip = True
 
     def roll_back(self, rate_factor: float) -> None:
-        """Ask, in `on_veto`, to go back to the newest checkpoint and on from there at a lower rate.
-
-        Args:
-            rate_factor: in (0, 1]; multiplies the learning rate of every network.
-        """
+        """Ask, in `on_veto`, to go back to the newest checkpoint and on from there at a lower rate."""
         self.rate_factor = rate_factor
-
-    def request_evaluation(self) -> None:
-        """Ask for an evaluation on the validation split at this edge."""
-        self.evaluate = True
 
 
 @dataclass
@@ -115,11 +181,7 @@ class Best:
         return {"monitor": self.monitor, "value": self.value, "step": self.step, "values": dict(self.values)}
 
     def put_back(self, stored: Mapping[str, Any] | None) -> None:
-        """Take back what `as_json` returned.
-
-        Args:
-            stored: of a checkpoint; None for no best evaluation.
-        """
+        """Take back what `as_json` returned."""
         stored = stored or {"value": None, "step": 0, "values": {}}
         self.value, self.step, self.values = stored["value"], stored["step"], dict(stored["values"])
 

@@ -16,27 +16,17 @@ from typing import Any
 import tensorflow as tf
 from omegaconf import OmegaConf
 
-from trainer.config.plugins import plugin_versions
-from trainer.config.stored_yaml import parse_yaml
-from trainer.errors import UserError
-from trainer.files import check_folders
-from trainer.user_path import user_path
+from hookline.trainer.config.plugins import plugin_versions
+from hookline.trainer.config.stored import parse_yaml
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.files import check_folders
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")
 
 
 def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
-    """Return the path of a new run directory, without making it.
-
-    Args:
-        run_dir: what the user asked for; None for runs/<recipe>/<date_time>.
-        recipe: the recipe's name.
-        now: the time of the start.
-
-    Raises:
-        UserError: it exists, a file is in the way, or its parent cannot be written.
-    """
+    """Return the path of a new run directory, without making it."""
     if run_dir is not None:
         path = user_path(run_dir, "run_dir")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -52,14 +42,7 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
 
 
 def initial_checkpoints(init_from: str) -> Path:
-    """Return the directory of the checkpoints that a new run takes its weights from.
-
-    Args:
-        init_from: the directory of a run, as the user gave it.
-
-    Raises:
-        UserError: it is no run, or has none.
-    """
+    """Return the directory of the checkpoints that a new run takes its weights from."""
     given = user_path(init_from, "init_from")
     path = given / "checkpoints"
     if given.is_file():
@@ -82,17 +65,7 @@ def _unused(path: Path) -> Path:
 
 
 def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Make the run directory with config.yaml, overrides.txt and environment.json: at once, or not at all.
-
-    Args:
-        path: as `choose_directory` returned it.
-        config: the resolved config.
-        overrides: the command line's.
-
-    Raises:
-        UserError: the directory cannot be made, or somebody made it in the meantime, or the config is too large to be
-            read again.
-    """
+    """Make the run directory with config.yaml, overrides.txt and environment.json: at once, or not at all."""
     text = config_text(config)
     try:
         parse_yaml(text)
@@ -113,11 +86,7 @@ def make_directory(path: Path, config: Mapping[str, Any], overrides: Sequence[st
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """Return what `config.yaml` holds.
-
-    Args:
-        config: the resolved config.
-    """
+    """Return what `config.yaml` holds."""
     return OmegaConf.to_yaml(dict(config))
 
 

@@ -1,20 +1,47 @@
-"""What can be found wrong with a job before TensorFlow is imported: its directories, its arguments, its hooks."""
+"""What is checked and set before TensorFlow is imported."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from trainer.config.parts import TARGET
-from trainer.config.preflight import Job
-from trainer.config.resolve import resolve
-from trainer.deferred import NeedsFramework, without_frameworks
-from trainer.precheck import run_precheck
-from trainer.replicas.cluster import NONE
-from trainer.run.part_checks import part_checks
+from hookline.trainer.config.build import bind, resolve
+from hookline.trainer.config.parts import KINDS, NAMED_SECTIONS, TARGET
+from hookline.trainer.config.preflight import Job
+from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.cluster import NONE
+
+
+def part_checks(config: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
+    """Yield a check for each part, that its path, its kind and its arguments are right; nothing is called."""
+    for section in KINDS:
+        if section not in NAMED_SECTIONS:
+            yield partial(bind, config[section], group=section, plugins=config["plugins"])
+            continue
+        for name, node in config.get(section, {}).items():
+            if node is not None:
+                yield partial(_check_named, section, name, node, config["plugins"])
+
+
+def _check_named(section: str, name: str, node: Mapping[str, Any], plugins: list[str]) -> None:
+    from hookline.trainer.hook import Hook
+    from hookline.trainer.input.augment import Augment
+    from hookline.trainer.run.build import split_binding
+
+    try:
+        if section == "hooks":
+            kind: type = Hook
+            node = split_binding(node, plugins=plugins)[0]
+        else:
+            kind = Augment
+        bind(node, group=section, kind=kind, plugins=plugins)
+    except UserError as error:
+        raise UserError(f"{section}.{name}: {error}") from error
+
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")
 
@@ -23,14 +50,6 @@ def check_early(job: Job, *, directories: bool = True) -> None:
     """Check what needs neither TensorFlow nor Keras, if they are put off; the rest is found when it is built.
 
     Hooks and augmentations are constructed, once more than for the run: their constructors check plain arguments.
-
-    Args:
-        job: validated.
-        directories: whether to look at those of the run and at its replicas, too; not for a job of a sweep, which gets
-            a directory of its own, and its machine, when it starts.
-
-    Raises:
-        UserError: a mistake that the run would find as well, later.
     """
     config, plugins = job.config, job.config["plugins"]
     with without_frameworks():
@@ -65,7 +84,7 @@ def _forget_orphans(names: Iterable[str]) -> None:
 
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
-    from trainer.run.directory import choose_directory, initial_checkpoints
+    from hookline.trainer.run.directory import choose_directory, initial_checkpoints
 
     if config["resume"] is not None:  # its directory has been read
         return
@@ -75,7 +94,7 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
 
 
 def _check_replicas(settings: Mapping[str, Any]) -> None:
-    from trainer.replicas.strategy import check_number
+    from hookline.trainer.replicas.strategy import check_number
 
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
@@ -86,7 +105,7 @@ def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> Non
 
 
 def _check_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    from trainer.run.augments import build_augments
+    from hookline.trainer.run.augments import build_augments
 
     build_augments({name: node}, plugins)
 
@@ -95,8 +114,8 @@ def _check_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Construct every hook, and look for conflicts among those that could be constructed."""
 
     def check() -> None:
-        from trainer.order import order_hooks
-        from trainer.run.build_hook import build_hook
+        from hookline.trainer.order import order_hooks
+        from hookline.trainer.run.build import build_hook
 
         found = [
             _unless_it_needs_frameworks(partial(build_hook, name, node, plugins=plugins))

@@ -8,19 +8,15 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from trainer.input.data import Split
-from trainer.run.checkpoint_tensors import tensors_digest
+from hookline.trainer.input.data import Split
+from hookline.trainer.run.checkpoint_files import tensors_digest
 
 SAMPLES = 32
 """How many rows of a split are read."""
 
 
 def data_fingerprint(splits: Iterable[Split]) -> str:
-    """Return a sha256 of the rows that each split names, and of the contents of some of them.
-
-    Args:
-        splits: of the run.
-    """
+    """Return a sha256 of the rows that each split names, and of the contents of some of them."""
     digest = hashlib.sha256()
     for split in splits:
         rows = np.ascontiguousarray(split.indices)

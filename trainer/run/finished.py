@@ -9,12 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.config.stored import check_plugins, read_stored
-from trainer.errors import UserError, unknown_name
-from trainer.user_path import user_path
+from hookline.trainer.config.stored import check_plugins, read_stored
+from hookline.trainer.errors import UserError, unknown_name, user_path
 
 if TYPE_CHECKING:
-    from trainer.run.assembly import Assembly
+    from hookline.trainer.run.assembly import Assembly
 
 BEST, LAST = "best", "last"
 
@@ -35,15 +34,7 @@ class FinishedRun:
 
 
 def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the config of a run, ready to be assembled again.
-
-    Args:
-        run: its directory.
-        plugins: packages that the user has named; those that the run's own file names are not taken from there.
-
-    Raises:
-        UserError: the directory is no run, its config cannot be read, or it uses packages that the user has not named.
-    """
+    """Return the config of a run, ready to be assembled again."""
     config = read_stored(run, "run")
     check_plugins(config, plugins, "run")
     # The weights come from the checkpoint; where the run once started from does not matter any more.
@@ -52,16 +43,7 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
-    """Assemble a run, and give networks, optimizers and hooks the values of a checkpoint.
-
-    Args:
-        run: its directory.
-        config: as `read_config` returned it.
-        checkpoint: "best" or "last"; None for the best, or the last where there is no best.
-
-    Raises:
-        UserError: no such checkpoint, or it cannot be read or does not fit; data that is not there any more.
-    """
+    """Assemble a run, and give networks, optimizers and hooks the values of a checkpoint."""
     import keras
 
     keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
@@ -73,14 +55,6 @@ def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = No
 
     Keras numbers layers without a name by the thread, so this happens in one of its own. Random numbers of the process
     that are drawn afterwards follow from those that were drawn before.
-
-    Args:
-        run: its directory.
-        config: as `read_config` returned it.
-        checkpoint: as for `restore`.
-
-    Raises:
-        UserError: as for `restore`.
     """
     import keras
 
@@ -92,9 +66,9 @@ def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = No
 
 
 def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> FinishedRun:
-    from trainer.run.assembly import assemble
-    from trainer.run.checkpoint import CheckpointStore
-    from trainer.run.state import assign_variables, run_variables
+    from hookline.trainer.run.assembly import assemble
+    from hookline.trainer.run.checkpoint import CheckpointStore
+    from hookline.trainer.run.state import assign_variables, run_variables
 
     store = CheckpointStore(user_path(run, "run") / "checkpoints")
     tags, problems = store.tags(), store.problems()

@@ -11,38 +11,30 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
-from trainer.hook import Hook, HostHook
-from trainer.network import Network
-from trainer.run.cadence import Cadence
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.control import Report, Run
-from trainer.run.interruption import Interrupted, Interruption
-from trainer.run.own_values import own_values
-from trainer.run.report_times import ReportTimes, time_names
-from trainer.run.resume import roll_back, run_state
-from trainer.run.start_time import StartTime
-from trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
-from trainer.run.workers import Workers
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.returned import checked
-from trainer.step.stage import in_stage
-from trainer.step.trainer import Trainer
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
+from hookline.trainer.hook import Hook, HostHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.control import Cadence, Report, Run, own_values
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.resume import roll_back, run_state
+from hookline.trainer.run.start_time import StartTime
+from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
+from hookline.trainer.run.times import ReportTimes, time_names
+from hookline.trainer.run.workers import Workers
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
 
 SPEED = "time/images_per_second"
 LOSS_SCALE = "opt/loss_scale"
 
 
 def report_names(measures: Sequence[str], trainer: Trainer, hooks: Iterable[HostHook]) -> list[str]:
-    """Return the names of the values of training reports.
-
-    Args:
-        measures: names that the step measures.
-        trainer: of the run.
-        hooks: that watch it, in order.
-    """
+    """Return the names of the values of training reports."""
     scale = [] if trainer.loss_scale is None else [LOSS_SCALE]
     return [*measures, *_rate_names(trainer.networks).values(), *scale, SPEED, *time_names(hooks)]
 
@@ -110,12 +102,7 @@ class Fit:
         return self.elapsed_before + time.monotonic() - self._began
 
     def train(self) -> None:
-        """Train until the last step, a stop that a hook asks for, or an error.
-
-        Raises:
-            NonFiniteError: a step was held back, and no hook went on.
-            Interrupted: a signal or the wall-clock budget; a checkpoint to go on from is saved.
-        """
+        """Train until the last step, a stop that a hook asks for, or an error."""
         run = self.run
         if run.resumed_at:
             self.call("on_resume", run)
@@ -136,7 +123,7 @@ class Fit:
                 continue  # a step was left out; the others of the chunk are still to come
             report = self._report() if end == next_report else None
             self.call("on_chunk_end", run, report)
-            if end == next_evaluation or run.control.evaluate or run.control.stop_reason is not None:
+            if end == next_evaluation or run.control.stop_reason is not None:
                 self._evaluate()
             self._save()
             if (reason := self.interruption.reason) is not None:
@@ -145,14 +132,7 @@ class Fit:
         self.digest = tensors_digest(VariableValues(self.variables))
 
     def finish(self) -> dict[str, Any]:
-        """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one.
-
-        Returns:
-            The test values by name, with "weights": "best" or "final".
-
-        Raises:
-            UnsavedError: the last or the best state is not on the disk; the run that is resumed makes the test.
-        """
+        """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one."""
         self.wait_for_checkpoints()
         if (unsaved := self._unsaved()) is not None:
             raise UnsavedError(unsaved)
@@ -264,7 +244,6 @@ class Fit:
 
     def _evaluate(self) -> None:
         run = self.run
-        run.control.evaluate = False
         with self._times.evaluation():
             report = Report(run.step, "validation", self.validation.run(run.step))
         run.best.update(report)

@@ -1,30 +1,19 @@
-"""A worker that is not the chief: the same chunks, without host hooks; it writes nothing."""
+"""A process that trains beside the chief."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.errors import WorkersError
-from trainer.run.assembly import Assembly
-from trainer.run.interruption import Interrupted, Interruption
-from trainer.run.orders import Kind, Order, signal_of
-from trainer.run.state import share_variables, trainer_variables
-from trainer.run.workers import ClusterWorkers
+from hookline.trainer.errors import WorkersError
+from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.state import share_variables, trainer_variables
+from hookline.trainer.run.workers import ClusterWorkers, Kind, Order, signal_of
 
 
 def follow(settings: Mapping[str, Any], parts: Assembly, workers: ClusterWorkers) -> None:
-    """Do what the chief orders until the run is over.
-
-    Args:
-        settings: `trainer` of the config.
-        parts: built as on the chief; compared with it.
-        workers: of the run.
-
-    Raises:
-        Interrupted: the run ended before its time; the chief has saved.
-        WorkersError: the chief failed, or a worker is gone.
-    """
+    """Do what the chief orders until the run is over."""
     variables = trainer_variables(parts.trainer)
     interruption = Interruption(settings["max_seconds"])
     step = 0

@@ -8,22 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainer.errors import UserError
-from trainer.files import open_lock
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_lock
 
 FILE_NAME = ".lock"
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory for this process. The operating system lets go of it also when the process is killed.
-
-    Args:
-        directory: of the run; exists.
-
-    Raises:
-        UserError: another process holds it, or it cannot be written.
-    """
+    """Hold the run directory for this process. The operating system lets go of it also when the process is killed."""
     try:
         descriptor = open_lock(directory / FILE_NAME)
     except OSError as error:

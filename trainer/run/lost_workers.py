@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer.replicas.cluster import Cluster
+from hookline.trainer.replicas.cluster import Cluster
 
 TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
 LOST = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
@@ -20,22 +20,12 @@ ANSWER_SECONDS = 2.0
 
 
 def is_loss(error: tf.errors.OpError) -> bool:
-    """Return whether an error of TensorFlow tells that workers have lost each other.
-
-    Args:
-        error: any.
-    """
+    """Return whether an error of TensorFlow tells that workers have lost each other."""
     return isinstance(error, LOST) or ABORTED in str(error)
 
 
 def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
-    """Return one line on which workers are gone and how to go on.
-
-    Args:
-        error: TensorFlow's.
-        cluster: of the run.
-        directory: of the run; empty where it is not known.
-    """
+    """Return one line on which workers are gone and how to go on."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
     gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))
@@ -48,11 +38,7 @@ def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
 
 
 def named(workers: Sequence[int]) -> str:
-    """Return workers in words.
-
-    Args:
-        workers: by index; none where it is not known which.
-    """
+    """Return workers in words."""
     if not workers:
         return "A worker"
     if len(workers) == 1:
@@ -62,11 +48,7 @@ def named(workers: Sequence[int]) -> str:
 
 @contextmanager
 def abort_after(seconds: float) -> Iterator[None]:
-    """Make sums that wait for other workers fail after some time; a clock in each sum would cost each a timer.
-
-    Args:
-        seconds: how long they may take; 0 for ever.
-    """
+    """Make sums that wait for other workers fail after some time; a clock in each sum would cost each a timer."""
     if not seconds:
         yield
         return

@@ -1,17 +1,203 @@
-"""What a network is made of: layer by layer, its weights in bits and bytes, and what an example costs to compute."""
+"""What a network costs: parameters, bytes and multiply-accumulates, by layer."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import numpy as np
 
-from trainer.graph import Call, graph_calls, is_graph
-from trainer.network import Network
-from trainer.run.multiply_accumulates import COUNTED, count_macs
-from trainer.run.size import LayerSize, Size, add_up, layer_sizes
+from hookline.trainer.graph import Call, Shape, graph_calls, is_graph
+from hookline.trainer.network import Network
+from hookline.trainer.select import layer_paths
+
+CONVOLUTIONS = (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D)
+TRANSPOSED = (keras.layers.Conv1DTranspose, keras.layers.Conv2DTranspose, keras.layers.Conv3DTranspose)
+DEPTHWISE = (keras.layers.DepthwiseConv1D, keras.layers.DepthwiseConv2D)
+SEPARABLE = (keras.layers.SeparableConv1D, keras.layers.SeparableConv2D)
+COUNTED = (
+    *(keras.layers.Dense, keras.layers.EinsumDense),
+    *(*CONVOLUTIONS, *TRANSPOSED, *DEPTHWISE, *SEPARABLE),
+)
+PRODUCTS = {
+    *("Dot", "Attention", "AdditiveAttention", "Matmul", "Einsum", "Tensordot", "Vdot", "Inner", "Outer"),
+    *("Conv", "DepthwiseConv", "SeparableConv", "ConvTranspose", "DotProductAttention", "Lambda"),
+}
+"""Layers and operations without weights that multiply what they are given, or may."""
+WITHOUT = (keras.layers.Embedding, keras.layers.Normalization)
+"""Layers with matrices of weights, or of statistics, that are looked up or applied entry by entry."""
+
+Counts = dict[int, int]
+
+
+def count_macs(call: Call) -> Counts | None:
+    """Return the multiply-accumulates of a call for one example, by identity of the kernel.
+
+    Padding is counted as what is computed: each output of a convolution takes a whole window. Additions of biases,
+    batch norms, poolings and activations count nothing.
+    """
+    layer = call.operation
+    if not isinstance(layer, COUNTED) or not _is_of_keras(layer):
+        return None if _may_multiply(layer) else {}
+    outputs, inputs = _size(call.outputs), _size(call.inputs)
+    if outputs is None or inputs is None:
+        return None
+    if isinstance(layer, SEPARABLE):
+        return _separable(layer, call.outputs[0])
+    return {id(layer.kernel): _kernel_macs(layer, inputs, outputs)}
+
+
+def _kernel_macs(layer: keras.Layer, inputs: int, outputs: int) -> int:
+    kernel = tuple(layer.kernel.shape)
+    if isinstance(layer, keras.layers.EinsumDense):
+        return outputs * _contracted(layer.equation, kernel)
+    if isinstance(layer, TRANSPOSED):  # kernel [..., outputs, inputs]: each input goes to a whole window
+        return inputs * math.prod(kernel[:-1])
+    if isinstance(layer, DEPTHWISE):  # kernel [..., channels, multiplier]: each output takes one channel
+        return outputs * math.prod(kernel[:-2])
+    return outputs * math.prod(kernel[:-1])  # of groups, a kernel holds the channels of one
+
+
+def _separable(layer: keras.Layer, output: Shape) -> Counts:
+    depthwise, pointwise = tuple(layer.depthwise_kernel.shape), tuple(layer.pointwise_kernel.shape)
+    places = math.prod(each or 1 for each in output[1:]) // pointwise[-1]
+    return {
+        id(layer.depthwise_kernel): places * math.prod(depthwise),
+        id(layer.pointwise_kernel): places * math.prod(pointwise),
+    }
+
+
+def _contracted(equation: str, kernel: tuple[int, ...]) -> int:
+    """Return over how many entries of the kernel an output sums, in an equation such as "ab,bc->ac"."""
+    terms, _, output = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")[1]
+    return math.prod(size for label, size in zip(labels, kernel, strict=True) if label not in output)
+
+
+def _is_of_keras(layer: keras.Layer) -> bool:
+    """Return whether a layer computes what its class in Keras does: a subclass may have a `call` of its own."""
+    return type(layer).call.__module__.partition(".")[0] == "keras"
+
+
+def _may_multiply(operation: object) -> bool:
+    """Return whether an operation may multiply in a way that is not known here."""
+    if type(operation).__name__ in PRODUCTS:
+        return True
+    if not isinstance(operation, keras.Layer):
+        return False
+    inner = list(operation._flatten_layers(include_self=False))
+    if any(isinstance(each, COUNTED) or type(each).__name__ in PRODUCTS for each in inner):
+        return True
+    return any(_holds_matrices(each) for each in (operation, *inner))
+
+
+def _holds_matrices(layer: keras.Layer) -> bool:
+    return not isinstance(layer, WITHOUT) and any(len(each.shape) > 1 for each in layer.weights)
+
+
+def _size(shapes: Iterable[Shape]) -> int | None:
+    """Return how many entries the only tensor of a call has for one example, None where that is open."""
+    each = list(shapes)
+    if len(each) != 1 or any(size is None for size in each[0][1:]):
+        return None
+    return math.prod(size or 0 for size in each[0][1:])
+
+
+FLOAT_BITS = 32.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """Hold counts of one or more networks.
+
+    Attributes:
+        total: weights, moving statistics included, seed state excluded.
+        trainable: latent (trainable) weights of networks that are not fixed.
+        float32_bytes: every weight as float32, batch norm folded.
+        deployed_bytes: every weight at the bits that the hooks store it with, batch norm folded.
+    """
+
+    total: int
+    trainable: int
+    float32_bytes: int
+    deployed_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class LayerSize:
+    """Hold counts of what a layer owns itself, not within layers inside it.
+
+    Attributes:
+        path: of the layer; empty for the model itself, which may hold weights of its own.
+        layer: the layer.
+        weights: its weights and moving statistics, by name.
+        trainable: how many latent weights are trained.
+        floats: how many floats it takes as float32, batch norm folded.
+        deployed_bits: bits that it takes as the hooks store it, batch norm folded.
+    """
+
+    path: str
+    layer: keras.Layer
+    weights: dict[str, keras.Variable]
+    trainable: int
+    floats: int
+    deployed_bits: float
+
+    @property
+    def total(self) -> int:
+        """Return the number of its weights, moving statistics included."""
+        return sum(math.prod(each.shape) for each in self.weights.values())
+
+
+def measure_size(networks: Iterable[Network], stored_bits: Mapping[str, Mapping[str, float]]) -> Size:
+    """Return the size of networks."""
+    return add_up(each for network in networks for each in layer_sizes(network, stored_bits.get(network.name, {})))
+
+
+def add_up(layers: Iterable[LayerSize]) -> Size:
+    """Return the size of layers together."""
+    each = list(layers)
+    return Size(
+        total=sum(layer.total for layer in each),
+        trainable=sum(layer.trainable for layer in each),
+        float32_bytes=4 * sum(layer.floats for layer in each),
+        deployed_bytes=math.ceil(sum(layer.deployed_bits for layer in each) / 8),
+    )
+
+
+def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
+    """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up.
+
+    At inference a batch norm is one scale and one offset a channel, so it counts as two floats a channel, whatever
+    it trains with (the count that Larq's summary makes too).
+    """
+    layers = {"": network.model, **layer_paths(network.model)}
+    owners = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
+    owned: dict[str, dict[str, keras.Variable]] = {path: {} for path in layers}
+    for name, weight in network.weights.items():
+        owned[owners[id(weight)]][name] = weight
+    trained = set() if network.fixed else {id(weight) for weight in network.model.trainable_weights}
+    return [_layer_size(path, layer, owned[path], trained, bits) for path, layer in layers.items()]
+
+
+def _layer_size(
+    path: str,
+    layer: keras.Layer,
+    weights: dict[str, keras.Variable],
+    trained: set[int],
+    bits: Mapping[str, float],
+) -> LayerSize:
+    counts = {name: math.prod(weight.shape) for name, weight in weights.items()}
+    trainable = sum(counts[name] for name, weight in weights.items() if id(weight) in trained)
+    if isinstance(layer, keras.layers.BatchNormalization):
+        floats = 2 * math.prod(layer.moving_mean.shape)
+        return LayerSize(path, layer, weights, trainable, floats, FLOAT_BITS * floats)
+    deployed = sum((count * bits.get(name, FLOAT_BITS) for name, count in counts.items()), start=0.0)
+    return LayerSize(path, layer, weights, trainable, sum(counts.values()), deployed)
+
 
 FLOAT = 32
 FULL = "full precision"
@@ -102,22 +288,12 @@ class NetworkSummary:
 
 
 def precision(input_bits: int, weight_bits: int) -> str:
-    """Return what a multiplication is called, such as "1-bit x 1-bit" or "float32".
-
-    Args:
-        input_bits: of the input.
-        weight_bits: of the weight.
-    """
+    """Return what a multiplication is called, such as "1-bit x 1-bit" or "float32"."""
     return "float32" if input_bits == weight_bits == FLOAT else f"{input_bits}-bit x {weight_bits}-bit"
 
 
 def summarize_network(network: Network, forms: Forms) -> NetworkSummary:
-    """Return what a network is made of. Its totals are those of `measure_size`: both add up the same layers.
-
-    Args:
-        network: built. Where its graph is not known, shapes of outputs and multiply-accumulates are not either.
-        forms: of its weights and inputs.
-    """
+    """Return what a network is made of. Its totals are those of `measure_size`: both add up the same layers."""
     layers = layer_sizes(network, forms.stored_bits)
     calls = _calls(network)
     rows = tuple(_row(each, network, forms, calls) for each in layers if _is_shown(each, calls))

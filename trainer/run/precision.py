@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.run.directory import cpu_flags
-from trainer.step.loss_scale import LossScale
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.directory import cpu_flags
+from hookline.trainer.step.losses import LossScale
 
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
@@ -25,11 +25,7 @@ Device = Mapping[str, Any]
 
 @contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Build layers with the Keras policy of a precision; afterwards the policy is what it was, whatever happens.
-
-    Args:
-        precision: "float32", "float16" or "bfloat16".
-    """
+    """Build layers with the Keras policy of a precision; afterwards the policy is what it was, whatever happens."""
     before = keras.config.dtype_policy()
     if before.name == POLICIES[precision]:
         yield
@@ -42,25 +38,12 @@ def computing_in(precision: str) -> Iterator[None]:
 
 
 def loss_scale_for(precision: str) -> LossScale | None:
-    """Return a scale of the loss where the precision needs one; the others have the range of float32.
-
-    Args:
-        precision: "float32", "float16" or "bfloat16".
-    """
+    """Return a scale of the loss where the precision needs one; the others have the range of float32."""
     return LossScale() if precision == FLOAT16 else None
 
 
 def describe_precision(precision: str, scale: LossScale | None) -> dict[str, Any]:
-    """Return what summary.json says of the precision.
-
-    Args:
-        precision: "float32", "float16" or "bfloat16".
-        scale: of the loss; None without.
-
-    Returns:
-        "compute": the precision. "loss_scale": at the end, and "overflow_steps": how many steps were left out because
-        gradients overflowed; both None without a scale.
-    """
+    """Return what summary.json says of the precision."""
     return {
         "compute": precision,
         "loss_scale": None if scale is None else float(scale.value),
@@ -69,15 +52,7 @@ def describe_precision(precision: str, scale: LossScale | None) -> dict[str, Any
 
 
 def check_precision(precision: str, *, allow_slow: bool) -> None:
-    """Refuse a precision by which this machine would lose time.
-
-    Args:
-        precision: "float32", "float16" or "bfloat16".
-        allow_slow: whether to let it pass all the same.
-
-    Raises:
-        UserError: gives the reason.
-    """
+    """Refuse a precision by which this machine would lose time."""
     if precision == FLOAT32 or allow_slow:
         return
     gpus = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
@@ -89,14 +64,7 @@ def check_precision(precision: str, *, allow_slow: bool) -> None:
 
 
 def why_slow(precision: str, flags: Collection[str], gpus: Sequence[Device]) -> str | None:
-    """Return why a machine loses time by a precision; None where it gains.
-
-    Args:
-        precision: "float16" or "bfloat16".
-        flags: of the CPU, as /proc/cpuinfo names them.
-        gpus: what TensorFlow tells of each, "device_name" and "compute_capability" among it; training runs on them
-            where there are any.
-    """
+    """Return why a machine loses time by a precision; None where it gains."""
     if gpus:
         return next((reason for gpu in gpus if (reason := _why_slow_on(gpu, precision))), None)
     if precision == FLOAT16:

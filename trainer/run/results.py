@@ -1,10 +1,47 @@
-"""How results read: numbers, sizes and times as text, and the table of a summary's metrics."""
+"""What a run reports: names and final values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+TRAINERS = {
+    "loss": "what training minimises: each term, and their sum, loss/total",
+    "metric": "how good the networks are: averages over examples, or values of a whole split",
+    "grad_norm": "L2 norm of all gradients of a network: before the hooks, after each that may change them, at the end",
+    "opt": "of the optimizer: the learning rate, and in float16 the scale of the loss",
+    "time": "milliseconds since the last report, by what took them; the speed; the share spent waiting for batches",
+}
+"""Namespaces that the trainer fills, whatever the recipe and its hooks."""
+TECHNIQUES = {
+    "sparsity": "share of zeros among the weights that the next forward pass sees, in all and by layer",
+    "bnn": "weights of few bits: the share that changed its value, and that of latent weights at the clip",
+    "attention": "the map of an attention gate: its mean and entropy, the share kept, and that inside the box",
+    "center": "features and the centers of their classes: distances within and between, length of the centers",
+    "ema": "the moving average of the weights: its decay, and how far the weights are from it",
+}
+"""Namespaces of techniques, under the field's words for them."""
+OWN = "measures of the hook of that name"
+"""Any other hook puts what it measures under its own name; so does one of the above under another name."""
+NAMESPACES = {**TRAINERS, **TECHNIQUES}
+
+
+def namespace_of(name: str, *, hooks: Collection[str] = (), scopes: Collection[str] = ()) -> str | None:
+    """Return the namespace that a scalar is in; None for one in no documented namespace."""
+    for part in name.split("/")[:-1]:
+        if part in NAMESPACES or part in hooks:
+            return part
+        if part not in scopes:
+            return None
+    return None
+
+
+def explain(names: Iterable[str], *, hooks: Collection[str] = (), scopes: Collection[str] = ()) -> dict[str, str]:
+    """Return what the namespaces of scalars mean: one line each, by namespace, in the order of the names."""
+    found = dict.fromkeys(namespace_of(name, hooks=hooks, scopes=scopes) for name in names)
+    return {each: NAMESPACES.get(each, OWN) for each in found if each is not None}
+
 
 SHOWN_LOSS = "loss/total"
 WHOLE = 1e-3
@@ -21,33 +58,19 @@ def format_value(value: float | None) -> str:
 
 
 def format_metric(value: float | None, examples: int) -> str:
-    """Return a metric of a split as text; a share of its examples with no more decimals than so many can tell apart.
-
-    Args:
-        value: such as an accuracy; None gives a dash.
-        examples: of the split, 1 or more.
-    """
+    """Return a metric of a split as text; a share of its examples with no more decimals than so many can tell apart."""
     if value is None or not is_share_of(value, examples):
         return format_value(value)
     return f"{value:.{min(4, max(1, math.ceil(math.log10(examples))))}f}"
 
 
 def is_share_of(value: float, examples: int) -> bool:
-    """Return whether a value is a whole number of examples out of all, as accuracy is.
-
-    Args:
-        value: of a metric.
-        examples: of the split, 1 or more.
-    """
+    """Return whether a value is a whole number of examples out of all, as accuracy is."""
     return 0.0 <= value <= 1.0 and abs(value * examples - round(value * examples)) < WHOLE
 
 
 def format_bytes(count: float) -> str:
-    """Return a size in binary units, such as "13.19 KiB".
-
-    Args:
-        count: bytes.
-    """
+    """Return a size in binary units, such as "13.19 KiB"."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
@@ -56,22 +79,14 @@ def format_bytes(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration as m:ss or h:mm:ss.
-
-    Args:
-        seconds: of at least 0.
-    """
+    """Return a duration as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def format_share(share: float) -> str:
-    """Return a share as text, such as "12 %"; what is not nothing is never called 0 %.
-
-    Args:
-        share: in [0, 1].
-    """
+    """Return a share as text, such as "12 %"; what is not nothing is never called 0 %."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
 
 
@@ -96,11 +111,7 @@ def is_metric(name: str) -> bool:
 
 
 def metric_rows(summary: Mapping[str, Any]) -> list[tuple[str, float | None, float | None, float | None]]:
-    """Return the metrics and the total losses of a summary as rows: name, train, validation, test.
-
-    Args:
-        summary: what `summary.json` holds; a run that failed early may lack any part.
-    """
+    """Return the metrics and the total losses of a summary as rows: name, train, validation, test."""
     columns = [_values(summary.get("final")), _values(_values(summary.get("best")).get("values"))]
     columns.append(_values(summary.get("test")))
     names = {name: None for column in columns for name in column if is_metric(name)}

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.config.plugins import used_plugins
-from trainer.config.stored import FILE_NAME, read_stored
-from trainer.errors import UserError
-from trainer.files import read_json
-from trainer.run.directory import ENVIRONMENT, environment
-from trainer.run.results import COMPLETE
-from trainer.run.state import assign_variables, share_variables
-from trainer.step.stage import in_stage
-from trainer.user_path import user_path
+from hookline.trainer.config.plugins import used_plugins
+from hookline.trainer.config.stored import FILE_NAME, read_stored
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.files import read_json
+from hookline.trainer.run.directory import ENVIRONMENT, environment
+from hookline.trainer.run.results import COMPLETE
+from hookline.trainer.run.state import assign_variables, share_variables
+from hookline.trainer.step.stage import in_stage
 
 if TYPE_CHECKING:
-    from trainer.run.checkpoint import Checkpoint
-    from trainer.run.fit import Fit
+    from hookline.trainer.run.checkpoint import Checkpoint
+    from hookline.trainer.run.fit import Fit
 
 CONFIG_DIGEST = "config_sha256"
 """Of what a checkpoint's manifest holds under "environment": what `config_digest` returned."""
@@ -28,14 +27,7 @@ MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_thre
 
 
 def existing_directory(run: str) -> Path:
-    """Return the directory of a run to go on with.
-
-    Args:
-        run: what the user gave.
-
-    Raises:
-        UserError: there is no such directory.
-    """
+    """Return the directory of a run to go on with."""
     path = user_path(run, "resume")
     if not path.is_dir():
         raise UserError(f"resume={run} is no directory. Expected the directory of a run.")
@@ -43,11 +35,7 @@ def existing_directory(run: str) -> Path:
 
 
 def completed_summary(directory: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that is complete, so that there is nothing to go on with; None otherwise.
-
-    Args:
-        directory: of the run.
-    """
+    """Return the summary of a run that is complete, so that there is nothing to go on with; None otherwise."""
     try:
         summary = read_json(directory / "summary.json")
     except (OSError, ValueError):
@@ -56,16 +44,7 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
 
 
 def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
-    """Refuse a config that is not the one with which a checkpoint was written.
-
-    Args:
-        directory: of the run.
-        checkpoint: to go on from; None where there is none yet.
-        digest: of the run's config of now.
-
-    Raises:
-        UserError: somebody has changed it.
-    """
+    """Refuse a config that is not the one with which a checkpoint was written."""
     if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
         raise UserError(
             f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
@@ -75,15 +54,7 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
 
 
 def check_place(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse data from another place for a run without a checkpoint, which would tell whether it is the same.
-
-    Args:
-        directory: of the run.
-        config: to go on with.
-
-    Raises:
-        UserError: the data shall come from another place than the run's own config says.
-    """
+    """Refuse data from another place for a run without a checkpoint, which would tell whether it is the same."""
     if read_stored(str(directory), "resume")["data"] != config["data"]:
         raise UserError(
             f"{directory} has no checkpoint yet, so nothing tells whether the data at another place is the same. "
@@ -92,11 +63,7 @@ def check_place(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def changed_environment(directory: Path) -> list[str]:
-    """Return what differs from where the run was started and may change its bits, in words.
-
-    Args:
-        directory: of the run.
-    """
+    """Return what differs from where the run was started and may change its bits, in words."""
     try:
         before = read_json(directory / ENVIRONMENT)
     except (OSError, ValueError):
@@ -109,11 +76,7 @@ def changed_environment(directory: Path) -> list[str]:
 
 
 def run_state(fit: Fit) -> dict[str, Any]:
-    """Return what a checkpoint holds of a run besides variables and hooks: JSON values.
-
-    Args:
-        fit: at the edge of a chunk.
-    """
+    """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
     run = fit.run
     return {
         "best": run.best.as_json(),
@@ -133,15 +96,7 @@ def run_state(fit: Fit) -> dict[str, Any]:
 
 
 def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
-    """Put a run back to where a checkpoint was written: variables, hooks, what it knew.
-
-    Args:
-        fit: built, not begun.
-        checkpoint: of the same run.
-
-    Raises:
-        UserError: the data is not that of the run, or a variable is missing.
-    """
+    """Put a run back to where a checkpoint was written: variables, hooks, what it knew."""
     state = checkpoint.state["run"]
     if state["data"] != fit.fingerprint:
         raise UserError(
@@ -162,12 +117,7 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
 
 
 def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
-    """Return in words how many replicas shared a batch before and now; None where they are as many.
-
-    Args:
-        checkpoint: of the run.
-        count: of now.
-    """
+    """Return in words how many replicas shared a batch before and now; None where they are as many."""
     before = checkpoint.state["run"].get("replicas", 1)  # a run of before had one
     return None if before == count else f"replicas was {before} and is {count}"
 
@@ -177,11 +127,6 @@ def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
 
     Time that was spent stays spent. The rates are lowered once for each time that the run has gone back since the
     checkpoint was written, which holds what they were then.
-
-    Args:
-        fit: at a step that was held back.
-        checkpoint: of the run.
-        rate_factor: in (0, 1].
     """
     fit.run.rolled_back.append(fit.run.step)
     _go_to(fit, checkpoint)

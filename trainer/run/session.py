@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,33 +13,26 @@ import keras
 import tensorflow as tf
 import yaml
 
-from trainer.config.resume import config_digest
-from trainer.config.stored import read_stored
-from trainer.errors import UnsavedError, UserError, did_you_mean
-from trainer.hook import HostHook
-from trainer.network import Network
-from trainer.plan.markdown import as_markdown
-from trainer.plan.run import plan_run
-from trainer.replicas.strategy import NONE, describe_replicas
-from trainer.run.assembly import Assembly, assemble
-from trainer.run.cadence import Cadence
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.control import Best, Run
-from trainer.run.directory import choose_directory, config_text, environment, make_directory
-from trainer.run.estimated import estimated
-from trainer.run.fingerprint import data_fingerprint
-from trainer.run.fit import Fit
-from trainer.run.follow import follow
-from trainer.run.hook_answers import answer
-from trainer.run.input_verdict import judge_input
-from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
-from trainer.run.lock import locked
-from trainer.run.network_summary import Forms, NetworkSummary, summarize_network
-from trainer.run.out_of_memory import memory_errors
-from trainer.run.peak_memory import peak_memory_bytes
-from trainer.run.precision import check_precision, describe_precision
-from trainer.run.release import released_graphs
-from trainer.run.resume import (
+from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.stored import read_stored
+from hookline.trainer.errors import UnsavedError, UserError, did_you_mean
+from hookline.trainer.hook import HostHook
+from hookline.trainer.network import Network
+from hookline.trainer.replicas.strategy import NONE, describe_replicas
+from hookline.trainer.run.assembly import Assembly, assemble
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.control import Best, Cadence, Run
+from hookline.trainer.run.directory import choose_directory, config_text, environment, make_directory
+from hookline.trainer.run.fingerprint import data_fingerprint
+from hookline.trainer.run.fit import Fit
+from hookline.trainer.run.follow import follow
+from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
+from hookline.trainer.run.lock import locked
+from hookline.trainer.run.network_summary import Forms, NetworkSummary, measure_size, summarize_network
+from hookline.trainer.run.precision import check_precision, describe_precision
+from hookline.trainer.run.process import estimated, memory_errors, peak_memory_bytes
+from hookline.trainer.run.release import released_graphs
+from hookline.trainer.run.resume import (
     CONFIG_DIGEST,
     changed_environment,
     check_config,
@@ -48,20 +41,26 @@ from trainer.run.resume import (
     existing_directory,
     restore_fit,
 )
-from trainer.run.shipped import shipped_forms
-from trainer.run.size import measure_size
-from trainer.run.start_time import StartTime
-from trainer.run.state import run_variables
-from trainer.run.summary import build_summary, write_summary
-from trainer.run.views import Views
-from trainer.run.workers import ClusterWorkers, Workers, join_workers
+from hookline.trainer.run.start_time import StartTime
+from hookline.trainer.run.state import run_variables, shipped_forms
+from hookline.trainer.run.summary import answer, build_summary, write_summary
+from hookline.trainer.run.times import judge_input
+from hookline.trainer.run.views import Views
+from hookline.trainer.run.workers import ClusterWorkers, Workers, join_workers
+
+PlanText = Callable[[Mapping[str, Any], str, Assembly], str]
 
 
 @released_graphs()
 @termination_interrupts()
 @memory_errors()
 def execute(
-    config: Mapping[str, Any], recipe: str, overrides: Sequence[str], *, began: float | None = None
+    config: Mapping[str, Any],
+    recipe: str,
+    overrides: Sequence[str],
+    *,
+    plan: PlanText | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """Run a validated config, or go on with a run, and return what its summary.json holds.
 
@@ -71,6 +70,7 @@ def execute(
         config: the resolved config; with `resume`, that of the run to go on with.
         recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
         overrides: the command line's.
+        plan: describes the run for the dashboard, from config, recipe and assembly; None for no text.
         began: when the run was asked for, by `time.monotonic`; None for now.
 
     Raises:
@@ -89,9 +89,9 @@ def execute(
         if isinstance(workers, ClusterWorkers) and workers.index:
             summary = _follow(config, workers)
         elif config["resume"] is not None:
-            summary = _resume(config, recipe, started, workers)
+            summary = _resume(config, recipe, started, workers, plan)
         else:
-            summary = _begin(config, recipe, overrides, started, workers)
+            summary = _begin(config, recipe, overrides, started, workers, plan)
     except BaseException as error:
         workers.leave(error)
         raise
@@ -100,7 +100,12 @@ def execute(
 
 
 def _begin(
-    config: Mapping[str, Any], recipe: str, overrides: Sequence[str], started: StartTime, workers: Workers
+    config: Mapping[str, Any],
+    recipe: str,
+    overrides: Sequence[str],
+    started: StartTime,
+    workers: Workers,
+    plan: PlanText | None,
 ) -> dict[str, Any]:
     """Make a new run."""
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
@@ -108,7 +113,7 @@ def _begin(
     workers.compare(config, parts, directory)
     _note_build(started, parts)
     digest = config_digest(yaml.safe_load(config_text(config)))  # of what is read again
-    fit = build_fit(config, recipe, parts, directory, open_store(directory, digest), started)
+    fit = build_fit(config, recipe, parts, directory, open_store(directory, digest), started, plan)
     fit.workers = workers
     make_directory(directory, config, overrides)
     with locked(directory):
@@ -129,7 +134,9 @@ def _note_build(started: StartTime, parts: Assembly) -> None:
     started.split("build", parts.trace_seconds, "trace")
 
 
-def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers: Workers) -> dict[str, Any]:
+def _resume(
+    config: Mapping[str, Any], recipe: str, started: StartTime, workers: Workers, plan: PlanText | None
+) -> dict[str, Any]:
     """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
@@ -151,7 +158,7 @@ def _resume(config: Mapping[str, Any], recipe: str, started: StartTime, workers:
         _note_build(started, parts)
         for difference in changed_environment(directory):
             warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
-        fit = build_fit(config, recipe, parts, directory, store, started)
+        fit = build_fit(config, recipe, parts, directory, store, started, plan)
         fit.workers = workers
         if checkpoint is None:
             fit.run.resumed_at = [0]
@@ -213,6 +220,7 @@ def build_fit(
     directory: Path,
     store: CheckpointStore,
     started: StartTime,
+    plan: PlanText | None = None,
 ) -> Fit:
     """Return what trains a run; nothing is written yet.
 
@@ -223,6 +231,7 @@ def build_fit(
         directory: of the run.
         store: for its checkpoints.
         started: the time to the first step, up to here.
+        plan: describes the run for the dashboard; None for no text.
     """
     settings = config["trainer"]
     views, variables = _views(parts), _variables(parts)
@@ -234,7 +243,7 @@ def build_fit(
         batch_size=settings["batch_size"],
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
-        plan=estimated("The plan of the run", lambda: as_markdown(plan_run(config, recipe, parts)), ""),
+        plan=estimated("The plan of the run", lambda: plan(config, recipe, parts) if plan else "", ""),
         best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
         pictures=views.pictures,
         embeddings=views.embeddings,

@@ -29,32 +29,17 @@ class StartTime:
     """
 
     def __init__(self, began: float | None = None) -> None:
-        """Begin.
-
-        Args:
-            began: when the run was asked for, by `time.monotonic`; None for now.
-        """
+        """Begin."""
         self.parts: dict[str, float] = {}
         self._latest = time.monotonic() if began is None else began
 
     def end(self, part: str, at: float | None = None) -> None:
-        """End a part; the next one begins there.
-
-        Args:
-            part: its name.
-            at: when it ended, by `time.monotonic`; None for now.
-        """
+        """End a part; the next one begins there."""
         at = time.monotonic() if at is None else at
         self.parts[part], self._latest = at - self._latest, at
 
     def split(self, part: str, seconds: float, rest: str) -> None:
-        """Take some of a part for another one, which comes after it.
-
-        Args:
-            part: that was ended.
-            seconds: of it.
-            rest: name of the other.
-        """
+        """Take some of a part for another one, which comes after it."""
         self.parts[part] -= seconds
         self.parts[rest] = seconds
 

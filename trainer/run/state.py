@@ -1,17 +1,20 @@
-"""The state of a run as arrays by key: what a checkpoint holds."""
+"""The variables of a run: what a checkpoint holds, what evaluation uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError, did_you_mean
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.step.loss_scale import LossScale
-from trainer.step.trainer import Trainer
+from hookline.trainer.errors import UserError, did_you_mean
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.network_summary import FLOAT, FLOAT_BITS, Forms
+from hookline.trainer.run.summary import answer
+from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.trainer import Trainer
 
 
 def run_variables(
@@ -24,12 +27,6 @@ def run_variables(
 
     Keys: "network/<network>/<variable>" (weights, moving statistics, seed state), "optimizer/<network>/<variable>",
     "hook/<hook>/<variable>", "loss_scale/<variable>", "accumulators".
-
-    Args:
-        networks: with built optimizers.
-        hooks: built.
-        accumulators: the metrics' sums and counts.
-        loss_scale: of a run in float16; None otherwise.
     """
     return {"accumulators": accumulators, **_trained_variables(networks, hooks, loss_scale)}
 
@@ -51,24 +48,12 @@ def _trained_variables(
 
 
 def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
-    """Return every variable of a replica that training writes, by the keys of `run_variables`.
-
-    Args:
-        trainer: of the replica.
-    """
+    """Return every variable of a replica that training writes, by the keys of `run_variables`."""
     return _trained_variables(trainer.networks.values(), trainer.hooks, trainer.loss_scale)
 
 
 def copy_variables(source: Mapping[str, tf.Variable], target: Mapping[str, tf.Variable]) -> None:
-    """Give variables of one replica the values of another's.
-
-    Args:
-        source: by key; may hold more.
-        target: of the same shapes.
-
-    Raises:
-        ValueError: a key is missing: the replicas were not built alike.
-    """
+    """Give variables of one replica the values of another's."""
     if missing := target.keys() - source.keys():
         raise ValueError(f"Replicas were built with other variables: {sorted(missing)}.")
     for key, variable in target.items():
@@ -76,11 +61,7 @@ def copy_variables(source: Mapping[str, tf.Variable], target: Mapping[str, tf.Va
 
 
 def share_variables(trainers: Sequence[Trainer]) -> None:
-    """Give all replicas of this process the variables of the first, after something outside the step wrote these.
-
-    Args:
-        trainers: of the replicas.
-    """
+    """Give all replicas of this process the variables of the first, after something outside the step wrote these."""
     for each in trainers[1:]:
         copy_variables(trainer_variables(trainers[0]), trainer_variables(each))
 
@@ -94,11 +75,7 @@ class VariableValues(Mapping[str, np.ndarray]):
     """Give the values of variables by key, each read anew when it is asked for: nothing holds all of them at once."""
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Read nothing yet.
-
-        Args:
-            variables: by key.
-        """
+        """Read nothing yet."""
         self._variables = variables
 
     def __getitem__(self, key: str) -> np.ndarray:
@@ -121,16 +98,7 @@ def read_variables(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray
 
 
 def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:
-    """Assign arrays to the variables of the same keys; all are checked before any changes.
-
-    Args:
-        variables: to assign, by key.
-        tensors: must hold every key, in the right shape; further keys are passed over.
-        source: where the arrays come from, for the message.
-
-    Raises:
-        UserError: a variable is missing or has another shape; names the first.
-    """
+    """Assign arrays to the variables of the same keys; all are checked before any changes."""
     for key, variable in variables.items():
         if key not in tensors:
             raise UserError(
@@ -144,3 +112,63 @@ def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str,
             )
     for key, variable in variables.items():
         variable.assign(tensors[key])
+
+
+Bits = TypeVar("Bits", int, float)
+
+
+class ShippedWeights:
+    """Read what evaluation uses in place of each weight and moving statistic: after every hook.
+
+    Nothing is traced before the first call, and only then.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        """Take what is read."""
+        self._trainer = trainer
+        self._read = tf.function(self._used, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+
+    def __call__(self, step: int) -> dict[str, dict[str, np.ndarray]]:
+        """Return the values of now, by network name, then by variable name."""
+        read = self._read(tf.constant(step, tf.int64))
+        return {name: {key: value.numpy() for key, value in found.items()} for name, found in read.items()}
+
+    def _used(self, step: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+        passes = self._trainer.forward(step, {}, objective="", training=False).passes
+        values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
+        return {name: {key: values[name][key] for key in self._trainer.networks[name].weights} for name in passes}
+
+
+def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarray]]:
+    """Return what evaluation uses in place of each weight and moving statistic: after every hook."""
+    return ShippedWeights(trainer)(step)
+
+
+def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = None) -> dict[str, Forms]:
+    """Return in what form the weights and inputs of every network are shipped.
+
+    Every hook says how many bits its own form takes for the weights that are really shipped: those that all hooks
+    together leave. So each form can hold them, and of several the smallest counts. Kernels that are pruned and then
+    rounded to a sign hold no zero; the sparse form has no gain there, and the sign's bit counts.
+    """
+    forms = {}
+    for name, shipped in (weights or ShippedWeights(trainer))(step).items():
+        hooks = [hook for hook in trainer.hooks if hook.network == name]
+        forms[name] = Forms(
+            shipped,
+            stored_bits=_fewest([answer(each, "stored_bits", shipped, given=shipped) for each in hooks], FLOAT_BITS),
+            weight_bits=_fewest([answer(each, "weight_bits", shipped, given=shipped) for each in hooks], FLOAT),
+            input_bits=_fewest([answer(each, "input_bits") for each in hooks], FLOAT),
+        )
+    return forms
+
+
+def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
+    """Return bits per entry in the shipped network, by network and variable, where they are not those of a float32."""
+    return {name: dict(forms.stored_bits) for name, forms in shipped_forms(trainer, step).items()}
+
+
+def _fewest(given: Sequence[Mapping[str, Bits]], most: Bits) -> dict[str, Bits]:
+    """Return the smallest number for each name, and at most that of a float32."""
+    names = {name: None for each in given for name in each}
+    return {name: min(most, *(each[name] for each in given if name in each)) for name in names}

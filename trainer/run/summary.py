@@ -1,17 +1,29 @@
-"""summary.json: the end result of a run, the contract that other tools read."""
+"""summary.json, and what hooks answer for it."""
 
 from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.files import write_whole
-from trainer.run.control import Run
-from trainer.run.network_summary import NetworkSummary
-from trainer.run.size import Size
+from hookline.trainer.files import write_whole
+from hookline.trainer.hook import Hook
+from hookline.trainer.run.control import Run
+from hookline.trainer.run.network_summary import NetworkSummary, Size
+from hookline.trainer.step.returned import checked
+
+
+def answer(hook: Hook, stage: str, *arguments: Any, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what a stage of a hook returns, once it is checked; nothing, and a warning, where that fails."""
+    try:
+        return dict(checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
+    except Exception as error:  # noqa: BLE001 - whatever a hook of a user does, the run is trained
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
+        return {}
 
 
 def build_summary(
@@ -32,25 +44,7 @@ def build_summary(
     memory: Mapping[str, int | None],
     start: Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    """Return what summary.json holds. Its keys are stable and documented in the README.
-
-    Args:
-        run: at its end.
-        status: "completed", "stopped" (by a hook), "paused" (out of time), "interrupted", "unsaved" or "failed".
-        reason: why it stopped or failed; None when it completed.
-        seconds: wall time of training, evaluation and saving.
-        size: of all networks together.
-        networks: what each network is made of, by name.
-        final: the last training report's values.
-        test: the test split's values with "weights"; empty when the run did not get there.
-        hooks: what each hook adds, by name.
-        digest: sha256 of all variables after the last step; None when the run did not get there.
-        verdict: of the input, as `judge_input` returns it.
-        precision: as `describe_precision` returns it.
-        replicas: as `describe_replicas` returns it.
-        memory: as `peak_memory_bytes` returns it.
-        start: the time to the first step, as `StartTime` gives it; None where no step was made.
-    """
+    """Return what summary.json holds. Its keys are stable and documented in the README."""
     return {
         "recipe": run.recipe,
         "status": status,
@@ -93,12 +87,7 @@ def _size(size: Size) -> dict[str, dict[str, int]]:
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write summary.json by a temporary name, so that a reader never sees half of it.
-
-    Args:
-        directory: the run directory.
-        summary: JSON values; NaN and infinity become null, which JSON has no other word for.
-    """
+    """Write summary.json by a temporary name, so that a reader never sees half of it."""
     write_whole(directory / "summary.json", json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""The worker processes of a run at the edges of its chunks: the chief gives orders, and all hear what any was told."""
+"""The other processes of a run, and the orders that the chief gives."""
 
 from __future__ import annotations
 
@@ -7,26 +7,87 @@ import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import WorkersError
-from trainer.replicas.cluster import Cluster, cluster_of
-from trainer.replicas.collectives import Group
-from trainer.replicas.messages import Messages
-from trainer.replicas.replica import Replica, replicas_of
-from trainer.replicas.start_cluster import start_cluster
-from trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
-from trainer.run.assembly import Assembly
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.compare_workers import facts_of, first_difference
-from trainer.run.interruption import Interrupted, Interruption
-from trainer.run.lost_workers import abort_after, describe_loss, is_loss, named
-from trainer.run.orders import Kind, Order, asked_by, ending, number_of, signal_of
-from trainer.run.state import VariableValues
+from hookline.trainer.errors import WorkersError
+from hookline.trainer.replicas.cluster import Cluster, cluster_of
+from hookline.trainer.replicas.messages import Messages
+from hookline.trainer.replicas.replica import Group, Replica, replicas_of
+from hookline.trainer.replicas.start_cluster import start_cluster
+from hookline.trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
+from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.compare_workers import facts_of, first_difference
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.lost_workers import abort_after, describe_loss, is_loss, named
+from hookline.trainer.run.state import VariableValues
+
+OUT_OF_TIME = 1000
+"""In the place of a signal's number: the wall-clock budget is over."""
+
+
+class Kind(IntEnum):
+    """Say what the chief orders."""
+
+    RUN = 1  # train up to the step
+    MOVE = 2  # be at the step
+    TAKE = 3  # be at the step, with the chief's variables
+    COMPARE = 4  # tell the digest of the variables
+    LEAVE = 5  # the run is over: done
+    INTERRUPTED = 6  # the run is over before its time
+    FAILED = 7
+
+
+@dataclass(frozen=True)
+class Order:
+    """Hold what the chief orders.
+
+    Attributes:
+        kind: what to do.
+        step: see `Kind`.
+        number: of the signal that ended the run, or `OUT_OF_TIME`; 0 for none.
+        asked: for each worker what asks it to end, as `number`. Where any was asked, a chunk is not begun: the chief
+            saves and ends the run.
+    """
+
+    kind: Kind
+    step: int
+    number: int
+    asked: tuple[int, ...]
+
+
+def ending(error: BaseException | None) -> Kind:
+    """Return how the chief says that a run is over."""
+    if error is None:
+        return Kind.LEAVE
+    return Kind.INTERRUPTED if isinstance(error, KeyboardInterrupt) else Kind.FAILED
+
+
+def asked_by(interruption: Interruption) -> int:
+    """Return what asks this worker to end; 0 for nothing."""
+    if interruption.signal_number is not None:
+        return int(interruption.signal_number)
+    return 0 if interruption.reason is None else OUT_OF_TIME
+
+
+def number_of(error: BaseException | None) -> int:
+    """Return the signal behind an error as workers tell it."""
+    if not isinstance(error, KeyboardInterrupt):
+        return 0
+    number = getattr(error, "signal_number", signal.SIGINT)
+    return OUT_OF_TIME if number is None else int(number)
+
+
+def signal_of(number: int) -> int | None:
+    """Return the signal that a number stands for; None for none, as where time is over."""
+    return None if number in (0, OUT_OF_TIME) else number
+
 
 Variables = Mapping[str, tf.Variable]
 COMPLETE = "The run is complete: nothing is left to do."
@@ -45,11 +106,7 @@ class Workers:
     count = 1
 
     def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
-        """Return the replicas of this process.
-
-        Args:
-            settings: `trainer` of the config.
-        """
+        """Return the replicas of this process."""
         return local_replicas(settings.get("strategy", "none"), settings.get("replicas"), settings["batch_size"])
 
     @contextmanager
@@ -58,26 +115,10 @@ class Workers:
         yield
 
     def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
-        """Hold what must be equal on all workers against each other, once, before the start.
-
-        Args:
-            config: the resolved config.
-            parts: built from it.
-            directory: of the run, on the chief.
-
-        Raises:
-            WorkersError: names the worker that differs, or that could not be built.
-        """
+        """Hold what must be equal on all workers against each other, once, before the start."""
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
-        """Let all workers begin a chunk.
-
-        Args:
-            step: at which it ends.
-
-        Returns:
-            None to begin it. Otherwise a worker was asked to end: why, in words, and the number of the signal, if any.
-        """
+        """Let all workers begin a chunk."""
         del step
         return None
 
@@ -85,23 +126,13 @@ class Workers:
         """Let all workers be at a step, with the variables that they have."""
 
     def take(self, step: int, variables: Variables) -> None:
-        """Let all workers be at a step, with the variables of the chief, after something outside the step wrote them.
-
-        Args:
-            step: steps made.
-            variables: of the chief, by key.
-        """
+        """Bring all workers to a step with the chief's variables, after something outside the step wrote them."""
 
     def check_equal(self, variables: Variables) -> None:
         """Warn where the variables of a worker are not those of the chief, bit for bit; called after the last step."""
 
     def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
-        """Tell the other workers that this one ends.
-
-        Args:
-            error: that ended it; None when all is done.
-            complete: whether the run was complete before it began.
-        """
+        """Tell the other workers that this one ends."""
 
     def summary(self) -> dict[str, Any]:
         """Return what summary.json holds of the workers."""
@@ -112,13 +143,7 @@ class ClusterWorkers(Workers):
     """Be one of several processes of a run."""
 
     def __init__(self, cluster: Cluster, messages: Messages, timeout: float) -> None:
-        """Begin.
-
-        Args:
-            cluster: that has been started.
-            messages: between the workers.
-            timeout: seconds that a worker waits for another; 0 for ever.
-        """
+        """Begin."""
         self.index, self.count = cluster.index, len(cluster.addresses)
         self.directory = ""
         self._cluster, self._messages, self._timeout = cluster, messages, timeout
@@ -166,11 +191,7 @@ class ClusterWorkers(Workers):
         self.share(variables)
 
     def share(self, variables: Variables) -> None:
-        """Give the variables of every worker the chief's values.
-
-        Args:
-            variables: by key, the same keys everywhere.
-        """
+        """Give the variables of every worker the chief's values."""
         for key in sorted(variables):
             value = variables[key].numpy()
             with self.watching():
@@ -188,11 +209,7 @@ class ClusterWorkers(Workers):
             )
 
     def other_digests(self, variables: Variables) -> list[int]:
-        """Return the workers whose variables are not those of the chief.
-
-        Args:
-            variables: of this worker, by key.
-        """
+        """Return the workers whose variables are not those of the chief."""
         with self.watching():
             digests = self._messages.gather(tensors_digest(VariableValues(variables)).encode())
         others = [worker for worker, digest in enumerate(digests) if digest != digests[0]]
@@ -213,11 +230,7 @@ class ClusterWorkers(Workers):
         return {"workers": {"count": self.count, "equal": self._equal}}
 
     def next_order(self, interruption: Interruption) -> Order:
-        """Wait for the chief's next order.
-
-        Args:
-            interruption: what asks this worker to end.
-        """
+        """Wait for the chief's next order."""
         return self._exchange(0, 0, 0, asked_by(interruption))
 
     def _order(self, kind: Kind, step: int, number: int = 0) -> Order:
@@ -245,15 +258,7 @@ class ClusterWorkers(Workers):
 
 
 def join_workers(settings: Mapping[str, Any]) -> Workers:
-    """Return the workers of a run, once all have come; at once where there is one process.
-
-    Args:
-        settings: `trainer` of the config.
-
-    Raises:
-        UserError: the environment describes no cluster, or it cannot be started.
-        WorkersError: some workers do not come.
-    """
+    """Return the workers of a run, once all have come; at once where there is one process."""
     cluster = cluster_of(settings)
     if cluster is None or len(cluster.addresses) == 1:
         return Workers()

@@ -1,4 +1,4 @@
-"""Gradient accumulation: one step over a whole batch, computed in micro batches one after the other."""
+"""Gradient accumulation: one step over several micro batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,65 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Batch
-from trainer.step.audit import ancestors, written_variables
-from trainer.step.forward import Forward, NetworkPass, seed_names
-from trainer.step.metrics import Computed
-from trainer.step.micro_batches import MicroBatches
-from trainer.step.update_ops import pending_update_ops
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+from hookline.trainer.step.audit import ancestors, written_variables
+from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
+from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
+from hookline.trainer.step.updates import pending_update_ops
+
+
+class MicroBatches:
+    """Cut a batch into equal parts, to be run one after the other.
+
+    Part i holds the examples i * size to (i + 1) * size. What is not one entry an example goes whole into each part.
+
+    Attributes:
+        count: number of parts.
+        size: examples in a part.
+        shares: float32 [count], the share that each part has in a mean over the batch's examples; they add up to 1.
+        metric_shares: likewise in a mean that heeds sample weights; the same where there are none.
+    """
+
+    def __init__(self, batch: Batch, count: int) -> None:
+        """Cut a batch."""
+        examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
+        if examples is None or examples % count:
+            raise UserError(
+                f"trainer.accumulation_steps={count} received for batches of {examples or 'an unknown number of'} "
+                "examples a replica. Expected as many examples in each micro batch: change trainer.batch_size."
+            )
+        self.count, self.size = count, examples // count
+        self._examples, self._batch = examples, batch
+        self._parts = tf.nest.map_structure(lambda each: self._cut(each) if self._is_cut(each) else each, batch)
+        self.shares = self.metric_shares = self._shares(example_weights(batch))
+        if SAMPLE_WEIGHTS in batch:
+            self.metric_shares = self._shares(sample_weights(batch))
+
+    def _shares(self, weights: tf.Tensor) -> tf.Tensor:
+        sums = tf.reduce_sum(self._cut(weights), axis=1)
+        total = tf.reduce_sum(sums)
+        return tf.where(total > 0, tf.math.divide_no_nan(sums, total), 1.0 / self.count)
+
+    def _is_cut(self, tensor: tf.Tensor) -> bool:
+        return bool(tensor.shape.rank) and tensor.shape[0] == self._examples
+
+    def _cut(self, tensor: tf.Tensor) -> tf.Tensor:
+        """Return [examples, ...] as [count, size, ...]."""
+        return tf.reshape(tensor, tf.concat([[self.count, self.size], tf.shape(tensor)[1:]], axis=0))
+
+    def part(self, index: tf.Tensor) -> Batch:
+        """Return one part as a batch."""
+        return tf.nest.map_structure(
+            lambda each, whole: each[index] if self._is_cut(whole) else each, self._parts, self._batch
+        )
+
+    def joined(self, array: tf.TensorArray) -> tf.Tensor:
+        """Return what the parts gave, [examples, ...], in the order of the batch."""
+        stacked = array.stack()
+        return tf.reshape(stacked, tf.concat([[-1], tf.shape(stacked)[2:]], axis=0))
+
 
 Compute = Callable[[Forward, Batch], Computed]
 Key = tuple[str, str]  # network and name of a state variable
@@ -40,21 +91,6 @@ def accumulate(
     pairs within a micro batch. State that does not depend on examples, such as a layer's counter of its calls or the
     vectors of spectral normalization, moves once a step: every micro batch begins from what the step began with, and
     what is written is what a pass over the whole batch would write. Seed state passes on, so that draws differ.
-
-    Args:
-        forward: of the step; weights are read and transformed already, once.
-        batch: the whole batch.
-        changes: names of the networks whose gradients are wanted.
-        compute: runs the objective and its hooks' losses on a micro batch.
-        count: number of micro batches.
-        scale: float32 scalar that the gradients are multiplied by, see `LossScale`; None for 1.
-
-    Returns:
-        What was computed; the tensors, made before the loop from the latent variables, through which the loss depends
-        on these; and the gradients of the total loss with respect to these tensors, times the scale.
-
-    Raises:
-        UserError: the batch cannot be divided, or the forward pass writes variables or gives what cannot be joined.
     """
     micro = MicroBatches(batch, count)
     step = _MicroStep(forward, micro, changes, compute, scale)
@@ -191,13 +227,7 @@ class _MicroStep:
 
 
 def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: Mapping[Key, tf.Tensor]) -> set[Key]:
-    """Return which new values depend neither on a tensor, nor on a value of which the new one does.
-
-    Args:
-        source: of the graph being traced.
-        before: values that may have changed, inputs of that graph.
-        after: new values of some of them.
-    """
+    """Return which new values depend neither on a tensor, nor on a value of which the new one does."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     reached = {source.op}
     while True:
@@ -233,14 +263,7 @@ def _refuse_writes(count: int) -> None:
 
 
 def refuse_accumulation(network: Network) -> None:
-    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too.
-
-    Args:
-        network: of a run.
-
-    Raises:
-        UserError: its optimizer accumulates gradients.
-    """
+    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too."""
     optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
     if steps := optimizer.gradient_accumulation_steps:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The audit: walk the traced step's graph and refuse a run whose updates are not wired."""
+"""The audit of a traced step: updates before the apply, every declared variable written, ownership kept."""
 
 from __future__ import annotations
 
@@ -7,10 +7,96 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.hook import Gradients, GraphHook
-from trainer.step.context import StepContext
-from trainer.step.taking_part import taking_part
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.hook import Gradients, GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.stage import taking_part
+
+
+def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]) -> None:
+    """Refuse networks and objectives that do not fit together.
+
+    Names are unique, no variable and no optimizer belongs to two networks, every objective changes networks that exist,
+    and every network is changed by one objective, unless it says that it is shared or fixed.
+    """
+    _check_names("network", [network.name for network in networks])
+    _check_names("objective", [objective.name for objective in objectives])
+    _check_apart(networks)
+    for objective in objectives:
+        for name in objective.changes:
+            if name not in {network.name for network in networks}:
+                known = ", ".join(network.name for network in networks)
+                raise UserError(f"Objective '{objective.name}' changes the network '{name}'. Expected: {known}.")
+        if type(objective.updates) is not int or objective.updates < 1:
+            raise UserError(
+                f"Objective '{objective.name}' has updates={objective.updates!r}. Expected how often a step runs it: "
+                "an integer of at least 1."
+            )
+    for network in networks:
+        _check_owners(network, [objective.name for objective in objectives if network.name in objective.changes])
+
+
+def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
+    """Return the names of the objectives that may change a network."""
+    return [objective.name for objective in objectives if network in objective.changes]
+
+
+def find_objective(name: str, objectives: Sequence[Objective]) -> Objective:
+    """Return the objective of a name."""
+    for objective in objectives:
+        if objective.name == name:
+            return objective
+    raise unknown_name("objective", name, [objective.name for objective in objectives])
+
+
+def _check_names(kind: str, names: Sequence[str]) -> None:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise UserError(f"Two of the {kind}s are named '{name}'. Expected a name of its own for each {kind}.")
+        if not name or "/" in name:
+            article = "An" if kind == "objective" else "A"
+            raise UserError(f"{article} {kind} is named '{name}'. Expected a name without '/', such as 'generator_0'.")
+
+
+def _check_apart(networks: Sequence[Network]) -> None:
+    variables: dict[int, tuple[str, str]] = {}
+    optimizers: dict[int, str] = {}
+    for network in networks:
+        for name, variable in network.variables.items():
+            other, _ = variables.setdefault(id(variable), (network.name, name))
+            if other != network.name:
+                raise UserError(
+                    f"The networks '{other}' and '{network.name}' share the variable '{name}', so each would change "
+                    "the other. Expected models with variables of their own: build each, then copy with copy_network."
+                )
+        other = optimizers.setdefault(id(network.optimizer), network.name)
+        if other != network.name:
+            raise UserError(
+                f"The networks '{other}' and '{network.name}' share one optimizer. Expected one for each: call "
+                "build_optimizer once for each network."
+            )
+
+
+def _check_owners(network: Network, owners: Sequence[str]) -> None:
+    if network.fixed and owners:
+        raise UserError(
+            f"The network '{network.name}' is fixed, but the objective '{owners[0]}' changes it. Take the network out "
+            "of the objective's `changes`, or do not declare it fixed."
+        )
+    if not owners and not network.fixed:
+        raise UserError(
+            f"No objective changes the network '{network.name}', so it would never be trained. Put it into the "
+            "`changes` of one, or declare it with Network(..., fixed=True)."
+        )
+    if len(owners) > 1 and not network.shared:
+        names = " and ".join(f"'{name}'" for name in owners)
+        raise UserError(
+            f"The objectives {names} change the network '{network.name}', which one objective alone may own. Take it "
+            "out of the `changes` of the others, or declare it with Network(..., shared=True)."
+        )
+
 
 WRITING_OPS = frozenset(
     {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
@@ -62,9 +148,6 @@ def written_variables(operation: tf.Operation) -> list[int]:
 
     A kernel of an optimizer writes the variable and its slots. A handle reaches an inner graph (loop body, branch)
     through captures; they are followed to the outermost graph.
-
-    Args:
-        operation: any op of a graph that is being traced.
     """
     if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):
         return [outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
@@ -82,11 +165,7 @@ def outermost(tensor: tf.Tensor) -> int:
 
 
 def ancestors(operation: tf.Operation) -> set[tf.Operation]:
-    """Return every op that runs before `operation`, through inputs and control inputs, within its graph.
-
-    Args:
-        operation: where the walk starts; not part of the result.
-    """
+    """Return every op that runs before `operation`, through inputs and control inputs, within its graph."""
     found: set[tf.Operation] = set()
     waiting = [operation]
     while waiting:
@@ -99,12 +178,7 @@ def ancestors(operation: tf.Operation) -> set[tf.Operation]:
 
 
 def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> dict[str, list[tf.Operation]]:
-    """Return the writing ops among `operations` by the name of the variable that they write.
-
-    Args:
-        operations: ops of the graph being traced.
-        names: variable name by the identity of its handle; other variables are left out.
-    """
+    """Return the writing ops among `operations` by the name of the variable that they write."""
     written: dict[str, list[tf.Operation]] = {}
     for operation in operations:
         for handle in written_variables(operation):
@@ -116,12 +190,7 @@ def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> d
 def hook_writes(
     hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]
 ) -> dict[str, dict[str, list[tf.Operation]]]:
-    """Return for each hook what it declares to write, with the ops of the current graph that write it.
-
-    Args:
-        hooks: those that take part are looked at.
-        contexts: by network name.
-    """
+    """Return for each hook what it declares to write, with the ops of the current graph that write it."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     found = {}
     for hook, _ in taking_part(hooks, contexts):
@@ -133,14 +202,7 @@ def hook_writes(
 
 
 def audit(commit: Commit) -> None:
-    """Refuse a step whose update ops do not run before the apply, or do not run at all.
-
-    Args:
-        commit: the record of a traced step.
-
-    Raises:
-        UserError: names the hook or the variable and the remedy.
-    """
+    """Refuse a step whose update ops do not run before the apply, or do not run at all."""
     if commit.missing_gradients:
         raise UserError(
             f"No gradient reaches {', '.join(commit.missing_gradients)} in objective '{commit.objective}'. Expected "

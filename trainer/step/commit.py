@@ -1,4 +1,4 @@
-"""The writing part of a step: UPDATE_OPS, then the optimizers under their control dependencies, then projections."""
+"""The end of a step: replicas joined, updates under control dependencies, apply, project."""
 
 from __future__ import annotations
 
@@ -6,17 +6,117 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.hook import Gradients, GraphHook
-from trainer.network import Network
-from trainer.step.audit import TRAINER, Commit, hook_writes, writes_of
-from trainer.step.context import StepContext
-from trainer.step.double_writes import refuse_double_writes
-from trainer.step.name_scope import UPDATE_OPS, named_scope
-from trainer.step.returned import checked
-from trainer.step.stage import in_stage
-from trainer.step.taking_part import taking_part
-from trainer.step.update_ops import collect_hook_updates, collect_state_updates, pending_update_ops
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Gradients, GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+from hookline.trainer.replicas.replica import Replica, shared_seeds
+from hookline.trainer.step.audit import TRAINER, Commit, hook_writes, writes_of
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.forward import seed_names
+from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import UPDATE_OPS, in_stage, named_scope, taking_part
+from hookline.trainer.step.updates import collect_hook_updates, collect_state_updates, pending_update_ops
+from hookline.trainer.step.writes import refuse_double_writes
+
+EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
+"""What a replica's part counts by in a mean: the number of its examples, their sample weights, or as any other part."""
+
+
+def join_replicas(
+    replica: Replica, gradients: dict[str, Gradients], contexts: Mapping[str, StepContext], computed: Computed
+) -> dict[str, Gradients]:
+    """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place.
+
+    Losses, metrics and gradients are means over examples, so they are joined by `mean_over_batch`; statistics are not
+    weighed. Everything goes in one sum: many small messages would each pay the network's latency.
+    """
+    if replica.count == 1:
+        return gradients
+    for context in contexts.values():
+        context.new_state = _shared_state(context, replica)
+    states = [each.new_state for each in contexts.values()]
+    tables = [*gradients.values(), computed.losses, computed.metrics, *states]
+    kinds = [*[EXAMPLES] * len(gradients), EXAMPLES, SAMPLES, *[EQUAL] * len(states)]
+    given = [
+        (value, kind)
+        for table, kind in zip(tables, kinds, strict=True)
+        for value in table.values()
+        if _is_joined(value)
+    ]
+    batch = next(iter(contexts.values())).batch
+    means = iter(mean_over_batch(replica, batch, [value for value, _ in given], [kind for _, kind in given]))
+    joined = iter(
+        [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
+    )
+    result = {name: next(joined) for name in gradients}
+    computed.losses, computed.metrics = next(joined), next(joined)
+    for context in contexts.values():
+        context.new_state, context.losses = next(joined), computed.losses
+    return result
+
+
+def mean_over_batch(
+    replica: Replica, batch: Batch, means: Sequence[tf.Tensor], shares: Sequence[str] | None = None
+) -> list[tf.Tensor]:
+    """Return the means over the examples of a whole batch, from those over this replica's part of it.
+
+    Parts have equally many examples. Where the batch has weights of its own, a part counts by the sum of its weights:
+    so does each micro batch, and so would it where one replica has all of the batch.
+    """
+    if replica.count == 1 or not {"weights", SAMPLE_WEIGHTS} & batch.keys():
+        return replica.mean(means)
+    shares = [EXAMPLES] * len(means) if shares is None else shares
+    own = {
+        EXAMPLES: tf.reduce_sum(example_weights(batch)),
+        SAMPLES: tf.reduce_sum(sample_weights(batch)),
+        EQUAL: tf.constant(1.0),
+    }
+    values = [value * tf.cast(own[share], value.dtype) for value, share in zip(means, shares, strict=True)]
+    joined = replica.sum([*values, *own.values()])
+    totals = dict(zip(own, joined[len(values) :], strict=True))
+    return [
+        tf.math.divide_no_nan(value, tf.cast(totals[share], value.dtype))
+        for value, share in zip(joined[: len(values)], shares, strict=True)
+    ]
+
+
+def join_flags_and_sums(
+    replica: Replica,
+    vetoes: dict[str, tf.Tensor],
+    hooks: Sequence[GraphHook],
+    contexts: Mapping[str, StepContext],
+) -> dict[str, tf.Tensor]:
+    """Return the vetoes that any replica raised; put the hooks' `batch_sums` over the whole batch into the contexts."""
+    found: list[tuple[StepContext, str, tf.Tensor]] = []
+    for hook, context in taking_part(hooks, contexts):
+        with in_stage(hook, "batch_sums"):
+            sums = checked(hook, "batch_sums", hook.batch_sums(context))
+            found += [(context, f"{hook.name}/{name}", value) for name, value in sums.items()]
+    flags = [tf.cast(flag, tf.float32) for flag in vetoes.values()] if replica.count > 1 else []
+    joined = replica.sum([*(value for _, _, value in found), *flags])
+    for (context, name, _), value in zip(found, joined, strict=False):
+        context.sums[name] = value
+    return dict(zip(vetoes, [flag > 0.0 for flag in joined[len(found) :]], strict=True)) if flags else vetoes
+
+
+def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:
+    """Return the new state with the seed states that all replicas share; refuse what they would not share."""
+    seeds = seed_names(context.network)
+    for name, value in context.new_state.items():
+        if name not in seeds and not value.dtype.is_floating:
+            raise UserError(
+                f"The forward pass writes '{name}', {value.dtype.name}, of which {replica.count} replicas cannot take "
+                "a mean. Expected a float32 variable, or trainer.strategy=none."
+            )
+    return shared_seeds(context.new_state, seeds, replica)
+
+
+def _is_joined(value: tf.Tensor | None) -> bool:
+    """Return whether a value is one that replicas compute from their parts; seed states are integers."""
+    return value is not None and value.dtype.is_floating
+
 
 Apply = Callable[[Network, Gradients], None]
 
@@ -29,19 +129,7 @@ def commit_step(
     changed_state: Mapping[str, Collection[str]],
     pending: Mapping[tf.Operation, str],
 ) -> tuple[Commit, dict[str, tf.Tensor]]:
-    """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure.
-
-    Args:
-        objective: name of the objective.
-        contexts: of the networks that the objective changes, by network name, gradients filled in.
-        hooks: in order.
-        apply: applies gradients to one network.
-        changed_state: names of the state variables for which the forward pass gave new values, by network name.
-        pending: what UPDATE_OPS held after the forward pass, perhaps in an outer graph, and who put it there.
-
-    Returns:
-        The record for the audit, and the hooks' measures as float32 scalars by name.
-    """
+    """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure."""
     graph, names = tf.compat.v1.get_default_graph(), _names_by_handle(contexts)
     record = _write_updates(objective, contexts, hooks, changed_state, pending)
     with tf.control_dependencies(record.update_ops):
@@ -88,15 +176,7 @@ def _write_updates(
 def commit_unless_vetoed(
     vetoes: Sequence[tf.Tensor], commit: Callable[[], dict[str, tf.Tensor]]
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Run `commit` in a branch that is taken only when no veto is True; without vetoes there is no branch.
-
-    Args:
-        vetoes: bool scalars.
-        commit: writes the step and returns measures, float32 scalars.
-
-    Returns:
-        Whether the step was written (bool scalar), and the measures (zeros when it was not).
-    """
+    """Run `commit` in a branch that is taken only when no veto is True; without vetoes there is no branch."""
     if not vetoes:
         with named_scope("metrics"):  # where it is counted
             committed = tf.constant(True)

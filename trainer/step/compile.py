@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.hook import GraphHook
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
 
 PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
@@ -20,14 +20,6 @@ def use_xla(mode: str, hooks: Iterable[GraphHook], *, replicas: int = 1) -> bool
     times for LeNet-300-100, 1.5 to 2.5 times in bfloat16) and convolutions (up to 100 times). Only networks so small
     that the time goes into many small ops gain, and it takes thousands of steps to make up for the time to compile.
     A hook that XLA cannot compile keeps it off, with a warning where it would have been on.
-
-    Args:
-        mode: "auto", "on" or "off".
-        hooks: that the step traces.
-        replicas: how many share the batch. XLA does not compile their sums.
-
-    Raises:
-        UserError: "on" beside a hook that XLA cannot compile, or with several replicas.
     """
     blocking = [hook.name for hook in hooks if not hook.supports_xla]
     if mode == "on" and blocking:
@@ -48,26 +40,14 @@ def use_xla(mode: str, hooks: Iterable[GraphHook], *, replicas: int = 1) -> bool
 
 
 def python_ops(graph: tf.Graph) -> list[str]:
-    """Return the names of the ops that call Python, such as `tf.numpy_function`, which XLA cannot compile.
-
-    Args:
-        graph: of a traced function; the functions that its ops call are searched, too.
-    """
+    """Return the names of the ops that call Python, such as `tf.numpy_function`, which XLA cannot compile."""
     definition = graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
     return list(dict.fromkeys(node.name for node in nodes if node.op in PYTHON_OPS))
 
 
 def keep_xla_off(mode: str, ops: Sequence[str]) -> None:
-    """Say that XLA stays off because of ops in the step that call Python.
-
-    Args:
-        mode: "auto" or "on".
-        ops: their names, at least one.
-
-    Raises:
-        UserError: "on", so that XLA was asked for.
-    """
+    """Say that XLA stays off because of ops in the step that call Python."""
     reason = f"the step calls Python at {ops[0]}{f' and {len(ops) - 1} more ops' if len(ops) > 1 else ''}"
     if mode == "on":
         raise UserError(

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.network import Network
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
 Pair: TypeAlias = "tuple[keras.Variable, keras.Variable]"

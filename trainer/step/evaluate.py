@@ -1,22 +1,87 @@
-"""Evaluation: every example of a split exactly once, in one traced loop."""
+"""Evaluation of a split, and what hooks observe of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.hook import Arrays
-from trainer.objective import Batch, Objective
-from trainer.step.forward import Forward
-from trainer.step.metrics import example_weights, sample_weights
-from trainer.step.python_errors import python_errors
-from trainer.step.returned import checked
-from trainer.step.stage import in_stage
-from trainer.step.taking_part import takes_part
-from trainer.step.trainer import Trainer
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Arrays, GraphHook
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.step.forward import Forward
+from hookline.trainer.step.metrics import example_weights, sample_weights
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage, python_errors, takes_part
+from hookline.trainer.step.trainer import Trainer
+
+
+class Observer:
+    """Run the graph hooks' `observe` on examples of a split, spread evenly over it.
+
+    Nothing is traced before the first run, nor ever where no hook observes.
+    """
+
+    def __init__(self, trainer: Trainer, split: Split, *, batch_size: int, placement: str = "auto") -> None:
+        """Choose the examples."""
+        self._trainer = trainer
+        self._limits = {h.name: min(h.observed_examples, split.size) for h in trainer.hooks if h.observed_examples}
+        self._batches = {
+            limit: EvaluationBatches(_spread(split, limit), batch_size=batch_size, placement=placement)
+            for limit in set(self._limits.values())
+        }
+        self._functions: dict[int, tf.types.experimental.PolymorphicFunction] = {}
+
+    def run(self, step: int) -> dict[str, Arrays]:
+        """Return what hooks observe, by hook: arrays [examples, ...] by name."""
+        observed: dict[str, Arrays] = {}
+        for limit, batches in self._batches.items():
+            function = self._functions.setdefault(limit, self._function(limit))
+            with python_errors():
+                parts = [
+                    {hook: {name: value.numpy() for name, value in values.items()} for hook, values in part.items()}
+                    for part in (
+                        function(tf.constant(step, tf.int64), tf.constant(index, tf.int64))
+                        for index in range(batches.count)
+                    )
+                ]
+            for hook, values in parts[0].items():
+                observed[hook] = {name: np.concatenate([p[hook][name] for p in parts])[:limit] for name in values}
+        return observed
+
+    def _function(self, limit: int) -> tf.types.experimental.PolymorphicFunction:
+        hooks = [hook for hook in self._trainer.hooks if self._limits.get(hook.name) == limit]
+
+        def observe(step: tf.Tensor, index: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
+            return self._observe(hooks, step, self._batches[limit].batch(index))
+
+        return tf.function(observe, autograph=False)
+
+    def _observe(self, hooks: list[GraphHook], step: tf.Tensor, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        values: dict[str, dict[str, tf.Tensor]] = {}
+        for objective in self._trainer.objectives:
+            # A hook sees the first objective that it takes part in.
+            part = [hook for hook in hooks if takes_part(hook, objective.name, objective.changes)]
+            asked = [hook for hook in part if hook.name not in values]
+            if asked:
+                forward = self._trainer.forward(step, batch, objective=objective.name, training=False)
+                self._trainer.losses(objective, forward, batch)
+            for hook in asked:
+                with in_stage(hook, "observe"):
+                    found = hook.observe(forward.passes[hook.network].context)
+                    values[hook.name] = dict(checked(hook, "observe", found, batch=batch))
+        return values
+
+
+def _spread(split: Split, limit: int) -> Split:
+    """Return `limit` examples of a split, evenly spaced: folders of images come class by class."""
+    rows = np.linspace(0, split.size - 1, limit).round().astype(np.int64)
+    return Split(split.name, split.source, split.indices[rows])
+
 
 Collected = dict[str, dict[str, tf.Tensor]]
 HOOK = "hook/"  # before the names of hooks, beside those of objectives
@@ -30,13 +95,7 @@ class Evaluator:
     """
 
     def __init__(self, trainer: Trainer, batch: Callable[[tf.Tensor], Batch], count: int) -> None:
-        """Trace the loop.
-
-        Args:
-            trainer: whose networks and objectives to evaluate.
-            batch: returns batch i (int64 scalar) with "weights" [batch], 0 for padding; padding comes last.
-            count: number of batches.
-        """
+        """Trace the loop."""
         self.trainer = trainer
         self._batch = batch
         self._count = count
@@ -50,19 +109,11 @@ class Evaluator:
         return self._run.graph
 
     def batch(self, index: tf.Tensor) -> Batch:
-        """Return one batch of the split, as every run of the evaluation sees it.
-
-        Args:
-            index: int64 scalar.
-        """
+        """Return one batch of the split, as every run of the evaluation sees it."""
         return self._batch(index)
 
     def of(self, trainer: Trainer) -> Evaluator:
-        """Return the evaluation of the same split with other networks, objectives or hooks.
-
-        Args:
-            trainer: that has them.
-        """
+        """Return the evaluation of the same split with other networks, objectives or hooks."""
         return Evaluator(trainer, self._batch, self._count)
 
     def run(self, step: int) -> dict[str, float]:
@@ -70,9 +121,6 @@ class Evaluator:
 
         They are the averages "loss/<name>" and "metric/<name>" of the objectives, with the losses of layers and hooks,
         and "metric/<name>" of what objectives and hooks compute from the split as a whole.
-
-        Args:
-            step: steps made so far.
         """
         with python_errors():
             values, self._collected = self._run(tf.constant(step, tf.int64))
@@ -82,9 +130,6 @@ class Evaluator:
         """Return what an objective collected and sampled in the latest run, by name; empty before the first run.
 
         What it collected is [examples, ...].
-
-        Args:
-            objective: its name.
         """
         return {name: tensor.numpy() for name, tensor in self._collected.get(objective, {}).items()}
 

@@ -1,8 +1,8 @@
-"""The forward pass of a step: transformed weights in, outputs and new state values out."""
+"""The forward pass of a network: outputs and new state, as values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,18 +10,50 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from trainer.errors import unknown_name
-from trainer.graph import is_graph
-from trainer.hook import GraphHook
-from trainer.model_checks import told_in_one_line
-from trainer.network import Network
-from trainer.replicas.seeds import own_seeds
-from trainer.step.context import StepContext
-from trainer.step.draws import Draws
-from trainer.step.name_scope import current_scope, named_scope
-from trainer.step.returned import checked
-from trainer.step.stage import in_stage
-from trainer.step.state_scope import StateScope
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.graph import is_graph
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.model_checks import told_in_one_line
+from hookline.trainer.network import Network
+from hookline.trainer.replicas.replica import own_seeds
+from hookline.trainer.step.context import Draws, StepContext
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import current_scope, in_stage, named_scope
+
+
+class StateScope(keras.StatelessScope):
+    """Hold the values of variables, and what layers assign to their state.
+
+    No gradient goes through a value that is read after it was assigned, as in Keras's `fit`, where it lies in a
+    variable by then.
+
+    Attributes:
+        state_mapping: the values of now, by the identity of the variable.
+    """
+
+    def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]]) -> None:
+        """Take the values that a pass starts from."""
+        super().__init__(list(values), collect_losses=True)
+        self._assigned: dict[int, keras.Variable] = {}
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        """Hold a new value."""
+        self._assigned[id(update[0])] = update[0]
+        super().add_update(update)
+
+    def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
+        """Return the value of now; None where the scope has none."""
+        value = super().get_current_value(variable)
+        return tf.stop_gradient(value) if id(variable) in self._assigned else value
+
+    def check_assigned(self) -> None:
+        """Refuse, after a pass, that a layer has assigned what the optimizer changes, too."""
+        for variable in self._assigned.values():
+            if variable.trainable:
+                raise UserError(
+                    f"A layer assigns '{variable.path}' in its forward pass, and the optimizer trains it: what the "
+                    "layer assigns would be lost. Expected a layer that assigns weights with trainable=False alone."
+                )
 
 
 @dataclass
@@ -48,15 +80,7 @@ class NetworkPass:
 def read_network(
     network: Network, hooks: Sequence[GraphHook], context: StepContext, *, keeps_state: bool = True
 ) -> NetworkPass:
-    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from.
-
-    Args:
-        network: the network.
-        hooks: in order; those of other networks are passed over.
-        context: the step; `latent`, `state`, `held` and `weights` of it are filled in.
-        keeps_state: whether the step writes the state variables. Where it does not, the seed state would give the same
-            draws in every training step: the pass then starts from one of the step, see `_seeds_of_step`.
-    """
+    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from."""
     with named_scope("read_variables", network.name):
         context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
         context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
@@ -95,11 +119,7 @@ def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tenso
 
 
 def seed_names(network: Network) -> list[str]:
-    """Return the names of the state variables that are seed states.
-
-    Args:
-        network: whose they are.
-    """
+    """Return the names of the state variables that are seed states."""
     weights = network.weights
     return [name for name in network.state_variables if name not in weights]
 
@@ -138,12 +158,7 @@ class Forward:
     scope: str = field(default_factory=current_scope)
 
     def __call__(self, name: str, inputs: Any) -> Any:
-        """Return the outputs of the network `name` for `inputs`.
-
-        Args:
-            name: the network.
-            inputs: what its model takes, such as a tensor [batch, ...].
-        """
+        """Return the outputs of the network `name` for `inputs`."""
         if name not in self.passes:
             raise unknown_name("network", name, self.passes)
         current = self.passes[name]
@@ -175,20 +190,11 @@ class Forward:
         return outputs
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return the seed of a draw of the objective, int32 [2]; see `ForwardFunction.stateless_seed`.
-
-        Args:
-            salt: what the draw is for.
-        """
+        """Return the seed of a draw of the objective, int32 [2]; see `ForwardFunction.stateless_seed`."""
         return self.draws.stateless_seed(salt)
 
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return gradients that the loss is made of, float32; see `ForwardFunction.gradients`.
-
-        Args:
-            value: scalar.
-            sources: what it depends on.
-        """
+        """Return gradients that the loss is made of, float32; see `ForwardFunction.gradients`."""
         value = tf.cast(value, tf.float32)
         with named_scope("gradients_in_loss", inside=self.scope):
             found = tf.gradients(value, list(sources), grad_ys=self.scale)

@@ -8,11 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.objective import Batch
-from trainer.step.gradient_points import UNDECLARED, Point, find_points
-from trainer.step.python_errors import python_errors
-from trainer.step.subgraph import recompute
-from trainer.step.trainer import Trainer
+from hookline.trainer.objective import Batch
+from hookline.trainer.step.gradients import UNDECLARED, Point, find_points, recompute
+from hookline.trainer.step.stage import python_errors
+from hookline.trainer.step.trainer import Trainer
 
 DIRECTIONS = 8
 STEP = 1e-4  # of finite differences, times the root mean square of what is moved
@@ -54,11 +53,6 @@ def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], ste
     """Return every overridden or custom gradient of a step beside the true one and the declared one.
 
     The forward pass is that of training, on the batch of the step, with the weights of now. Nothing is written.
-
-    Args:
-        trainer: with its hooks built.
-        batch: returns the batch of a step (int64 scalar).
-        step: the number of the step.
     """
     points: list[Point] = []
 

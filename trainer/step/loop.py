@@ -7,16 +7,15 @@ from functools import partial
 
 import tensorflow as tf
 
-from trainer.input.batch_queue import BatchQueue
-from trainer.input.source import HOST
-from trainer.objective import Batch
-from trainer.step.audit import audit
-from trainer.step.metrics import Accumulators
-from trainer.step.name_scope import named_scope
-from trainer.step.python_errors import python_errors
-from trainer.step.step_graph import step_graph
-from trainer.step.trainer import Trainer
-from trainer.step.writes import READING_OPS
+from hookline.trainer.input.batches import BatchQueue
+from hookline.trainer.input.source import HOST
+from hookline.trainer.objective import Batch
+from hookline.trainer.step.audit import audit
+from hookline.trainer.step.metrics import Accumulators
+from hookline.trainer.step.stage import named_scope, python_errors
+from hookline.trainer.step.step_graph import step_graph
+from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.writes import READING_OPS
 
 BatchFunction = Callable[[tf.Tensor], Batch]
 StepFunction = Callable[[tf.Tensor, Batch], tuple[tf.Tensor, tf.Tensor]]
@@ -50,17 +49,7 @@ class ChunkLoop:
         *,
         xla: bool,
     ) -> None:
-        """Trace the loop and audit the step in it.
-
-        Args:
-            trainer: builds the step; for several replicas in this process, the trainer of each.
-            batch: returns the batch of a step (int64 scalar); called inside the traced loop. A `BatchQueue` is put to
-                the first step of each chunk. For several replicas, what returns the part of each.
-            xla: whether to compile the step (not the loop around it) with XLA.
-
-        Raises:
-            UserError: the audit refuses the step.
-        """
+        """Trace the loop and audit the step in it."""
         self.trainers = [trainer] if isinstance(trainer, Trainer) else list(trainer)
         self.trainer = self.trainers[0]
         self.graph = tf.Graph()
@@ -82,23 +71,11 @@ class ChunkLoop:
         return self._loop.graph
 
     def step_graph(self, variables: Mapping[str, tf.Variable]) -> tf.compat.v1.GraphDef:
-        """Return the ops of a step in one graph, to be looked at.
-
-        Args:
-            variables: by the names to show.
-        """
+        """Return the ops of a step in one graph, to be looked at."""
         return step_graph(self.graph, [commit.graph for commit in self.trainer.commits], variables)
 
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
-        """Run steps until done or until one is vetoed.
-
-        Args:
-            start: steps made before.
-            steps: how many to make.
-
-        Returns:
-            Steps made since the start of the run, and the names of the vetoes that held back the next one.
-        """
+        """Run steps until done or until one is vetoed."""
         queues = [each for each in self._batches if isinstance(each, BatchQueue)]
         for queue in queues:
             queue.seek(start)

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective, ObjectiveOutput
 
 SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 
@@ -38,14 +38,7 @@ def example_weights(batch: Batch) -> tf.Tensor:
 
 
 def sample_weights(batch: Batch) -> tf.Tensor:
-    """Return float32 weights [batch]: how much each example counts, 0 for padding.
-
-    Args:
-        batch: with the source's "sample_weights", or without: each example counts once then.
-
-    Raises:
-        UserError: they are not one for each example.
-    """
+    """Return float32 weights [batch]: how much each example counts, 0 for padding."""
     weights = example_weights(batch)
     if SAMPLE_WEIGHTS not in batch:
         return weights
@@ -57,16 +50,7 @@ def sample_weights(batch: Batch) -> tf.Tensor:
 
 
 def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the float32 mean of a loss or metric over the real examples of a batch.
-
-    Args:
-        name: for the error message.
-        value: shape [batch] (per example) or [] (a mean already).
-        weights: float32 [batch]; 0 marks padding.
-
-    Raises:
-        ValueError: another shape.
-    """
+    """Return the float32 mean of a loss or metric over the real examples of a batch."""
     value = tf.cast(value, tf.float32)
     if value.shape.rank == 0:
         return value
@@ -79,10 +63,6 @@ def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.
     """Return the losses and the metrics of an objective, each averaged to a scalar.
 
     Sample weights count as in Keras: sum(w * loss) / n, and sum(w * metric) / sum(w).
-
-    Args:
-        output: what the objective computed.
-        batch: the batch it was computed on.
     """
     weights, own = example_weights(batch), sample_weights(batch)
     losses = output.losses
@@ -99,16 +79,7 @@ def _times(value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:
-    """Refuse sample weights that an objective would not heed.
-
-    Args:
-        objective: that computed them.
-        losses: its own, by name.
-        batch: the batch.
-
-    Raises:
-        UserError: the batch has sample weights, and no loss is one for each example.
-    """
+    """Refuse sample weights that an objective would not heed."""
     if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
         raise UserError(
             f"The data has sample weights, but no loss of '{objective.name}' is one for each example: "
@@ -130,11 +101,7 @@ class Accumulators:
         )
 
     def add(self, sums: tf.Tensor) -> None:
-        """Add sums and counts to the variable, inside the graph.
-
-        Args:
-            sums: float32 [metrics, 2], in the order of `names`.
-        """
+        """Add sums and counts to the variable, inside the graph."""
         self.variable.assign_add(sums)
 
     def reset(self) -> None:

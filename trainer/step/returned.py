@@ -12,11 +12,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.embedding import Embedding
-from trainer.errors import UserError
-from trainer.hook import GraphHook, Hook
-from trainer.objective import TARGET_SHARES, Batch
-from trainer.step.stage import in_stage
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.objective import TARGET_SHARES, Batch, Embedding
+from hookline.trainer.step.stage import in_stage
 
 Returned = TypeVar("Returned")
 DECLARED = ("state", "writes", "frozen", "projected", "settled_at")
@@ -45,18 +44,7 @@ Entry = Callable[[Any, Any, Facts], "str | None"]
 def checked(
     hook: Hook, stage: str, value: Returned, *, given: Mapping[str, Any] | None = None, batch: Batch | None = None
 ) -> Returned:
-    """Return what a stage returned, once it is certain that it is what the stage is for.
-
-    Args:
-        hook: whose stage it is.
-        stage: its name, such as "transform_weights".
-        value: what it returned.
-        given: what it was given, or what it speaks of, by name.
-        batch: of which it returns something for each example.
-
-    Raises:
-        UserError: it is something else; names the hook, the stage, what was returned and what is expected.
-    """
+    """Return what a stage returned, once it is certain that it is what the stage is for."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0] if batch else None
     expected, wrong = EXPECTED[stage]
     if problem := wrong(value, Facts(given or {}, examples)):
@@ -67,11 +55,7 @@ def checked(
 
 
 def check_declared(hook: GraphHook) -> None:
-    """Refuse a hook that declares something else than names and variables, after `build`.
-
-    Args:
-        hook: built.
-    """
+    """Refuse a hook that declares something else than names and variables, after `build`."""
     for stage in DECLARED:
         with in_stage(hook, stage):
             checked(hook, stage, getattr(hook, stage)())
@@ -113,13 +97,7 @@ def _whole(entry: Entry) -> Check:
 
 
 def _dict(entry: Entry, *, all_given: bool = False, others: bool = True) -> Check:
-    """Return the check of a dict by name.
-
-    Args:
-        entry: checks an entry.
-        all_given: whether each name that was given must be there.
-        others: whether names that were not given may.
-    """
+    """Return the check of a dict by name."""
 
     def check(value: Any, facts: Facts) -> str | None:
         if not isinstance(value, Mapping):
@@ -160,13 +138,7 @@ def _fits(shape: tf.TensorShape, allowed: Sequence[Any]) -> bool:
 
 
 def _tensor(kind: str, *, each: bool = False, scalar: bool = True) -> Entry:
-    """Return the check of a tensor.
-
-    Args:
-        kind: "number" for float, integer and bool; "float"; "bool".
-        each: whether it may have an entry for each example, [batch].
-        scalar: whether it may be a scalar; with neither, it has any shape.
-    """
+    """Return the check of a tensor."""
 
     def check(value: Any, given: Any, facts: Facts) -> str | None:
         if not _is_tensor(value) or not _is_kind(_dtype(value), kind):

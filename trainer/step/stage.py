@@ -1,14 +1,83 @@
-"""Where an error came from: the hook and the stage, added to the error as a note."""
+"""A stage of a hook: its scope, and errors that name it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from fnmatch import fnmatchcase
 
-from trainer.errors import UserError
-from trainer.hook import Hook
-from trainer.step.name_scope import UPDATE_OPS, named_scope
-from trainer.step.scope import stray_tensors
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.step.context import StepContext
+
+
+def with_outer_graphs(graph: tf.Graph) -> list[tf.Graph]:
+    """Return a graph and those around it, up to that of the outermost function."""
+    graphs = [graph]
+    while isinstance(outer := getattr(graphs[-1], "outer_graph", None), tf.__internal__.FuncGraph):
+        graphs.append(outer)
+    return graphs
+
+
+def stray_tensors() -> list[str]:
+    """Return names of tensors that the graph being traced uses, and that belong to none of the graphs around it."""
+    graph, functions = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph
+    if not isinstance(graph, functions):
+        return []
+    around = with_outer_graphs(graph)
+    used = [tensor for tensor, _ in graph.captures if isinstance(getattr(tensor, "graph", None), functions)]
+    return [tensor.name for tensor in used if tensor.graph not in around]
+
+
+UPDATE_OPS = "UPDATE_OPS"
+
+
+@contextmanager
+def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
+    """Trace ops under a path of names. One that is entered again goes on: it gets no number of its own.
+
+    Outside a graph, and without names, this does nothing.
+    """
+    if not names or tf.executing_eagerly():
+        yield
+        return
+    start = current_scope() if inside is None else inside
+    path = [start] if start else []
+    with tf.name_scope("/".join([*path, *map(_allowed, names)]) + "/"):
+        yield
+
+
+def current_scope() -> str:
+    """Return the path of the scope in which ops are traced now; empty outside a graph and at its top."""
+    return "" if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_name_scope()
+
+
+def _allowed(name: str) -> str:
+    """Return a name of letters, digits and a few signs, which does not begin with one of these."""
+    allowed = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"scope{allowed}"
+
+
+RAISED = re.compile(rf"\b{UserError.__name__}: (.+)")
+
+
+@contextmanager
+def python_errors() -> Iterator[None]:
+    """Raise the `UserError` that Python code in a graph raised.
+
+    TensorFlow wraps it into one of its own errors, with the places in the code before and after it.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        found = RAISED.search(error.message)
+        if found is None:
+            raise
+        raise UserError(found[1]) from error
+
 
 KEEPS_SCOPE = "around_forward"  # what it enters stays entered: the forward pass has a scope of its own
 
@@ -18,14 +87,6 @@ def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
     """Add "in hook X, stage Y, step N" to an error that leaves the block; its traceback stays.
 
     What is traced in the block is named "<stage>/<hook>/...".
-
-    Args:
-        hook: whose code runs.
-        stage: the stage, such as "transform_weights".
-        step: the step, where one is known; tracing knows none.
-
-    Raises:
-        UserError: the hook uses a tensor of a micro batch or branch that is over, where TensorFlow would say so later.
     """
     try:
         with _scope(hook, stage, step):
@@ -51,3 +112,17 @@ def _stray(hook: Hook, stage: str, tensors: str) -> UserError:
         f"The hook '{hook.name}' uses in {stage} what it made in another stage, in a micro batch or a branch that is "
         f"over: {tensors}. Put what add_losses makes for later stages into context.taps, and never into an attribute."
     )
+
+
+def takes_part(hook: GraphHook, objective: str, changes: Container[str]) -> bool:
+    """Return whether the stages of training are called for a hook within an objective."""
+    return hook.network in changes and fnmatchcase(objective, hook.objective)
+
+
+def taking_part(
+    hooks: Iterable[GraphHook], contexts: Mapping[str, StepContext]
+) -> Iterator[tuple[GraphHook, StepContext]]:
+    """Yield the hooks that take part in the objective at hand, each with the context of its network."""
+    for hook in hooks:
+        if hook.network in contexts and takes_part(hook, contexts[hook.network].objective, contexts):
+            yield hook, contexts[hook.network]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
-from trainer.step.writes import READING_OPS
+from hookline.trainer.step.writes import READING_OPS
 
 VARIABLES = "variables"
 MEASURES = "metrics"
@@ -22,11 +22,6 @@ def step_graph(
 
     A branch that writes the step stands among the ops around it, and its writing ops wait for the op that decides. A
     variable is one node, "variables/<name>", wherever it is read or written. Ops that nothing comes of are left out.
-
-    Args:
-        graph: in which the step was traced.
-        commits: in which its writing parts were traced: branches of ops in `graph`, or `graph` itself.
-        variables: by the names to show.
     """
     handles = {id(variable.handle): f"{VARIABLES}/{name}" for name, variable in variables.items()}
     branches = [each for each in dict.fromkeys(commits) if each is not graph]

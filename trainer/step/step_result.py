@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from trainer.step.metrics import SumAndCount
+from hookline.trainer.step.metrics import SumAndCount
 
 
 @dataclass
@@ -26,12 +26,7 @@ class StepResult:
     overflow: tf.Tensor | None = None
 
     def add(self, run: StepResult, prefix: str) -> None:
-        """Add one more run of an objective: metrics become averages over its runs.
-
-        Args:
-            run: the latest.
-            prefix: before the names.
-        """
+        """Add one more run of an objective: metrics become averages over its runs."""
         for name, (total, count) in run.sums.items():
             before = self.sums.get(prefix + name, (0.0, 0.0))
             self.sums[prefix + name] = (before[0] + total, before[1] + count)

@@ -7,31 +7,31 @@ from functools import partial
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.hook import Gradients, GraphHook
-from trainer.network import Network
-from trainer.objective import SAMPLE_WEIGHTS, Batch, Objective
-from trainer.order import first_instances, order_hooks
-from trainer.replicas.replica import Replica
-from trainer.step.accumulate import accumulate, refuse_accumulation
-from trainer.step.audit import BEGIN, FORWARD, Commit
-from trainer.step.class_weights import check_class_losses, weigh_losses
-from trainer.step.commit import commit_step, commit_unless_vetoed
-from trainer.step.context import StepContext
-from trainer.step.draws import Draws
-from trainer.step.forward import Forward, NetworkPass, read_network
-from trainer.step.hook_stages import add_losses, add_metrics, transform_gradients, transform_state, vetoes_of
-from trainer.step.join_replicas import join_flags_and_sums, join_replicas, mean_over_batch
-from trainer.step.loss_scale import LossScale, refuse_second_scale
-from trainer.step.metrics import Computed, average_output, check_sample_weights, sample_weights
-from trainer.step.name_scope import named_scope
-from trainer.step.ownership import check_ownership, find_objective
-from trainer.step.returned import check_declared, checked
-from trainer.step.stage import in_stage
-from trainer.step.step_result import StepResult
-from trainer.step.update_ops import pending_update_ops
-from trainer.step.updates import batch_parts, begin_run
-from trainer.step.writes import Writes
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Gradients, GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, Objective
+from hookline.trainer.order import first_instances, order_hooks
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.step.accumulate import accumulate, refuse_accumulation
+from hookline.trainer.step.audit import BEGIN, FORWARD, Commit, check_ownership, find_objective
+from hookline.trainer.step.commit import (
+    commit_step,
+    commit_unless_vetoed,
+    join_flags_and_sums,
+    join_replicas,
+    mean_over_batch,
+)
+from hookline.trainer.step.context import Draws, StepContext
+from hookline.trainer.step.forward import Forward, NetworkPass, read_network
+from hookline.trainer.step.hook_stages import add_losses, add_metrics, transform_gradients, transform_state, vetoes_of
+from hookline.trainer.step.losses import LossScale, check_class_losses, refuse_second_scale, weigh_losses
+from hookline.trainer.step.metrics import Computed, average_output, check_sample_weights, sample_weights
+from hookline.trainer.step.returned import check_declared, checked
+from hookline.trainer.step.stage import in_stage, named_scope
+from hookline.trainer.step.step_result import StepResult
+from hookline.trainer.step.updates import batch_parts, begin_run, pending_update_ops
+from hookline.trainer.step.writes import Writes
 
 
 class Trainer:

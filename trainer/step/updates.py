@@ -1,28 +1,117 @@
-"""The runs that a step gives an objective: each on its own part of the batch, after what it begins with."""
+"""UPDATE_OPS: what a step writes beside the optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import keras
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Batch, Objective
-from trainer.step.update_ops import checked_update
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.step.audit import ancestors
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage, taking_part, with_outer_graphs
+
+UPDATE_OPS = tf.compat.v1.GraphKeys.UPDATE_OPS
+READING_OPS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+
+
+def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
+    """Return the ops that the graph being traced has in its UPDATE_OPS collection.
+
+    The collection also shows the ops of graphs around it, and of branches and loops inside it; they are left out.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    operations = []
+    for item in tf.compat.v1.get_collection(UPDATE_OPS):
+        operation = _operation(item)
+        around = [] if operation is None else with_outer_graphs(operation.graph)
+        if operation is None or with_outer_graphs(graph)[-1] not in around:
+            raise UserError(
+                f"UPDATE_OPS holds {_described(item)}, which was made outside this step (eagerly, or in another trace) "
+                "and would never run in it. Create it where the step is traced."
+            )
+        if graph in around if inner else operation.graph is graph:
+            operations.append(operation)
+    return operations
+
+
+def collect_state_updates(variables: dict[str, keras.Variable], new_state: dict[str, tf.Tensor]) -> None:
+    """Put one assignment a state variable (moving statistics, seed state) into UPDATE_OPS.
+
+    `stateless_call` returns the new values; without these ops nothing would write them.
+    """
+    for name, value in new_state.items():
+        variable = variables[name].value
+        tf.compat.v1.add_to_collection(UPDATE_OPS, _operation(variable.assign(tf.cast(value, variable.dtype))))
+
+
+def collect_hook_updates(
+    hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]
+) -> dict[str, list[tf.Operation]]:
+    """Put the update ops that hooks create into UPDATE_OPS, once each."""
+    graph = tf.compat.v1.get_default_graph()
+    made = {}
+    for hook, context in taking_part(hooks, contexts):
+        with in_stage(hook, "update_ops"):
+            start = len(graph.get_operations())
+            returned = checked(hook, "update_ops", hook.update_ops(context))
+            made[hook.name] = graph.get_operations()[start:]
+            for item in returned:
+                operation = _checked(hook.name, item, made[hook.name])
+                if operation not in pending_update_ops():
+                    tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
+    return made
+
+
+def checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
+    """Return the op behind what was returned as an update, once it is certain that it runs in this step and writes."""
+    operation = _operation(item)
+    if operation is None or operation not in made:
+        raise UserError(
+            f"The {source} returned {_described(item)} from {method}. Expected an op that was created there, in "
+            "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
+            "another trace, stage or inner graph) would not run with this step's updates."
+        )
+    if not any(_may_write(each) for each in {operation, *ancestors(operation)} & {*made}):
+        raise UserError(
+            f"The {source} returned {_described(item)} from {method}, which writes no variable: reading it and "
+            "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."
+        )
+    return operation
+
+
+def _checked(hook: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
+    return checked_update(f"hook '{hook}'", "update_ops", item, made)
+
+
+def _may_write(operation: tf.Operation) -> bool:
+    """Return whether an op, or what it calls, may change something."""
+    return operation.op_def.is_stateful and operation.type not in READING_OPS
+
+
+def _operation(item: Any) -> tf.Operation | None:
+    """Return the op behind an op, a tensor or the variable that an assignment returns in a function; None of others."""
+    operation = item if isinstance(item, tf.Operation) else getattr(item, "op", None)
+    return operation if isinstance(operation, tf.Operation) else None
+
+
+def _described(item: Any) -> str:
+    operation = _operation(item)
+    if operation is None:
+        return f"something that is no op ({type(item).__name__})"
+    return f"the op {operation.name} ({operation.type})"
 
 
 def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
     """Yield the batches of an objective's runs in one step: equal parts, in order; all of it for a single run.
 
     What is not one entry an example goes whole into each part.
-
-    Args:
-        objective: its `updates` is the number of parts.
-        batch: its number of examples is known when it is traced.
-
-    Raises:
-        UserError: the examples do not divide into so many equal parts.
     """
     if objective.updates == 1:
         yield batch
@@ -43,20 +132,7 @@ def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
 
 
 def begin_run(objective: Objective, networks: Mapping[str, Network], held_back: tf.Tensor | None) -> list[tf.Operation]:
-    """Create the ops that run before an objective reads any variable, and put them into UPDATE_OPS.
-
-    Args:
-        objective: whose `begin` is called.
-        networks: of the run, by name.
-        held_back: bool scalar, whether a veto has held back something earlier in the step, so that this is held back,
-            too; None where none can.
-
-    Returns:
-        The ops of the graph being traced that must have run.
-
-    Raises:
-        UserError: the objective returns what is no op of this step, or an op that writes nothing.
-    """
+    """Create the ops that run before an objective reads any variable, and put them into UPDATE_OPS."""
     if type(objective).begin is Objective.begin:
         return []
     if held_back is None:

@@ -1,4 +1,4 @@
-"""Every write to a variable among the ops of a traced graph, inside branches, loops and functions as well."""
+"""What an op writes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Objective
-from trainer.step.audit import outermost
-from trainer.step.ownership import owners_of
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
+from hookline.trainer.order import declared_followers
+from hookline.trainer.step.audit import outermost, owners_of, written_variables
+from hookline.trainer.step.context import StepContext
 
 READING_OPS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"}
@@ -34,21 +36,12 @@ class Write:
 
 
 def all_writes(operations: Iterable[tf.Operation]) -> list[Write]:
-    """Return the writes of ops and of every function that they call, in order.
-
-    Args:
-        operations: of one graph that is being traced. Handles that they take are followed to where they come from.
-    """
+    """Return the writes of ops and of every function that they call, in order."""
     return list(_writes(operations, {}))
 
 
 def _writes(operations: Iterable[tf.Operation], given: Mapping[int, int]) -> Iterator[Write]:
-    """Yield writes.
-
-    Args:
-        operations: of one graph.
-        given: for the arguments of this graph: identity of the tensor to identity of the handle that it stands for.
-    """
+    """Yield writes."""
     for operation in operations:
         if operation.type in READING_OPS or operation.type in PASSING_OPS:
             continue
@@ -88,12 +81,7 @@ class Writes:
     """Know whose each variable is, and refuse the writes of an objective to networks that it may not change."""
 
     def __init__(self, networks: Iterable[Network], objectives: Sequence[Objective]) -> None:
-        """Note the variables.
-
-        Args:
-            networks: of the run, with built optimizers.
-            objectives: of the run.
-        """
+        """Note the variables."""
         self._networks = {network.name: network for network in networks}
         self._objectives = objectives
         self._names: dict[int, tuple[str, str]] = {}
@@ -102,15 +90,7 @@ class Writes:
             self._names |= {id(variable.value.handle): (network.name, name) for name, variable in own.items()}
 
     def refuse_foreign(self, operations: Iterable[tf.Operation], objective: Objective | None) -> None:
-        """Refuse ops that write what they may not.
-
-        Args:
-            operations: all that were created while an objective ran, from its `begin` to the hooks' measures.
-            objective: which; None for what comes before all objectives, where nothing of a network is written.
-
-        Raises:
-            UserError: names the objective, the variable, the network, and whose it is.
-        """
+        """Refuse ops that write what they may not."""
         for write in all_writes(operations):
             if write.handle not in self._names:
                 continue
@@ -128,3 +108,45 @@ class Writes:
             return "that network is fixed"
         owners = " and ".join(f"'{name}'" for name in owners_of(network, self._objectives))
         return f"that network belongs to the objective {owners}"
+
+
+def refuse_double_writes(
+    hooks: Sequence[GraphHook],
+    contexts: Mapping[str, StepContext],
+    made: Mapping[str, Sequence[tf.Operation]],
+) -> None:
+    """Refuse update ops of which the last to run would decide, by chance of a name, what a variable holds.
+
+    One hook may write a variable several times, and two hooks whose order is declared may write one after the other.
+    """
+    step_writes = {
+        id(context.network.variables[name].value.handle) for context in contexts.values() for name in context.new_state
+    }
+    names = _names(hooks, contexts)
+    followers = declared_followers(hooks)
+    writers: dict[int, str] = {}
+    for hook, operations in made.items():
+        for handle in (handle for operation in operations for handle in written_variables(operation)):
+            name, first = names.get(handle, "a variable"), writers.setdefault(handle, hook)
+            if handle in step_writes:
+                raise UserError(
+                    f"The hook '{hook}' writes '{name}' in update_ops, and so does the step itself, with what the "
+                    "forward pass gives. Return the value from transform_state instead."
+                )
+            if first != hook and hook not in followers[first]:
+                raise UserError(
+                    f"The hooks '{first}' and '{hook}' both write '{name}' in one step, and nothing says which comes "
+                    f"first. Declare it in '{hook}', with `before` or `after`."
+                )
+            writers[handle] = hook
+
+
+def _names(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> dict[int, str]:
+    """Return what variables are called, by the identity of their handles."""
+    of_networks = {
+        id(variable.value.handle): name
+        for context in contexts.values()
+        for name, variable in context.network.variables.items()
+    }
+    of_hooks = {id(variable.handle): f"{hook.name}/{name}" for hook in hooks for name, variable in hook.state().items()}
+    return of_networks | of_hooks

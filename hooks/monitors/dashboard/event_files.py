@@ -1,4 +1,4 @@
-"""Event files: a writer for each split, opened on first use, and let go of when something cannot be written."""
+"""Event files, and the profile of a few steps."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,8 +16,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from trainer.errors import WriteError
-from trainer.files import make_folder
+from hookline.trainer.errors import WriteError
+from hookline.trainer.files import make_folder
+from hookline.trainer.run.control import Cadence
 
 SHOW = threading.excepthook
 FLUSH_SECONDS = 5  # a curve on screen is at most this old
@@ -28,12 +30,7 @@ class EventFiles:
     """Write events into `<directory>/<split>`. A thread of each writer writes; its errors surface at the next event."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Set where events go; nothing is written yet.
-
-        Args:
-            directory: made with the first event.
-            first_step: of this process: of what was written before, later steps count no more.
-        """
+        """Set where events go; nothing is written yet."""
         self.directory = directory
         self._first_step = first_step
         self._writers: dict[str, EventFileWriter] = {}
@@ -41,11 +38,7 @@ class EventFiles:
         self._second_of_failure = 0
 
     def begin(self, first_step: int) -> None:
-        """Let events count from another step on, such as after going back to a checkpoint; open files go on.
-
-        Args:
-            first_step: as for the constructor.
-        """
+        """Let events count from another step on, such as after going back to a checkpoint; open files go on."""
         self._first_step = first_step
         self._started.clear()
 
@@ -60,29 +53,12 @@ class EventFiles:
                 path.unlink()
 
     def write(self, split: str, step: int, summary: Summary) -> None:
-        """Write a summary; one without values is left out.
-
-        Args:
-            split: the folder.
-            step: steps made.
-            summary: its values.
-
-        Raises:
-            WriteError: the folder cannot be written to.
-        """
+        """Write a summary; one without values is left out."""
         if summary.value:
             self.add(split, Event(step=step, summary=summary))
 
     def add(self, split: str, event: Event) -> None:
-        """Write any event, with the time of now.
-
-        Args:
-            split: the folder.
-            event: to write.
-
-        Raises:
-            WriteError: the folder cannot be written to.
-        """
+        """Write any event, with the time of now."""
         with self._writing(split):
             event.wall_time = time.time()
             self._writer(split).add_event(event)
@@ -94,11 +70,7 @@ class EventFiles:
                 self._writers[split].flush()
 
     def close(self, *splits: str) -> None:
-        """Close the files of some splits; without any, of all. After a failure, the others are closed as well.
-
-        Raises:
-            WriteError: the first failure.
-        """
+        """Close the files of some splits; without any, of all. After a failure, the others are closed as well."""
         failures: list[WriteError] = []
         for split in splits or list(self._writers):
             try:
@@ -150,3 +122,67 @@ def _show_others(failure: threading.ExceptHookArgs) -> None:
     """Show why a thread ended, but for the writers' own: the next event raises what they met."""
     if type(failure.thread).__module__ != EventFileWriter.__module__:
         SHOW(failure)
+
+
+WARM_UP = 20
+"""Steps before it: the first ones set things up."""
+
+
+class StepProfile:
+    """Take the profile of some steps, once a process. What goes wrong with it is one line, and training goes on."""
+
+    def __init__(self, steps: int) -> None:
+        """Ask for a profile."""
+        self.steps = steps
+        self._begin: int | None = None
+        self._running = False
+
+    def plan(self, step: int, total_steps: int, steps_per_epoch: float) -> None:
+        """Choose the steps: after 20 of this process, or fewer where no more are left; without an evaluation."""
+        if not self.steps:
+            return
+        begin = min(step + WARM_UP, total_steps - self.steps)
+        if begin <= step:
+            warnings.warn(
+                f"No profile: hooks.tensorboard.profile_steps={self.steps} of the {total_steps - step} steps to come "
+                "leave none to warm up.",
+                stacklevel=2,
+            )
+            return
+        evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
+        if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:
+            begin = evaluation + 1
+        self._begin = begin
+
+    def next_step(self, step: int) -> int | None:
+        """Return the next edge that the profile needs, after `step`."""
+        edges = [] if self._begin is None else [self._begin, self._begin + self.steps]
+        return next((edge for edge in edges if edge > step), None)
+
+    def at_edge(self, step: int, directory: Path) -> None:
+        """Start or stop where that is due."""
+        if self._begin is None:
+            return
+        if self._running and step >= self._begin + self.steps:
+            self.stop()
+        elif not self._running and self._begin <= step < self._begin + self.steps:
+            try:
+                tf.profiler.experimental.start(str(directory))
+                self._running = True
+            except (OSError, RuntimeError, tf.errors.OpError) as error:
+                self._give_up(error)
+
+    def stop(self) -> None:
+        """End the profile where one is being taken, and write it."""
+        if not self._running:
+            return
+        self._running, self._begin = False, None
+        try:
+            tf.profiler.experimental.stop()
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self._begin = None
+        reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+        warnings.warn(f"No profile could be taken: {reason}", stacklevel=3)

@@ -11,7 +11,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, create_summary_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from trainer.run.scalar_names import namespace_of
+from hookline.trainer.run.results import namespace_of
 
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
 TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
@@ -38,13 +38,7 @@ class Chart:
 
 
 def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> Summary:
-    """Return the layout as a record for the custom scalars plugin; without values where there is nothing to show.
-
-    Args:
-        names: of the values that a run reports.
-        hooks: as for `charts`.
-        networks: as for `charts`.
-    """
+    """Return the layout as a record for the custom scalars plugin; without values where there is nothing to show."""
     layout = layout_pb2.Layout()
     for chart in charts(names, hooks=hooks, networks=networks):
         if not layout.category or layout.category[-1].title != chart.category:
@@ -61,11 +55,6 @@ def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection
     """Return charts in which each name has a curve: losses, metrics, techniques, gradients, learning rate, time.
 
     A loss that is all of the total has none of its own. The splits are runs of TensorBoard: each chart overlays them.
-
-    Args:
-        names: such as "loss/total", "bnn/flip_ratio/dense_2" or "discriminator/grad_norm/before".
-        hooks: names of the run's hooks, as in its config.
-        networks: names of the run's networks.
     """
     names, total = sorted(set(names)), f"/{LOSS}/{TOTAL}"
     scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}

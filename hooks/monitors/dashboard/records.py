@@ -1,10 +1,16 @@
-"""Scalars, pictures, texts and histograms as TensorBoard's records, made on the host."""
+"""Records of TensorBoard, made on the host."""
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
@@ -12,17 +18,83 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from hooks.monitors.pictures import encode_picture
+from hookline.hooks.monitors.pictures import encode_picture
+from hookline.trainer.files import read_json
+from hookline.trainer.run.directory import ENVIRONMENT
+from hookline.trainer.run.results import format_value, metric_rows
+
+
+def config_as_markdown(config: dict[str, Any]) -> str:
+    """Return the resolved config as a fenced block of YAML."""
+    return f"```yaml\n{OmegaConf.to_yaml(OmegaConf.create(config))}```"
+
+
+def environment_as_markdown(directory: Path) -> str:
+    """Return what `environment.json` says as a table of two columns; empty where a run has no such file."""
+    try:
+        environment = read_json(directory / ENVIRONMENT)
+    except (OSError, ValueError):
+        environment = None
+    if not isinstance(environment, dict):
+        return ""
+    versions = [environment.pop(name, None) for name in ("packages", "plugins")]
+    rows = {**environment, **{name: each[name] for each in versions if isinstance(each, Mapping) for name in each}}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {_as_cell(value)} |" for name, value in rows.items())])
+
+
+def _as_cell(value: Any) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value)) or None
+    return "none" if value is None else str(value).replace("|", "\\|")
+
+
+def summary_as_markdown(summary: dict[str, Any]) -> str:
+    """Return the result as a Markdown table of the metrics, followed by everything that `summary.json` holds."""
+    lines = ["| | train (final) | validation (best) | test |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {' | '.join(format_value(value) for value in values)} |" for name, *values in metric_rows(summary)
+    ]
+    return "\n".join([*lines, "", "```json", json.dumps(summary, indent=2, default=str), "```"])
+
+
+MOST_BYTES = 8 * 2**20  # a browser lays out no more in good time
+LARGE = 1_000  # bytes of a constant
+
+
+def graph_event(graph: Any) -> Event | None:
+    """Return the record of a graph; None where it is too large to be looked at, which is said in one line.
+
+    Of a graph above 8 MB, constants of more than 1,000 bytes are left out.
+    """
+    if (size := graph.ByteSize()) > MOST_BYTES:
+        dropped = _drop_constants(graph)
+        if (rest := graph.ByteSize()) > MOST_BYTES:
+            warnings.warn(f"TensorBoard's GRAPHS tab stays empty: the step's graph has {rest:,} bytes.", stacklevel=2)
+            return None
+        warnings.warn(
+            f"TensorBoard's GRAPHS tab leaves out {dropped} large constants of the step's {size:,} bytes.", stacklevel=2
+        )
+    return Event(graph_def=graph.SerializeToString())
+
+
+def _drop_constants(graph: Any) -> int:
+    """Empty the values of large constants, in functions as well, and return of how many."""
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    large = [node for node in nodes if node.op == "Const" and node.attr["value"].ByteSize() > LARGE]
+    for node in large:
+        tensor = node.attr["value"].tensor
+        dtype, shape = tensor.dtype, type(tensor.tensor_shape).FromString(tensor.tensor_shape.SerializeToString())
+        tensor.Clear()
+        tensor.dtype = dtype
+        tensor.tensor_shape.CopyFrom(shape)
+    return len(large)
+
 
 BUCKETS = 30  # as many as TensorBoard shows
 
 
 def scalar_summary(values: Mapping[str, float]) -> Summary:
-    """Return values as one summary, marked for the scalars plugin.
-
-    Args:
-        values: numbers by name.
-    """
+    """Return values as one summary, marked for the scalars plugin."""
     summary = Summary()
     for name, value in values.items():
         summary.MergeFrom(scalar_pb(name, float(value)))
@@ -30,11 +102,7 @@ def scalar_summary(values: Mapping[str, float]) -> Summary:
 
 
 def text_summary(texts: Mapping[str, str]) -> Summary:
-    """Return texts as one summary, marked for the text plugin.
-
-    Args:
-        texts: Markdown by name.
-    """
+    """Return texts as one summary, marked for the text plugin."""
     summary = Summary()
     for name, text in texts.items():
         summary.MergeFrom(text_pb(name, text))
@@ -42,11 +110,7 @@ def text_summary(texts: Mapping[str, str]) -> Summary:
 
 
 def picture_summary(pictures: Mapping[str, np.ndarray]) -> Summary:
-    """Return pictures as one summary, marked for the images plugin.
-
-    Args:
-        pictures: float [height, width, channels] in [0, 1], 1 or 3 channels, by name.
-    """
+    """Return pictures as one summary, marked for the images plugin."""
     summary = Summary()
     for name, picture in pictures.items():
         encoded = encode_picture(name, picture)
@@ -57,11 +121,7 @@ def picture_summary(pictures: Mapping[str, np.ndarray]) -> Summary:
 
 
 def histogram_summary(arrays: Mapping[str, np.ndarray]) -> Summary:
-    """Return histograms of arrays as one summary, marked for the histograms plugin.
-
-    Args:
-        arrays: numbers of any shape, by name.
-    """
+    """Return histograms of arrays as one summary, marked for the histograms plugin."""
     summary = Summary()
     for name, values in arrays.items():
         tensor = make_tensor_proto(histogram(values))
@@ -70,15 +130,7 @@ def histogram_summary(arrays: Mapping[str, np.ndarray]) -> Summary:
 
 
 def histogram(values: np.ndarray) -> np.ndarray:
-    """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out.
-
-    Args:
-        values: numbers of any shape.
-
-    Returns:
-        float64 [parts, 3]: left edge, right edge, count. Of values that are all the same, all are in the last part,
-        whose edges are that value; without any value, there are no parts.
-    """
+    """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out."""
     flat = np.asarray(values).ravel()
     flat = flat if flat.dtype in (np.float32, np.float64) else flat.astype(np.float64)
     flat = flat if np.isfinite(flat.sum()) else flat[np.isfinite(flat)]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scripts.benchmarks.inference.contenders import CONTENDERS
+from hookline.scripts.benchmarks.inference.contenders import CONTENDERS
 
 __all__ = ["CONTENDERS"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from scripts.benchmarks.contender import TENSORFLOW, Contender
-from scripts.benchmarks.inference.hookline import ours
-from scripts.benchmarks.inference.others import litert, onnx_runtime, tensorflow
+from hookline.scripts.benchmarks.contender import TENSORFLOW, Contender
+from hookline.scripts.benchmarks.inference.hookline import ours
+from hookline.scripts.benchmarks.inference.others import litert, onnx_runtime, tensorflow
 
 WHAT = "inference"
 NETWORKS = ("mlp", "cnn")

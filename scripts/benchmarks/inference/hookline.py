@@ -5,24 +5,15 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from scripts.benchmarks.contender import Settings, Work
+from hookline.scripts.benchmarks.contender import Settings, Work
 
 
 def ours(settings: Settings, *, network: str, kernels: str) -> Work:
-    """Return predictions of a packed file, which is written and read first.
-
-    Args:
-        settings: of the command line.
-        network: MLP or CNN.
-        kernels: "numpy" or "numba".
-
-    Raises:
-        UserError: the kernels are not installed.
-    """
-    from scripts.benchmarks.inference.networks import MLP, images, packed_cnn, packed_mlp
-    from trainer.inference.container import PACKED, container_sizes, write_container
-    from trainer.inference.engine import load_model
-    from trainer.inference.graph import graph_to_json
+    """Return predictions of a packed file, which is written and read first."""
+    from hookline.deploy.inference.container import PACKED, container_sizes, write_container
+    from hookline.deploy.inference.engine import load_model
+    from hookline.deploy.inference.graph import graph_to_json
+    from hookline.scripts.benchmarks.inference.networks import MLP, images, packed_cnn, packed_mlp
 
     packed = packed_mlp() if network == MLP else packed_cnn()
     with tempfile.TemporaryDirectory() as folder:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainer.inference.bits import stream_bytes
-from trainer.inference.graph import SIGN, Encoded, Graph, Op, graph_to_json, parse_graph
+from hookline.deploy.inference.bits import stream_bytes
+from hookline.deploy.inference.graph import SIGN, Encoded, Graph, Op, graph_to_json, parse_graph
 
 if TYPE_CHECKING:
     import keras
@@ -39,42 +39,23 @@ class PackedNetwork:
         self._random = np.random.default_rng(0)
 
     def graph(self, name: str) -> Graph:
-        """Return the graph so far.
-
-        Args:
-            name: of the network.
-        """
+        """Return the graph so far."""
         made = Graph(name, "image", IMAGES, self._ops[-1].output, tuple(self._ops))
         return parse_graph(graph_to_json(made))
 
     def add(self, op: str, **fields: Any) -> None:
-        """Add an operation.
-
-        Args:
-            op: which.
-            **fields: of it.
-        """
+        """Add an operation."""
         number = len(self._ops)
         before = self._ops[-1].output if self._ops else "image"
         self._ops.append(Op(op, f"{op}_{number}", (before,), f"value_{number}", fields))
 
     def kernel(self, op: str, shape: tuple[int, ...]) -> None:
-        """Add a layer with a binary kernel.
-
-        Args:
-            op: "dense" or "conv2d".
-            shape: of the kernel.
-        """
+        """Add a layer with a binary kernel."""
         stream = self._random.integers(0, 256, stream_bytes(math.prod(shape), 1), np.uint8)
         self.add(op, kernel=Encoded(SIGN, self._tensor(stream), shape))
 
     def batch_norm(self, channels: int, *, threshold: bool) -> None:
-        """Add a batch norm, folded.
-
-        Args:
-            channels: of it.
-            threshold: whether a sign follows integer sums: then both are thresholds.
-        """
+        """Add a batch norm, folded."""
         if threshold:
             limits = self._random.integers(-9, 10, channels).astype(np.int16)
             descending = self._random.integers(0, 256, stream_bytes(channels, 1), np.uint8)
@@ -103,7 +84,7 @@ def packed_mlp() -> PackedNetwork:
 
 
 def packed_cnn() -> PackedNetwork:
-    """Return the network of Larq's tutorial, as `recipes.models.larq_tutorial_cnn` has it."""
+    """Return the network of Larq's tutorial, as `hookline.recipes.models.larq_tutorial_cnn` has it."""
     network = PackedNetwork()
     side, channels = IMAGES[0], IMAGES[2]
     for number, filters in enumerate(FILTERS):
@@ -124,21 +105,13 @@ def packed_cnn() -> PackedNetwork:
 
 
 def keras_network(name: str) -> keras.Model:
-    """Return the same architecture in Keras, in float32.
-
-    Args:
-        name: MLP or CNN.
-    """
-    from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
-    from recipes.models.mlp import mlp
+    """Return the same architecture in Keras, in float32."""
+    from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+    from hookline.recipes.models.mlp import mlp
 
     return mlp(IMAGES, CLASSES, units=UNITS) if name == MLP else larq_tutorial_cnn(IMAGES, CLASSES)
 
 
 def images(batch_size: int) -> np.ndarray:
-    """Return inputs: float32 [batch, height, width, channels] in [-1, 1].
-
-    Args:
-        batch_size: images.
-    """
+    """Return inputs: float32 [batch, height, width, channels] in [-1, 1]."""
     return np.random.default_rng(0).uniform(-1, 1, (batch_size, *IMAGES)).astype(np.float32)

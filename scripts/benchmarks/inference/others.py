@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Settings, Work
-from trainer.errors import UserError
-from trainer.quiet import silent
+from hookline.scripts.benchmarks.contender import Settings, Work
+from hookline.trainer.errors import UserError
+from hookline.trainer.quiet import silent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,15 +22,10 @@ CALIBRATION = 64
 
 
 def tensorflow(settings: Settings, *, network: str) -> Work:
-    """Return predictions of a traced Keras model.
-
-    Args:
-        settings: of the command line.
-        network: MLP or CNN.
-    """
+    """Return predictions of a traced Keras model."""
     import tensorflow as tf
 
-    from scripts.benchmarks.inference.networks import images, keras_network
+    from hookline.scripts.benchmarks.inference.networks import images, keras_network
 
     if settings.threads is not None:
         tf.config.threading.set_inter_op_parallelism_threads(settings.threads)
@@ -44,20 +39,12 @@ def tensorflow(settings: Settings, *, network: str) -> Work:
 
 
 def onnx_runtime(settings: Settings, *, network: str) -> Work:
-    """Return predictions of ONNX Runtime.
-
-    Args:
-        settings: of the command line.
-        network: MLP or CNN.
-
-    Raises:
-        UserError: it, or its converter, is not installed.
-    """
+    """Return predictions of ONNX Runtime."""
     runtime = _import("onnxruntime")
     _import("tf2onnx")
     import tensorflow as tf
 
-    from scripts.benchmarks.inference.networks import images, keras_network
+    from hookline.scripts.benchmarks.inference.networks import images, keras_network
 
     model, inputs = keras_network(network), images(settings.batch_size)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,18 +61,9 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
 
 
 def litert(settings: Settings, *, network: str, int8: bool) -> Work:
-    """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as it is by itself.
-
-    Args:
-        settings: of the command line.
-        network: MLP or CNN.
-        int8: whether weights and activations are rounded to 8 bits, inputs and outputs too.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as it is by itself."""
     runtime = _import("ai_edge_litert.interpreter")
-    from scripts.benchmarks.inference.networks import images, keras_network
+    from hookline.scripts.benchmarks.inference.networks import images, keras_network
 
     inputs = images(settings.batch_size)
     content = _flatbuffer(keras_network(network), int8=int8)
@@ -120,7 +98,7 @@ def _flatbuffer(model: Any, *, int8: bool) -> bytes:
 
 
 def _calibration() -> Iterator[list[np.ndarray]]:
-    from scripts.benchmarks.inference.networks import images
+    from hookline.scripts.benchmarks.inference.networks import images
 
     for image in images(CALIBRATION):
         yield [image[None]]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scripts.benchmarks.training.contenders import CONTENDERS
+from hookline.scripts.benchmarks.training.contenders import CONTENDERS
 
 __all__ = ["CONTENDERS"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scripts.benchmarks.contender import Settings
+from hookline.scripts.benchmarks.contender import Settings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,17 +61,10 @@ def pixels(settings: Settings, shape: tuple[int, int, int]) -> dict[str, np.ndar
 
     They come from the file that the command line names, if it holds images of this shape. Else they are generated: of
     each class a pattern, under noise, so that there is something to learn.
-
-    Args:
-        settings: of the command line.
-        shape: of an image.
-
-    Raises:
-        UserError: the file cannot be read.
     """
     import numpy as np
 
-    from recipes.data.npz import read_npz
+    from hookline.recipes.data.array_files import read_npz
 
     if settings.data:
         arrays = read_npz(settings.data, KEYS)
@@ -90,11 +83,6 @@ def pixels(settings: Settings, shape: tuple[int, int, int]) -> dict[str, np.ndar
 
 
 def examples(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images for training, float32 in [-1, 1], and their labels: what other frameworks are given.
-
-    Args:
-        settings: of the command line.
-        shape: of an image.
-    """
+    """Return the images for training, float32 in [-1, 1], and their labels: what other frameworks are given."""
     arrays = pixels(settings, shape)
     return arrays["x_train"].astype("float32") * (2.0 / 255) - 1.0, arrays["y_train"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from scripts.benchmarks.contender import STEPS, Contender, Work
-from scripts.benchmarks.training import case as cases
-from scripts.benchmarks.training import hookline, keras_loops, legacy, pytorch
-from scripts.benchmarks.training.case import Case
-from scripts.benchmarks.training.limit import limit
+from hookline.scripts.benchmarks.contender import STEPS, Contender, Work
+from hookline.scripts.benchmarks.training import case as cases
+from hookline.scripts.benchmarks.training import hookline, keras_loops, legacy, pytorch
+from hookline.scripts.benchmarks.training.case import Case
+from hookline.scripts.benchmarks.training.limit import limit
 
 WHAT = "training"
 PLAIN = ("hooks.fused_batch_norm=null",)
@@ -56,12 +56,7 @@ def _one(case: Case, name: str, way: Callable[..., Work], **more: Any) -> Conten
 
 
 def _against_keras(case: Case, others: Iterable[Contender]) -> list[Contender]:
-    """Return the contenders of a case that Keras can train as it is.
-
-    Args:
-        case: what is trained.
-        others: further ones of ours.
-    """
+    """Return the contenders of a case that Keras can train as it is."""
     fits = [
         (f"keras fit{' jit' if jit else ''}{_spe(many)}", jit, many) for many in (1, case.many) for jit in (False, True)
     ]

@@ -7,12 +7,12 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from trainer.hook import HostHook
+from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report, Run
 
 
 class Gate(HostHook):
@@ -29,11 +29,7 @@ class Gate(HostHook):
         self._end = 0
 
     def start(self, train: Callable[[], None]) -> None:
-        """Let a run train until it comes to the gate.
-
-        Args:
-            train: returns when the run ends; the gate is the last of its host hooks.
-        """
+        """Let a run train until it comes to the gate."""
 
         def run() -> None:
             try:

@@ -11,13 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Done, Settings, Work
-from scripts.benchmarks.training.case import COLOURED, HELD_OUT, LEARNING_RATE, TOTAL, Case, pixels
-from scripts.benchmarks.training.products import products
+from hookline.scripts.benchmarks.contender import Done, Settings, Work
+from hookline.scripts.benchmarks.training.case import COLOURED, HELD_OUT, LEARNING_RATE, TOTAL, Case, pixels
+from hookline.scripts.benchmarks.training.products import products
 
 if TYPE_CHECKING:
-    from train import Job
-    from trainer.run.fit import Fit
+    from hookline.train import Job
+    from hookline.trainer.run.fit import Fit
 
 CONFIGS = Path(__file__).parent / "configs"
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
@@ -27,13 +27,7 @@ BESIDE = ("randomness_guard", "advisor", "early_stopping")
 
 
 def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Work:
-    """Return steps of a run without files and evaluations.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        overrides: of `train.py`, beside those of the case.
-    """
+    """Return steps of a run without files and evaluations."""
     fit = start(settings, case, [f"trainer.evaluate_every_epochs={TOTAL}", *host_hooks(watched=False), *overrides])
     gate = open_gate(fit)
 
@@ -51,13 +45,7 @@ def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Wo
 
 
 def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
-    """Return steps of a run in whole epochs, each with its evaluation.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        watched: whether all host hooks of a run are there, with a checkpoint at every epoch.
-    """
+    """Return steps of a run in whole epochs, each with its evaluation."""
     fit = start(settings, case, host_hooks(watched=watched))
     gate, made = open_gate(fit), 0
 
@@ -72,22 +60,14 @@ def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
 
 
 def host_hooks(*, watched: bool) -> list[str]:
-    """Return the overrides for all host hooks that work during a run, with a checkpoint at every epoch, or for none.
-
-    Args:
-        watched: whether there are any.
-    """
+    """Return the overrides for all host hooks that work during a run, with a checkpoint at every epoch, or for none."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *(() if watched else WATCHING))]
     return [*silent, "hooks.checkpoint.every_seconds=0"] if watched else silent
 
 
 def open_gate(fit: Fit) -> Any:
-    """Start the training of a fit, and return the gate that it waits at.
-
-    Args:
-        fit: ready to train.
-    """
-    from scripts.benchmarks.training.gate import Gate
+    """Start the training of a fit, and return the gate that it waits at."""
+    from hookline.scripts.benchmarks.training.gate import Gate
 
     gate = Gate()
     fit.hooks = [*fit.hooks, gate]
@@ -96,16 +76,10 @@ def open_gate(fit: Fit) -> Any:
 
 
 def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Fit:
-    """Return a fit that is ready to train, as `trainer.run.session.execute` makes it.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        overrides: of `train.py`, beside those of the case.
-    """
-    from trainer.run.directory import make_directory
-    from trainer.run.session import build_fit, open_store, prepare
-    from trainer.run.start_time import StartTime
+    """Return a fit that is ready to train, as `hookline.trainer.run.session.execute` makes it."""
+    from hookline.trainer.run.directory import make_directory
+    from hookline.trainer.run.session import build_fit, open_store, prepare
+    from hookline.trainer.run.start_time import StartTime
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -119,17 +93,10 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Fit:
 
 
 def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Path) -> Job:
-    """Return the job that a command line of `train.py` stands for.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        overrides: beside those of the case; where both set one key, these count.
-        folder: where the pictures are put for `data.path`.
-    """
+    """Return the job that a command line of `train.py` stands for."""
     import numpy as np
 
-    from train import check
+    from hookline.train import check
 
     data = folder / "data.npz"
     arrays: dict[str, Any] = {**pixels(settings, case.images)}

@@ -7,8 +7,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Done, Settings, Work
-from scripts.benchmarks.training.case import CLASSES, CNN, LEARNING_RATE, LENET_5, LENET_300_100, Case, examples
+from hookline.scripts.benchmarks.contender import Done, Settings, Work
+from hookline.scripts.benchmarks.training.case import (
+    CLASSES,
+    CNN,
+    LEARNING_RATE,
+    LENET_5,
+    LENET_300_100,
+    Case,
+    examples,
+)
 
 if TYPE_CHECKING:
     import keras
@@ -16,31 +24,20 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 MODELS = {
-    LENET_300_100.model: "recipes.models.lenet_300_100",
-    LENET_5.model: "recipes.models.lenet_5",
-    CNN.model: "scripts.benchmarks.training.networks",
+    LENET_300_100.model: "hookline.recipes.models.lenet",
+    LENET_5.model: "hookline.recipes.models.lenet",
+    CNN.model: "hookline.scripts.benchmarks.training.networks",
 }
 """Modules by the name of the model that they build."""
 
 
 def build(case: Case) -> keras.Model:
-    """Return the model of a case, as our own runs have it.
-
-    Args:
-        case: what is trained.
-    """
+    """Return the model of a case, as our own runs have it."""
     return getattr(importlib.import_module(MODELS[case.model]), case.model)(case.images, CLASSES)
 
 
 def fit(settings: Settings, *, case: Case, jit: bool, many: int) -> Work:
-    """Return steps of `model.fit`.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        jit: whether XLA compiles the step; else Keras decides.
-        many: steps an execution.
-    """
+    """Return steps of `model.fit`."""
     import keras
 
     model = build(case)
@@ -61,14 +58,6 @@ def fitted(
 
     Each epoch, or a part of one, is a call of `fit`. What such a call has to set up is not counted, nor is its first
     execution.
-
-    Args:
-        model: compiled.
-        images: float32 [n, ...]; there are three executions in an epoch, at least.
-        labels: int64 [n].
-        batch_size: images a step.
-        many: steps an execution.
-        callbacks: for `fit`.
     """
     import tensorflow as tf
 
@@ -127,12 +116,7 @@ class _Clock:
 
 
 def by_hand(settings: Settings, *, case: Case) -> Work:
-    """Return steps of a traced function that is called once for each, with a tape and a Keras optimizer.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-    """
+    """Return steps of a traced function that is called once for each, with a tape and a Keras optimizer."""
     import keras
     import numpy as np
     import tensorflow as tf
@@ -160,12 +144,7 @@ def by_hand(settings: Settings, *, case: Case) -> Work:
 
 
 def step_by_hand(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Callable[..., tf.Tensor]:
-    """Return one step of training, to be traced: it takes inputs and labels, and returns the loss.
-
-    Args:
-        model: to be trained.
-        optimizer: for its trainable variables.
-    """
+    """Return one step of training, to be traced: it takes inputs and labels, and returns the loss."""
     import keras
     import tensorflow as tf
 

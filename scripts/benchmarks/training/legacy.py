@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Settings, Work
-from scripts.benchmarks.training.case import (
+from hookline.scripts.benchmarks.contender import Settings, Work
+from hookline.scripts.benchmarks.training.case import (
     CLASSES,
     LEARNING_RATE,
     MASKS_EVERY,
@@ -16,8 +16,8 @@ from scripts.benchmarks.training.case import (
     Case,
     examples,
 )
-from scripts.benchmarks.training.keras_loops import fitted
-from scripts.benchmarks.training.networks import legacy_larq_cnn, legacy_lenet_5
+from hookline.scripts.benchmarks.training.keras_loops import fitted
+from hookline.scripts.benchmarks.training.networks import legacy_larq_cnn, legacy_lenet_5
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -26,26 +26,14 @@ KERAS_2 = "tf_keras"
 
 
 def larq(settings: Settings, *, case: Case, many: int) -> Work:
-    """Return steps of `fit` of a network with Larq's binary layers.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        many: steps an execution.
-    """
+    """Return steps of `fit` of a network with Larq's binary layers."""
     keras = importlib.import_module(KERAS_2)
     model = legacy_larq_cnn(keras, importlib.import_module("larq"), CLASSES)
     return _fit(keras, model, settings, case, many)
 
 
 def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
-    """Return steps of `fit` of a network that is pruned on a polynomial schedule.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        many: steps an execution.
-    """
+    """Return steps of `fit` of a network that is pruned on a polynomial schedule."""
     keras = importlib.import_module(KERAS_2)
     sparsity = importlib.import_module("tensorflow_model_optimization").sparsity.keras
     schedule = sparsity.PolynomialDecay(0.0, PRUNED, 0, PRUNED_AT, power=POWER, frequency=MASKS_EVERY)

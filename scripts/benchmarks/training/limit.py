@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scripts.benchmarks.contender import Settings, Work
-from scripts.benchmarks.training.case import Case, examples
-from scripts.benchmarks.training.hookline import compose
-from scripts.benchmarks.training.products import products
+from hookline.scripts.benchmarks.contender import Settings, Work
+from hookline.scripts.benchmarks.training.case import Case, examples
+from hookline.scripts.benchmarks.training.hookline import compose
+from hookline.scripts.benchmarks.training.products import products
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.step.trainer import Trainer
+    from hookline.trainer.step.trainer import Trainer
 
 TRIAL, ROUNDS = 0.1, 3
 """Seconds of a trial of a way, and how many trials each has, by turns; the fastest counts."""
@@ -29,16 +29,10 @@ SIDE, GPU_SIDE, PRODUCTS, TRIALS = 1024, 8192, 8, 10
 
 
 def limit(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Work:
-    """Return steps of forward and backward alone, with XLA or without, as is faster.
-
-    Args:
-        settings: of the command line.
-        case: what would be trained.
-        overrides: of `train.py`, beside those of the case.
-    """
+    """Return steps of forward and backward alone, with XLA or without, as is faster."""
     import tensorflow as tf
 
-    from trainer.run.assembly import assemble
+    from hookline.trainer.run.assembly import assemble
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = assemble(compose(settings, case, overrides, Path(folder)).config).trainer
@@ -64,15 +58,7 @@ def limit(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> W
 def steps(
     trainer: Trainer, inputs: tf.Tensor, labels: tf.Tensor, kept: Sequence[tf.Variable], *, xla: bool
 ) -> Callable[[int], None]:
-    """Return what makes so many forward and backward passes; it is set up.
-
-    Args:
-        trainer: of one network, from images to logits; its hooks may be part of the forward pass.
-        inputs: float32 [batch, height, width, channels].
-        labels: int64 [batch].
-        kept: take the gradients, one for each trainable variable.
-        xla: whether XLA compiles the step.
-    """
+    """Return what makes so many forward and backward passes; it is set up."""
     import tensorflow as tf
 
     (name,), (objective,) = trainer.networks, trainer.objectives

@@ -10,15 +10,7 @@ from typing import Any
 
 
 def four_convolutions(input_shape: Sequence[int], classes: int) -> Any:
-    """Return two blocks of two convolutions 3x3 with batch norm, 32 and 64 channels, each pooled; then a dense layer.
-
-    Args:
-        input_shape: of one image: height, width, channels.
-        classes: number of logits.
-
-    Returns:
-        A functional model of Keras 3: [batch, *input_shape] to logits [batch, classes].
-    """
+    """Return two pooled blocks of two 3x3 convolutions with batch norm, 32 and 64 channels, and a dense layer."""
     import keras
 
     inputs = x = keras.Input(tuple(input_shape), name="image")
@@ -34,12 +26,7 @@ def four_convolutions(input_shape: Sequence[int], classes: int) -> Any:
 
 
 def legacy_lenet_5(keras: Any, classes: int) -> Any:
-    """Return what `recipes.models.lenet_5` is, for 28x28x1 images, in Keras 2.
-
-    Args:
-        keras: the module.
-        classes: number of logits.
-    """
+    """Return what `hookline.recipes.models.lenet` is, for 28x28x1 images, in Keras 2."""
     layers = keras.layers
     return keras.Sequential(
         [
@@ -55,13 +42,7 @@ def legacy_lenet_5(keras: Any, classes: int) -> Any:
 
 
 def legacy_larq_cnn(keras: Any, larq: Any, classes: int) -> Any:
-    """Return the network of Larq's MNIST tutorial, without its softmax: the loss takes logits.
-
-    Args:
-        keras: the module of Keras 2.
-        larq: the module.
-        classes: number of logits.
-    """
+    """Return the network of Larq's MNIST tutorial, without its softmax: the loss takes logits."""
     binary = {"kernel_quantizer": "ste_sign", "kernel_constraint": "weight_clip", "use_bias": False}
     inner = {"input_quantizer": "ste_sign", **binary}
     layers = keras.layers

@@ -14,9 +14,6 @@ def products(model: keras.Model) -> int:
 
     Those of dense layers and convolutions: the size of the kernel, for each place of the output that it is applied to.
     The gradient of the kernel takes as many again, and so does that of the inputs, which the first layer needs not.
-
-    Args:
-        model: built.
     """
     layers = [layer for layer in model._flatten_layers(include_self=False) if hasattr(layer, "kernel")]
     forward = [math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:-1]) for layer in layers]

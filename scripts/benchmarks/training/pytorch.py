@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from scripts.benchmarks.contender import Done, Settings, Work
-from scripts.benchmarks.training.case import (
+from hookline.scripts.benchmarks.contender import Done, Settings, Work
+from hookline.scripts.benchmarks.training.case import (
     BNN,
     CLASSES,
     CNN,
@@ -23,21 +23,14 @@ from scripts.benchmarks.training.case import (
     Case,
     examples,
 )
-from trainer.errors import UserError
+from hookline.trainer.errors import UserError
 
 EPSILON = 1e-3
 """Of batch norm, as Keras has it."""
 
 
 def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False) -> Work:
-    """Return steps of training.
-
-    Args:
-        settings: of the command line.
-        case: what is trained.
-        compiled: whether `torch.compile` compiles the network with its loss.
-        prune: whether kernels are pruned on the schedule of `Masks`.
-    """
+    """Return steps of training."""
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -88,11 +81,7 @@ def _try(work: Callable[[int], Done]) -> None:
 
 
 def network(case: Case) -> Any:
-    """Return the network of a case, with weights as Keras draws them.
-
-    Args:
-        case: what is trained.
-    """
+    """Return the network of a case, with weights as Keras draws them."""
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     nn = torch.nn
@@ -168,11 +157,7 @@ def _larq_cnn() -> list[Any]:
 
 
 def clip(model: Any) -> None:
-    """Keep the latent weights of binary layers in [-1, 1].
-
-    Args:
-        model: a binary network.
-    """
+    """Keep the latent weights of binary layers in [-1, 1]."""
     import torch  # type: ignore[import-not-found,unused-ignore]
 
     with torch.no_grad():

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.adversarial.class_histogram import class_shares, share_distances
+from hookline.recipes.adversarial.sample_quality import class_shares, share_distances
 
 CLASSES = 5
 LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=50)

@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from recipes.adversarial.classifier import Classifier, load_classifier
+from hookline.recipes.adversarial.sample_quality import Classifier, load_classifier
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.run.assembly import assemble
-from trainer.run.finished import read_config, restore
 
 SHAPE = (8, 8, 1)
 
@@ -84,7 +84,7 @@ def test_what_is_no_run_of_a_classifier_of_this_data_is_refused(run, tmp_path) -
     for name, text in (
         ("empty", None),
         ("bare", config),
-        ("task", {**config, "task": {"_target_": "recipes.retrieval.retrieval"}}),
+        ("task", {**config, "task": {"_target_": "hookline.recipes.retrieval.retrieval"}}),
     ):
         (tmp_path / name).mkdir()
         if text is not None:
@@ -107,7 +107,7 @@ def test_plugins_of_the_command_line_hold_for_the_run_of_the_classifier(monkeypa
     def load(directory: str, *, plugins: tuple[str, ...], **others: object) -> None:
         raise AskedError(directory, plugins)
 
-    monkeypatch.setattr("recipes.adversarial.sample_quality.load_classifier", load)
+    monkeypatch.setattr("hookline.recipes.adversarial.sample_quality.load_classifier", load)
     overrides = ["data=digits", "model=dcgan", "task.classifier=there", "plugins=[tests.support]"]
     for recipe in ("gan", "sgan"):
         (job,) = preflight(parse_command([f"recipe={recipe}", *overrides]))

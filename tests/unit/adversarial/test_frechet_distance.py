@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.adversarial.frechet_distance import frechet_distance, moments
+from hookline.recipes.adversarial.sample_quality import frechet_distance, moments
 
 SEEDS = st.integers(0, 2**31 - 1)
 

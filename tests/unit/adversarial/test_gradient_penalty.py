@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.adversarial.gradient_penalty import KINDS, Penalty, r1_penalty, two_sided_penalty
-from recipes.models.gan_mlp import gan_mlp
+from hookline.recipes.adversarial.settings import KINDS, Penalty, r1_penalty, two_sided_penalty
+from hookline.recipes.models.gan_mlp import gan_mlp
 
 NETWORKS, BATCH = 2, 5
 SEED = (3, 4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.adversarial.groups import Group, forward_group
-from recipes.models.gan_mlp import gan_mlp
+from hookline.recipes.adversarial.groups import Group, forward_group
+from hookline.recipes.models.gan_mlp import gan_mlp
 from tests.support.adversarial import assign_slices
 
 COUNT, BATCH = 3, 6

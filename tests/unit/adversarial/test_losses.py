@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recipes.adversarial.losses import LOSSES
+from hookline.recipes.adversarial.settings import LOSSES
 
 SCORES = st.lists(st.floats(-50.0, 50.0, width=32), min_size=1, max_size=8)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.adversarial.mode_metrics import mode_metrics
+from hookline.recipes.adversarial.sample_quality import mode_metrics
 
 MODES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]], np.float32)
 STD = 0.25  # three of them are 0.75: distances on a grid of quarters are exact

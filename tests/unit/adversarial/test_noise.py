@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.adversarial.noise import KINDS, Noise
+from hookline.recipes.adversarial.settings import NOISE_KINDS as KINDS
+from hookline.recipes.adversarial.settings import Noise
 
 
 class Seeds:

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.adversarial.gradient_penalty import Penalty
-from recipes.adversarial.groups import Group
-from recipes.adversarial.losses import LOSSES
-from recipes.adversarial.noise import Noise
-from recipes.adversarial.objectives import Discriminate, Game, Generate
+from hookline.recipes.adversarial.groups import Group
+from hookline.recipes.adversarial.objectives import Discriminate, Game, Generate
+from hookline.recipes.adversarial.settings import LOSSES, Noise, Penalty
+from hookline.trainer.errors import UserError
 from tests.support.adversarial import PlainForward
-from trainer.errors import UserError
 
 BATCH = 12
 PAIRS = 3

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.adversarial.sample_pictures import (
-    GAP,
-    LEFT,
-    SAMPLE,
-    SIDE,
-    TOP,
-    image_sheet,
-    scatter_picture,
-)
+from hookline.recipes.adversarial.sample_quality import GAP, LEFT, SAMPLE, SIDE, TOP, image_sheet, scatter_picture
 
 MODES = np.array([[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]])
 REAL = MODES.copy()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.adversarial.sample_quality import (
+from hookline.recipes.adversarial.sample_quality import (
     ImageQuality,
     MixtureQuality,
     average_metrics,
@@ -14,10 +14,9 @@ from recipes.adversarial.sample_quality import (
     draw,
     quality_for,
 )
-from recipes.data.digits import digits
-from recipes.data.gaussian_mixture import ring
-from recipes.data.toy_points import toy_points
-from trainer.errors import UserError
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.points import ring, toy_points
+from hookline.trainer.errors import UserError
 
 CENTERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
 DEVIATION = 0.05

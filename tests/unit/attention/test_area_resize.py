@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.attention.area_resize import AreaResize, area_resize
+from hookline.hooks.attention.resampling import AreaResize, area_resize
 
 MAPS = np.random.default_rng(0).uniform(size=(2, 12, 10, 3)).astype(np.float32)
 

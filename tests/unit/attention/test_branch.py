@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.attention.branch import branch_logits, make_branch
-from hooks.attention.options import BranchOptions
-from trainer.errors import UserError
+from hookline.hooks.attention.gate import branch_logits, make_branch
+from hookline.hooks.attention.options import BranchOptions
+from hookline.trainer.errors import UserError
 
 MAPS = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.attention.dilated_conv import DilatedConv2D, has_dilated_kernels
+from hookline.hooks.attention.resampling import DilatedConv2D, has_dilated_kernels
 
 NATIVE = has_dilated_kernels((1, 8, 8, 2), (3, 3, 2, 3), (2, 2), "float32")
 

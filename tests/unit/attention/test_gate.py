@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.attention.attention_map import AttentionMap
-from hooks.attention.gate import EVAL_MODES, BernoulliGate
-from trainer.run.precision import computing_in
+from hookline.hooks.attention.gate import EVAL_MODES, AttentionMap, BernoulliGate
+from hookline.trainer.run.precision import computing_in
 
 X = np.random.default_rng(0).normal(size=(6, 4, 4, 3)).astype(np.float32)
 A = np.random.default_rng(1).uniform(0.1, 0.9, (6, 4, 4, 1)).astype(np.float32)

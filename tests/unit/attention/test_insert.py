@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.attention.insert import insert_gated
-from hooks.attention.place import find_place
+from hookline.hooks.attention.place import find_place, insert_gated
 from tests.support.attention import image_model
 
 layers = keras.layers

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.attention import losses
-from trainer.errors import UserError
+from hookline.hooks.attention import options as losses
+from hookline.trainer.errors import UserError
 
 LOGITS = np.random.default_rng(0).normal(scale=2.0, size=(5, 3, 4, 1)).astype(np.float32)
 A = 1.0 / (1.0 + np.exp(-LOGITS.astype(np.float64)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 import pytest
 
-from hooks.attention import options
-from trainer.errors import UserError
+from hookline.hooks.attention import options
+from hookline.trainer.errors import UserError
 
 
 def test_defaults_and_given_values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hooks.attention.pictures import GAP, attention_sheet, heat_colors
+from hookline.hooks.attention.options import GAP, attention_sheet, heat_colors
 
 INPUTS = np.random.default_rng(0).normal(size=(3, 6, 4, 1))
 ATTENTION = np.random.default_rng(1).uniform(size=(3, 3, 2))

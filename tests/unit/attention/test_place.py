@@ -5,13 +5,12 @@ from __future__ import annotations
 import keras
 import pytest
 
-from hooks.attention.place import find_place
-from hooks.attention.quantized import refuse_sign_after
-from hooks.bnn_rounding import BnnRounding
-from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
-from recipes.models.mlp import mlp
+from hookline.hooks.attention.place import find_place, refuse_sign_after
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.recipes.models.mlp import mlp
+from hookline.trainer.errors import UserError
 from tests.support.attention import image_model
-from trainer.errors import UserError
 
 layers = keras.layers
 

@@ -8,14 +8,13 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.attention.plain_gate import OWN
-from hooks.bnn_rounding import BnnRounding
+from hookline.deploy.plain_model import check_plain, strip_model, with_values
+from hookline.hooks.attention.gate import OWN
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
 from tests.support.attention import SIDE, attention, image_model, prepare
-from trainer.errors import UserError
-from trainer.export.full_precision import with_values
-from trainer.export.plain_model import check_plain, strip_model
-from trainer.hook import GraphHook
-from trainer.network import Network
 
 layers = keras.layers
 INPUTS = np.random.default_rng(0).normal(size=(6, SIDE, SIDE, 1)).astype(np.float32)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.draws import example_seeds
-from trainer.objective import Batch
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.order import example_seeds
+from hookline.trainer.objective import Batch
 
 
 @pytest.fixture

@@ -10,13 +10,9 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recipes.augment.crop import Crop
-from recipes.augment.flip import Flip
-from recipes.augment.geometric import move_boxes, moved_back, warp
-from recipes.augment.rotate import Rotate, rotations
-from recipes.augment.shift import Shift
-from recipes.augment.translation import translate
-from trainer.errors import UserError
+from hookline.recipes.augment.geometric import Rotate, move_boxes, moved_back, rotations, warp
+from hookline.recipes.augment.translation import Crop, Flip, Shift, translate
+from hookline.trainer.errors import UserError
 
 SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9), st.integers(1, 3))
 PROPERTY = settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])

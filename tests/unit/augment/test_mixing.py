@@ -9,12 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from recipes.augment.beta import beta
-from recipes.augment.cutmix import Cutmix
-from recipes.augment.mixup import Mixup
-from trainer.errors import UserError
-from trainer.input.draws import example_seeds
-from trainer.objective import TARGET_SHARES
+from hookline.recipes.augment.mixing import Cutmix, Mixup, beta
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.order import example_seeds
+from hookline.trainer.objective import TARGET_SHARES
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

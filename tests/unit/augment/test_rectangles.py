@@ -7,8 +7,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.augment.rectangles import random_rectangles
-from trainer.input.draws import example_seeds, whole_numbers
+from hookline.recipes.augment.mixing import random_rectangles
+from hookline.trainer.input.order import example_seeds, whole_numbers
 
 COUNT = 40
 

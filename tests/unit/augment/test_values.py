@@ -7,10 +7,9 @@ import colorsys
 import numpy as np
 import pytest
 
-from recipes.augment.color import GREY, Color
-from recipes.augment.cutout import Cutout
-from recipes.augment.noise import Noise
-from trainer.errors import UserError
+from hookline.recipes.augment.color import GREY, Color, Noise
+from hookline.recipes.augment.mixing import Cutout
+from hookline.trainer.errors import UserError
 
 OFF = {"brightness": 0.0, "contrast": 0.0}
 

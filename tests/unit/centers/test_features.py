@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.centers.features import find_features
-from trainer.errors import UserError
+from hookline.hooks.centers.features import find_features
+from hookline.trainer.errors import UserError
 
 
 def values(model: keras.Model, tensor, inputs: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hooks.centers.projection import project_to_plane
+from hookline.hooks.centers.features import project_to_plane
 
 
 def test_two_dimensions_stay_as_they_are_and_one_gets_a_zero() -> None:

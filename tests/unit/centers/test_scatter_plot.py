@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hooks.centers.palette import class_colour
-from hooks.centers.scatter_plot import LEFT, SIDE, TOP, scatter_plot
+from hookline.hooks.centers.features import LEFT, SIDE, TOP, class_colour, scatter_plot
 
 NO_CENTERS = np.full((3, 2), np.nan)
 

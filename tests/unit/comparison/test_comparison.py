@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from hookline.scripts.comparison.comparison import compare, sort
+from hookline.scripts.comparison.runs import Metric
+from hookline.trainer.errors import UserError
 from tests.support.stored_runs import failed, job
-from trainer.comparison.comparison import compare, sort
-from trainer.comparison.metrics import Metric
-from trainer.errors import UserError
 
 ACCURACY = Metric("test", "metric/accuracy", "max")
-ROUNDING = {"bnn_rounding": {"_target_": "hooks.bnn_rounding.BnnRounding", "clip": 1.0}}
+ROUNDING = {"bnn_rounding": {"_target_": "hookline.hooks.bnn_rounding.BnnRounding", "clip": 1.0}}
 
 
 def labels(comparison):

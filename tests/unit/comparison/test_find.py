@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from hookline.scripts.comparison.runs import find_runs
+from hookline.trainer.errors import UserError
 from tests.support.stored_runs import summary_of, write_run, write_sweep
-from trainer.comparison.find import find_runs
-from trainer.errors import UserError
 
 
 def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hookline.scripts.comparison.runs import Metric, default_metrics, direction_of, parse_metrics
+from hookline.trainer.errors import UserError
 from tests.support.stored_runs import job
-from trainer.comparison.metrics import Metric, default_metrics, direction_of, parse_metrics
-from trainer.errors import UserError
 
 
 def test_metrics_of_the_test_split_are_compared_or_else_losses():

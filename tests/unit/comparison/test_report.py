@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from hookline.scripts.comparison.comparison import compare
+from hookline.scripts.comparison.report import comparison_table, paired_table, print_comparison
 from tests.support.stored_runs import failed, job
-from trainer.comparison.comparison import compare
-from trainer.comparison.report import comparison_table, paired_table, print_comparison
 
 LAYERS = (("bold", 0.1), ("red", 0.2))
 

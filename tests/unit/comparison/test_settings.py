@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.comparison.settings import choose_columns, differing, spread_settings
+from hookline.trainer.config.settings import choose_columns, differing, spread_settings
 
 
 def test_a_mapping_with_the_same_keys_is_opened_and_another_is_one_value():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.comparison.statistics import difference, spread
+from hookline.scripts.comparison.comparison import difference, spread
 
 
 def test_spread_is_the_mean_and_the_sample_deviation():

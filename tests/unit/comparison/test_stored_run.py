@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from hookline.scripts.comparison.runs import number, read_run
+from hookline.trainer.errors import UserError
 from tests.support.stored_runs import config_of, summary_of, write_run
-from trainer.comparison.stored_run import number, read_run
-from trainer.errors import UserError
 
 
 def test_a_complete_run_is_read_whole(tmp_path):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.data.array_files import find_arrays
-from recipes.data.npy_rows import open_npy
-from recipes.data.npz import read_npz
-from trainer.errors import UserError
+from hookline.recipes.data.array_files import find_arrays, open_npy, read_npz
+from hookline.trainer.errors import UserError
 
 ONE = np.arange(12, dtype=np.uint16).reshape(4, 3)
 

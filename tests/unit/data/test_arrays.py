@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.arrays import arrays
+from hookline.recipes.data.arrays import arrays
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from tests.support.batches import assert_same_bits, eager_batches
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches, TrainingBatches
 
 
 def columns(size=60):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from recipes.data.cache_folder import written_whole
+from hookline.recipes.data.image_source import written_whole
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])

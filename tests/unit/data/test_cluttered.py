@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data import cluttered as module
-from recipes.data.clutter import Clutter, place_on_canvases
-from recipes.data.cluttered import cluttered
-from recipes.data.digits import digits
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
+from hookline.recipes.data import cluttered as module
+from hookline.recipes.data.canvases import Clutter, place_on_canvases
+from hookline.recipes.data.cluttered import cluttered
+from hookline.recipes.data.digits import digits
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
 
 
 def whole(split):

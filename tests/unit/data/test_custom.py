@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data import machine_memory
-from recipes.data.custom import custom
-from recipes.data.host_rows import HostRows
+from hookline.recipes.data import input_form as machine_memory
+from hookline.recipes.data.custom import custom
+from hookline.recipes.data.input_form import HostRows
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.source import ArraySource
 from tests.support.batches import assert_same_bits, eager_batches
-from trainer.errors import UserError
-from trainer.input.batches import TrainingBatches
-from trainer.input.source import ArraySource
 
 
 class Photos:

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from recipes.data.digits import digits
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
+from hookline.recipes.data.digits import digits
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
 
 
 def rows_of(data):

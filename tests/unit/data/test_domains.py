@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.clutter import Clutter
-from recipes.data.digits import digits
-from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, Look, domains, pair_domains
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
+from hookline.recipes.data.canvases import Clutter
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, Look, domains, pair_domains
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
 
 NAMES = ("train", "validation", "test")
 PLAIN = Look(Clutter(9, 0, 2), inverted=False)

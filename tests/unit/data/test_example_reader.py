@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from recipes.data.example_reader import ExampleReader
-from recipes.data.input_form import input_form
-from trainer.errors import UserError
+from hookline.recipes.data.custom import ExampleReader
+from hookline.recipes.data.input_form import input_form
+from hookline.trainer.errors import UserError
 
 FORM = input_form((2, 2), np.dtype(np.float32), scale="auto", channels="auto", where="mine")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.gaussian_mixture import MixtureData, grid, ring
-from trainer.errors import UserError
+from hookline.recipes.data.points import MixtureData, grid, ring
+from hookline.trainer.errors import UserError
 
 SMALL = {
     "ring": lambda **more: ring(**{"examples": 4000, **more}),

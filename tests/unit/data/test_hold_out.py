@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recipes.data.hold_out import count_classes, hold_out
-from trainer.errors import UserError
-from trainer.input.split import split_indices
+from hookline.recipes.data.hold_out import count_classes, hold_out
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.split import split_indices
 
 LABELS = np.arange(60) % 3
 AMOUNTS = {"validation": 0.1, "test": 0.2}

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.host_rows import HostRows
+from hookline.recipes.data.input_form import HostRows
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.step.stage import python_errors
 from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Split
-from trainer.step.python_errors import python_errors
 
 SIZE = 40
 PIXELS = np.random.default_rng(0).integers(0, 256, (SIZE, 4, 4, 1), np.uint8)
@@ -24,9 +24,9 @@ LABELS = np.arange(SIZE, dtype=np.int64) % 3
 SCRIPT = """
 import time
 import numpy as np, tensorflow as tf
-from recipes.data.host_rows import HostRows
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
+from hookline.recipes.data.input_form import HostRows
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
 
 def read(rows):
     time.sleep(0.05)

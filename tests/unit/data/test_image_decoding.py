@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recipes.data.image_decoding import decode_image, fit_pixels
-from recipes.data.image_form import ImageForm
-from recipes.data.image_formats import UnreadableImage
+from hookline.recipes.data.image_formats import UnreadableImage
+from hookline.recipes.data.images import ImageForm, decode_image, fit_pixels
 from tests.support.encoded import deep_png, encoded
 
 COLOUR, GREY = ImageForm(8, 8, 3, "crop"), ImageForm(8, 8, 1, "crop")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.image_folder import image_folder
+from hookline.recipes.data.image_folder import image_folder
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
 from tests.support.encoded import encoded
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
 

@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from recipes.data import image_listing
-from recipes.data.image_listing import list_images
+from hookline.recipes.data import image_folder as image_listing
+from hookline.recipes.data.image_folder import list_images
 
 
 def folder_of(root, *files):

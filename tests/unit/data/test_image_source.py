@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data import image_source, pixel_cache
-from recipes.data.image_folder import image_folder
+from hookline.recipes.data import image_source
+from hookline.recipes.data import image_source as pixel_cache
+from hookline.recipes.data.image_folder import image_folder
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.step.stage import python_errors
 from tests.support.images import write_images
-from trainer.errors import UserError
-from trainer.input.batches import TrainingBatches
-from trainer.step.python_errors import python_errors
 
 CACHES = ("memory", "disk", "none")
 

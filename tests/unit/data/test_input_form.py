@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.input_form import input_form
-from trainer.errors import UserError
+from hookline.recipes.data.input_form import input_form
+from hookline.trainer.errors import UserError
 
 
 def form(shape, dtype="float32", *, scale="auto", channels="auto"):

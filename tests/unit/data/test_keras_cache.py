@@ -8,10 +8,9 @@ import inspect
 import keras
 import pytest
 
-from recipes.data import keras_cache
-from recipes.data.keras_cache import PINS, load_pinned
-from recipes.data.keras_dataset import SETS
-from trainer.errors import UserError
+from hookline.recipes.data import keras_dataset as keras_cache
+from hookline.recipes.data.keras_dataset import PINS, SETS, load_pinned
+from hookline.trainer.errors import UserError
 
 PIN = hashlib.sha256(b"whole").hexdigest()
 

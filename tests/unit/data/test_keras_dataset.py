@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data import keras_cache
-from recipes.data.keras_dataset import SETS, keras_dataset
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
+from hookline.recipes.data import keras_dataset as keras_cache
+from hookline.recipes.data.keras_dataset import SETS, keras_dataset
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
 
 
 def mnist(**settings):

@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-from recipes.data import npy_rows
-from recipes.data.npy_rows import NpyRows, open_npy
-from trainer.errors import UserError
+from hookline.recipes.data import array_files as npy_rows
+from hookline.recipes.data.array_files import NpyRows, open_npy
+from hookline.trainer.errors import UserError
 
 
 def write(folder, array, name="rows.npy"):

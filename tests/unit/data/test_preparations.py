@@ -9,13 +9,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from recipes.data.arrays import arrays
-from recipes.data.cluttered import cluttered
-from recipes.data.domains import domains
-from recipes.data.image_decoding import decode_image
-from recipes.data.image_folder import image_folder
-from recipes.data.image_form import ImageForm
-from trainer.input.data import Data
+from hookline.recipes.data.arrays import arrays
+from hookline.recipes.data.cluttered import cluttered
+from hookline.recipes.data.domains import domains
+from hookline.recipes.data.image_folder import image_folder
+from hookline.recipes.data.images import ImageForm, decode_image
+from hookline.trainer.input.data import Data
 
 SIDE = 6
 

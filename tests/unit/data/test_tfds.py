@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.tfds import tfds
-from trainer.errors import UserError
+from hookline.recipes.data.tfds import tfds
+from hookline.trainer.errors import UserError
 
 SKIP = "skipped"
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data import tfrecord_index
-from recipes.data.image_decoding import decode_image
-from recipes.data.image_form import ImageForm
-from recipes.data.tfrecord import tfrecord
+from hookline.recipes.data import tfrecord_index
+from hookline.recipes.data.images import ImageForm, decode_image
+from hookline.recipes.data.tfrecord import tfrecord
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.step.stage import python_errors
 from tests.support.encoded import encoded
 from tests.support.records import example, pictures, write_records
-from trainer.errors import UserError
-from trainer.input.batches import TrainingBatches
-from trainer.step.python_errors import python_errors
 
 FORM = ImageForm(8, 8, 3, "crop")
 

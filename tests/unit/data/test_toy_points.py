@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.toy_points import toy_points
-from trainer.errors import UserError
+from hookline.recipes.data.points import toy_points
+from hookline.trainer.errors import UserError
 
 
 def rows(data: Any, split: str) -> tuple[np.ndarray, np.ndarray]:

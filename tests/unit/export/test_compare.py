@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.compare import Difference, Stand, compare
+from hookline.deploy.formats import FORMATS, Format
+from hookline.deploy.plain_model import finished_model
+from hookline.deploy.runtime_files import KerasPredictor
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.precision import computing_in
 from tests.support.finished import Halve, finished_run
 from tests.support.toy import StatelessHook, toy_arrays
-from trainer.errors import UserError
-from trainer.export.compare import Difference, Stand, compare
-from trainer.export.formats import FORMATS, Format
-from trainer.export.keras_file import KerasPredictor
-from trainer.export.plain_model import finished_model
-from trainer.run.precision import computing_in
 
 ONNX = FORMATS["onnx"]
 EXACT = Format("exact", ".exact", "", "", every_prediction=True)

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import pytest
 
-from hooks.gradients.layers import StopGradients
-from hooks.quantization.input_quantizer import InputQuantizer
-from hooks.quantization.quantizers import FUNCTIONS, KERNEL_ONLY
-from trainer.export.describe import described_op
+from hookline.deploy.keras_graph import described_op
+from hookline.hooks.gradients.layers import StopGradients
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.quantizers import FUNCTIONS, KERNEL_ONLY
 
 
 class Own(keras.layers.Layer):

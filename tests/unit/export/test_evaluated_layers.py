@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.export.evaluated_layers import EvaluatedLayers
+from hookline.deploy.fold_signs import EvaluatedLayers
 
 SHAPE, BATCH = (2, 3, 4), 5
 ROWS = BATCH * 2 * 3

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import UserError
-from trainer.export.file import check_place, put_in_place, size_on_disk
-from trainer.export.formats import FORMATS
+from hookline.deploy.formats import FORMATS, check_place, put_in_place, size_on_disk
+from hookline.trainer.errors import UserError
 
 FILE, DIRECTORY = FORMATS["onnx"], FORMATS["saved_model"]
 

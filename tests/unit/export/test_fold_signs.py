@@ -9,12 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.export.arrays import encode_nodes
-from trainer.export.fold_signs import fold_signs
-from trainer.export.node import Node
-from trainer.inference.activations import ACTIVATIONS, find_activation
-from trainer.inference.engine import Model
-from trainer.inference.graph import Graph, Op, graph_to_json, parse_graph
+from hookline.deploy.arrays import Node, encode_nodes
+from hookline.deploy.fold_signs import fold_signs
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.graph import ACTIVATIONS, Graph, Op, find_activation, graph_to_json, parse_graph
 
 IMAGE = (4, 6, 3)
 CHANNELS = 4

@@ -10,10 +10,10 @@ from pathlib import Path
 import keras
 import pytest
 
-from trainer.errors import UserError
-from trainer.export.formats import FORMATS, format_of
-from trainer.export.keras_file import load_keras
-from trainer.export.options import ExportOptions
+from hookline.deploy.formats import FORMATS, format_of
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.runtime_files import load_keras
+from hookline.trainer.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -58,8 +58,8 @@ def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
 
 def test_the_table_and_the_runtimes_of_others_are_there_without_tensorflow():
     code = (
-        "import sys; import trainer.export.formats, trainer.export.runtimes, trainer.export.file, "
-        "trainer.export.options, trainer.export.contents; "
+        "import sys; import hookline.deploy.formats, hookline.deploy.compare, hookline.deploy.formats, "
+        "hookline.deploy.options, hookline.deploy.options; "
         "print(sorted({'tensorflow', 'keras', 'omegaconf', 'rich', 'onnxruntime'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.export.full_precision import assign_weights, is_mixed, with_values
-from trainer.run.precision import computing_in
+from hookline.deploy.plain_model import assign_weights, is_mixed, with_values
+from hookline.trainer.run.precision import computing_in
 
 layers = keras.layers
 INPUTS = np.random.default_rng(0).normal(size=(4, 6, 6, 1)).astype(np.float32)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from trainer.export.kernel_codes import Code, encode, encode_floats, sign_scale
-from trainer.inference.bits import from_order, unpack_stream
+from hookline.deploy.arrays import Code, encode, encode_floats, sign_scale
+from hookline.deploy.inference.bits import from_order, unpack_stream
 
 
 def decode(code: Code) -> np.ndarray:

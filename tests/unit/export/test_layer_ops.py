@@ -9,10 +9,10 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.quantization.input_quantizer import InputQuantizer
+from hookline.deploy.keras_graph import keras_graph
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.trainer.errors import UserError
 from tests.support.packed import kinds, layers, pack, randomize
-from trainer.errors import UserError
-from trainer.export.keras_graph import keras_graph
 
 IMAGE, ROW = (4, 4, 3), (6,)
 ops = keras.ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from trainer.export.layer_table import layer_table
+from hookline.deploy.runtime_files import layer_table
 
 layers = keras.layers
 

@@ -6,14 +6,14 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.deploy.compare import compare
+from hookline.deploy.formats import FORMATS
+from hookline.deploy.litert import calibration_examples
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.plain_model import finished_model
+from hookline.trainer.errors import UserError
 from tests.support.finished import finished_run
 from tests.support.toy import StatelessHook, toy_arrays
-from trainer.errors import UserError
-from trainer.export.compare import compare
-from trainer.export.formats import FORMATS
-from trainer.export.litert import calibration_examples
-from trainer.export.options import ExportOptions
-from trainer.export.plain_model import finished_model
 
 LITERT = FORMATS["litert"]
 
@@ -22,7 +22,7 @@ def test_calibration_takes_evenly_spaced_training_examples_as_the_network_sees_t
     run = finished_run()
     model = finished_model(run, "model")
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])
-    monkeypatch.setattr("trainer.export.litert.CALIBRATION_EXAMPLES", 4)
+    monkeypatch.setattr("hookline.deploy.litert.CALIBRATION_EXAMPLES", 4)
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][[0, 21, 42, 63]])
 
 
@@ -37,7 +37,7 @@ def test_8_bits_are_near_and_the_file_says_that_it_rounds(tmp_path, monkeypatch)
     assert (exact.lossy, exact.notes) == (False, ())
     dark = np.zeros_like(toy_arrays()[0][:64])
     dark[1:] = toy_arrays()[0][1:64]  # the ranges are those of all examples, not of the first one
-    monkeypatch.setattr("trainer.export.litert.calibration_examples", lambda *_: dark)
+    monkeypatch.setattr("hookline.deploy.litert.calibration_examples", lambda *_: dark)
     LITERT.write(run, "model", path, ExportOptions(int8=True))
     _, difference = compare(run, "model", LITERT, LITERT.load(path), tolerance=0.2)
     assert difference.largest < 0.3

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
 from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack, randomize, sign
 
 

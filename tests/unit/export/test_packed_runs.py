@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks import fused_batch_norm
-from hooks.bnn_rounding import BnnRounding
-from hooks.fused_batch_norm import FusedBatchNorm
+from hookline.deploy.inference.card import read_card
+from hookline.deploy.inference.container import PACKED, container_sizes, read_container
+from hookline.deploy.inference.engine import Model, load_model
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.packed import packed_nodes, predictions_differ_by_rounding, write_packed
+from hookline.hooks import fused_batch_norm
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.fused_batch_norm import FusedBatchNorm
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import take_off
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.run.precision import computing_in
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import build_hooks
 from tests.support.packed import kinds, layers, randomize
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
-from trainer.errors import UserError
-from trainer.export.options import ExportOptions
-from trainer.export.packed import packed_nodes, predictions_differ_by_rounding, write_packed
-from trainer.final_activation import take_off
-from trainer.hook import GraphHook
-from trainer.inference.card import read_card
-from trainer.inference.container import PACKED, container_sizes, read_container
-from trainer.inference.engine import Model, load_model
-from trainer.network import Network
-from trainer.run.finished import FinishedRun
-from trainer.run.precision import computing_in
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 BATCHES = 4
 

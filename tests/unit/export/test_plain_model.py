@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.plain_model import check_plain, finished_model, single_model, strip_model
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.precision import computing_in
 from tests.support.finished import Halve, finished_run
 from tests.support.toy import StatelessHook
-from trainer.errors import UserError
-from trainer.export.plain_model import check_plain, finished_model, single_model, strip_model
-from trainer.network import Network
-from trainer.run.precision import computing_in
 
 layers = keras.layers
 

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.packed import differ_by_rounding
 from tests.support.packed import layers, pack, pack_arrays, randomize, sign
-from trainer.export.rounding import differ_by_rounding
-from trainer.inference.engine import Model
 
 
 def network() -> keras.Model:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.export.node import Node
-from trainer.export.sign_values import binary_values, drop_needless_activations, is_integer_sum
-from trainer.inference.graph import Op
+from hookline.deploy.arrays import Node, binary_values, drop_needless_activations, is_integer_sum
+from hookline.deploy.inference.graph import Op
 
 
 def node(kind: str, inputs: str, output: str, kernel: Any = None, **fields: Any) -> Node:

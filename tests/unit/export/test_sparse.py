@@ -10,17 +10,23 @@ import keras
 import numpy as np
 import pytest
 
-from scripts.export import main
+from hookline.deploy.inference.container import (
+    SPARSE,
+    compress_json,
+    container_sizes,
+    expand_json,
+    read_container,
+    write_container,
+)
+from hookline.deploy.inference.sparse_file import NETWORK, read_sparse
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.plain_model import finished_model
+from hookline.deploy.sparse import codebook_bits, load_sparse, load_sparse_model, write_model, write_sparse
+from hookline.scripts.export import main
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import name_variables
+from hookline.trainer.run.finished import FinishedRun, read_config, restore
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.export.options import ExportOptions
-from trainer.export.plain_model import finished_model
-from trainer.export.sparse import codebook_bits, load_sparse, load_sparse_model, write_model, write_sparse
-from trainer.inference.compressed_json import compress_json, expand_json
-from trainer.inference.container import SPARSE, container_sizes, read_container, write_container
-from trainer.inference.sparse_file import NETWORK, read_sparse
-from trainer.network import name_variables
-from trainer.run.finished import FinishedRun, read_config, restore
 
 FILE = "model.sparse.safetensors"
 
@@ -244,7 +250,7 @@ def test_what_is_no_network_of_keras_with_these_weights_is_refused_in_one_line(t
 def test_the_command_prints_the_stages_and_refuses_what_loses_too_much(
     run: FinishedRun, directory: Path, tmp_path: Path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("scripts.export.restore", lambda directory, config, checkpoint: run)
+    monkeypatch.setattr("hookline.scripts.export.restore", lambda directory, config, checkpoint: run)
 
     def command(*options: str) -> int:
         return main([f"run={directory}", f"output={tmp_path / FILE}", *options])

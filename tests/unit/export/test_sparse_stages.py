@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.export.contents import Contents
-from trainer.export.sparse_stages import COLUMNS, Stages, describe_stages, measure_stages
+from hookline.deploy.options import Contents
+from hookline.deploy.sparse import COLUMNS, Stages, describe_stages, measure_stages
 
 
 def stages_of(values: np.ndarray, given: np.ndarray | None = None, *, huffman: bool = True) -> Stages:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from trainer.export.sparse_weight import HEADER_BYTES, Stored, store
-from trainer.inference.sparse_weight import from_json, to_dense
+from hookline.deploy.inference.sparse_file import from_json, to_dense
+from hookline.deploy.sparse_weight import HEADER_BYTES, Stored, store
 
 SPECIAL = [-0.0, 1e-45, -1e-42, np.nan, np.inf, -np.inf, np.float32(3.4e38), 1.0]
 floats = st.sampled_from(SPECIAL) | st.floats(width=32)

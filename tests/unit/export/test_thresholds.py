@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.export import thresholds
-from trainer.export.thresholds import Thresholds, find_thresholds
+from hookline.deploy import fold_signs as thresholds
+from hookline.deploy.fold_signs import Thresholds, find_thresholds
 
 
 def batch_norm(gamma, beta, mean, variance, *, epsilon: float = 1e-3):

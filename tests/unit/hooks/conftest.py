@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.hook import GraphHook
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.network import Network
-from trainer.run.control import Best, Run
-from trainer.step.context import BuildContext, StepContext
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.run.control import Best, Run
+from hookline.trainer.step.context import BuildContext, StepContext
 
 
 @dataclass

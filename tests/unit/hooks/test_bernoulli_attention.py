@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.bernoulli_attention import BernoulliAttention
-from hooks.bnn_rounding import BnnRounding
-from hooks.frozen_mask import FrozenMask
-from hooks.prune import Prune
+from hookline.hooks.bernoulli_attention import BernoulliAttention
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.prune import Prune
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.state import shipped_weights
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.attention import BATCH, CLASSES, SIDE, attention, image_loop, image_model, prepare, square_batch
 from tests.support.masking import build_hooks
 from tests.support.toy import StatelessHook, ToyObjective, toy_network, values_of
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.order import order_hooks
-from trainer.run.shipped import shipped_weights
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 
 def seeded(seed: int, *hooks, **options) -> ChunkLoop:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.bnn_rounding import BnnRounding
-from hooks.quantization.latent_advice import input_advice, rate_advice
-from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.run.size import measure_size
-from trainer.step.context import BuildContext
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.quantization.latent_advice import input_advice, rate_advice
+from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.network_summary import measure_size
+from hookline.trainer.step.context import BuildContext
 
 layers = keras.layers
 INPUTS = np.random.default_rng(0).normal(size=(32, 12)).astype(np.float32)

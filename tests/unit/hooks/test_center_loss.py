@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.center_loss import CenterLoss
+from hookline.hooks.center_loss import CenterLoss
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.centers import built, center_loop, feature_network, features_of, paper_update, read_batch
 from tests.support.command import run_small
 from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context, toy_arrays, toy_batch
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.run.checkpoint import CheckpointStore
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 
 def centers_of(hook: CenterLoss) -> np.ndarray:

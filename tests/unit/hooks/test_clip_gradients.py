@@ -9,14 +9,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hooks.clip_gradients import WAYS, ClipGradients, clip_entries, norm_factors, squared_norms
-from hooks.freeze_layers import FreezeLayers
+from hookline.hooks.clip_gradients import WAYS, ClipGradients, clip_entries, norm_factors, squared_norms
+from hookline.hooks.freeze_layers import FreezeLayers
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Gradients
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.step.context import StepContext
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network, values_of
-from trainer.errors import UserError
-from trainer.hook import Gradients
-from trainer.network import Network
-from trainer.order import order_hooks
-from trainer.step.context import StepContext
 
 HIDDEN, LOGITS = "toy/hidden/kernel", "toy/logits/kernel"
 RATE = 0.5

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.bnn_rounding import BnnRounding
-from hooks.ema import Ema
-from hooks.freeze_layers import FreezeLayers
-from hooks.frozen_mask import FrozenMask
-from hooks.incremental_quantization import IncrementalQuantization
-from hooks.prune import Prune
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.ema import Ema
+from hookline.hooks.freeze_layers import FreezeLayers
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.incremental_quantization import IncrementalQuantization
+from hookline.hooks.prune import Prune
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.state import shipped_weights
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.command import run_small
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network, values_of
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.run.shipped import shipped_weights
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 Values = dict[str, np.ndarray]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hooks.epochs import epoch_start
+from hookline.hooks.options import epoch_start
 
 
 def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.bnn_rounding import BnnRounding
-from hooks.frozen_mask import FrozenMask
-from hooks.incremental_quantization import IncrementalQuantization
-from hooks.prune import Prune
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.incremental_quantization import IncrementalQuantization
+from hookline.hooks.prune import Prune
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
 from tests.support.toy import BATCH, CLASSES, build_context, toy_loop, values_of
-from trainer.errors import UserError
-from trainer.network import Network
 
 WORDS, LENGTH, WIDTH = 12, 2, 8
 

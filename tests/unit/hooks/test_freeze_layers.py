@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.freeze_layers import FreezeLayers
-from hooks.freezing.upstream import with_upstream_layers
+from hookline.hooks.freeze_layers import FreezeLayers
+from hookline.hooks.freezing.upstream import with_upstream_layers
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.select import layer_paths, select_layers
+from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_model, toy_network, values_of
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.select import layer_paths, select_layers
-from trainer.step.loop import ChunkLoop
 
 HIDDEN = ["toy/hidden/kernel", "toy/hidden/bias"]
 STATISTICS = ["toy/norm/moving_mean", "toy/norm/moving_variance"]

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.frozen_mask import FrozenMask
-from hooks.masking.hold import AVERAGE
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.masking.hold import AVERAGE
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.masking import KERNELS, Maker, bits, build_hooks, kernels_of, masked_loop, small_network
 from tests.support.toy import toy_batch, toy_network
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.run.checkpoint import CheckpointStore
 
 SHAPES = {"hidden/kernel": (6, 5), "logits/kernel": (5, 3)}
 HISTORY = 5

@@ -11,15 +11,15 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hooks.fused_batch_norm import FusedBatchNorm
-from hooks.normalization.fused_layers import why_call_stays
+from hookline.hooks.fused_batch_norm import FusedBatchNorm
+from hookline.hooks.normalization.fused import why_call_stays
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.gradient_probe import compare_gradients
 from tests.support.toy import build_context, toy_batch, toy_loop, toy_network
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.step.context import StepContext
-from trainer.step.evaluate import Evaluator
-from trainer.step.gradient_probe import compare_gradients
 
 LAYER = keras.layers.BatchNormalization
 

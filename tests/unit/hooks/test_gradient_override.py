@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.gradient_override import GradientOverride
+from hookline.hooks.gradient_override import GradientOverride
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.ops.backward import Backward
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, ToyObjective, build_context, toy_batch
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.ops.backward import Backward
-from trainer.step.trainer import Trainer
 
 Gradients = dict[str, np.ndarray]
 

@@ -11,20 +11,25 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hooks.frozen_mask import FrozenMask
-from hooks.incremental_quantization import IncrementalQuantization
-from hooks.quantization.accumulated_shares import change_steps, check_shares
-from hooks.quantization.distinct_values import most_values
-from hooks.quantization.powers_of_two import level_exponents, nearest_exponent, power_of_two, round_to_levels
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.incremental_quantization import IncrementalQuantization
+from hookline.hooks.quantization.quantizers import (
+    level_exponents,
+    most_values,
+    nearest_exponent,
+    power_of_two,
+    round_to_levels,
+)
+from hookline.hooks.quantization.shares import change_steps, check_shares
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.power_of_two_oracle import paper_exponents, paper_rounding
 from tests.support.toy import ToyObjective, build_context, toy_batch, toy_network, values_of
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.order import order_hooks
-from trainer.step.context import BuildContext
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 OPTIMIZERS = {

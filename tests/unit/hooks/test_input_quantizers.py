@@ -9,15 +9,14 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.bnn_rounding import BnnRounding
-from hooks.quantization.graph_facts import Facts, KernelInputs, trace_kernel_inputs
-from hooks.quantization.input_quantizer import InputQuantizer
-from hooks.quantization.kernel_layers import is_kernel_layer
-from hooks.quantization.plain_inputs import quantize
-from hooks.quantization.quantizers import parse_quantizer
-from trainer.errors import UserError
-from trainer.export.plain_model import check_plain
-from trainer.select import layer_paths
+from hookline.deploy.plain_model import check_plain
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.kernels import is_kernel_layer
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.quantizers import parse_quantizer
+from hookline.hooks.quantization.selection import Facts, KernelInputs, quantize, trace_kernel_inputs
+from hookline.trainer.errors import UserError
+from hookline.trainer.select import layer_paths
 
 layers = keras.layers
 IMAGES = np.random.default_rng(0).normal(size=(8, 10, 10, 2)).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.optimizer import decays_weight, keeps_averages, moving_average, project_with_average
+from hookline.hooks.options import decays_weight, keeps_averages, moving_average, project_with_average
 from tests.support.toy import toy_network
 
 KERNEL, OTHER = "toy/hidden/kernel", "toy/logits/kernel"

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from hooks.options import check_choice, check_flag, check_integer, check_number, check_patterns
+from hookline.hooks.options import check_choice, check_flag, check_integer, check_number, check_patterns
+from hookline.trainer.errors import UserError
 from tests.support.command import run_small
-from trainer.errors import UserError
 
 
 def test_what_is_no_value_of_an_option_is_refused_by_its_name():

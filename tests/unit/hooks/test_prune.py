@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.prune import Prune
-from hooks.pruning.report import column_bits, csr_bytes
+from hookline.hooks.prune import Prune
+from hookline.hooks.pruning.settings import column_bits, csr_bytes
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
 from tests.support.toy import build_context, toy_loop, toy_network, values_of
-from trainer.errors import UserError
-from trainer.hook import GraphHook
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05, global_clipnorm=0.5),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
 from tests.support.replicas import assert_same_run, replica_loop, trained
 from tests.support.toy import CLASSES, FEATURES, build_context, toy_network
-from trainer.errors import UserError
-from trainer.network import Network
 
 
 def hooks_of(**options):

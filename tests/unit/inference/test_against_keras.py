@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.graph import ACTIVATIONS
+from hookline.trainer.ops.estimators import dorefa, ste_sign, ste_tern
 from tests.support.packed_graphs import GraphBuilder
-from trainer.inference.activations import ACTIVATIONS
-from trainer.inference.engine import Model
-from trainer.ops.dorefa import dorefa
-from trainer.ops.ste_sign import ste_sign
-from trainer.ops.ste_tern import ste_tern
 
 SHAPE = (7, 6, 5)
 

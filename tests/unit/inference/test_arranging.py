@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.shapes import BINARY, INTEGER
 from tests.support.packed_graphs import GraphBuilder
-from trainer.inference.engine import Model
-from trainer.inference.shapes import BINARY, INTEGER
 
 
 def image(shape: tuple[int, ...], batch: int = 3) -> np.ndarray:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.inference.bit_fields import check_end, read_fields, write_fields
-from trainer.inference.container import DamagedError
+from hookline.deploy.inference.container import DamagedError
+from hookline.deploy.inference.huffman import check_end, read_fields, write_fields
 
 
 @given(st.data(), st.integers(1, 8))

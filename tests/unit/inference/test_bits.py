@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from trainer.inference.bits import (
+from hookline.deploy.inference.bits import (
     as_words,
     encode_order,
     from_order,
     pack_last,
-    pack_signs,
     pack_stream,
     packed_bytes,
     stream_bytes,
     unpack_last,
     unpack_stream,
 )
+from tests.support.packed_graphs import pack_signs
 
 
 @given(bits=st.integers(1, 8), numbers=st.lists(st.integers(0, 255), max_size=40))

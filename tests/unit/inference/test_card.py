@@ -8,10 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.inference.card import Card, card_path, read_card, write_card
-from trainer.inference.container import PACKED, write_container
-from trainer.inference.preparation import Preparation
+from hookline.deploy.inference.card import Card, card_path, read_card, write_card
+from hookline.deploy.inference.container import PACKED, write_container
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.preparation import Preparation
 
 CARD = Card("model", "best", 40, (4, 5, 1), ("cat", "dog"), Preparation((4, 5, 1), 2.0, -1.0, 255, "stretch", "new"))
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.inference.container import DTYPES, PACKED, SPARSE, container_sizes, read_container, write_container
+from hookline.deploy.inference.container import DTYPES, PACKED, SPARSE, container_sizes, read_container, write_container
+from hookline.trainer.errors import UserError
 
 TENSORS = {
     "bits": np.arange(5, dtype=np.uint8),

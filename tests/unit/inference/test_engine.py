@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookline.deploy.inference import layers as patches
+from hookline.deploy.inference.container import PACKED, write_container
+from hookline.deploy.inference.engine import CHUNK, Model, find_backend, load_model
+from hookline.deploy.inference.graph import graph_to_json
+from hookline.deploy.inference.shapes import BINARY, INTEGER
+from hookline.trainer.errors import UserError
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
 from tests.support.packed_oracle import evaluate
-from trainer.errors import UserError
-from trainer.inference import patches
-from trainer.inference.container import PACKED, write_container
-from trainer.inference.engine import CHUNK, Model, find_backend, load_model
-from trainer.inference.graph import graph_to_json
-from trainer.inference.shapes import BINARY, INTEGER
 
 MIB = 2**20
 

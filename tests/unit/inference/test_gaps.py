@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.inference.container import DamagedError
-from trainer.inference.gaps import MAX_BITS, from_gaps, to_gaps
+from hookline.deploy.inference.container import DamagedError
+from hookline.deploy.inference.huffman import MAX_BITS, from_gaps, to_gaps
 
 positions = st.sets(st.integers(0, 3000), max_size=60).map(lambda found: np.array(sorted(found), np.int64))
 

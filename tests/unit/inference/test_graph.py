@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hookline.deploy.inference.container import from_json, to_json
+from hookline.deploy.inference.engine import STEPS, Model
+from hookline.deploy.inference.graph import FIELDS, Graph, Op, graph_to_json, parse_graph
+from hookline.deploy.inference.shapes import infer
+from hookline.trainer.errors import UserError
 from tests.support.packed_graphs import GraphBuilder, random_cnn, random_mlp
-from trainer.errors import UserError
-from trainer.inference.engine import STEPS, Model
-from trainer.inference.fields import FIELDS
-from trainer.inference.graph import Graph, Op, graph_to_json, parse_graph
-from trainer.inference.shapes import infer
-from trainer.inference.strict_json import from_json, to_json
 
 
 def described() -> dict[str, Any]:

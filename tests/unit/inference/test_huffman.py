@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.inference.container import DamagedError
-from trainer.inference.huffman import BLOCK, decode, encode
-from trainer.inference.huffman_code import (
+from hookline.deploy.inference.container import DamagedError
+from hookline.deploy.inference.huffman import (
+    BLOCK,
     MAX_LENGTH,
     canonical_codes,
     code_lengths,
+    decode,
+    encode,
     read_lengths,
     write_lengths,
 )

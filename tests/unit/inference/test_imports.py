@@ -8,12 +8,12 @@ ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"tensorflow", "keras", "hydra", "omegaconf", "rich", "numba", "scipy", "matplotlib", "h5py", "yaml"}
 CODE = """
 import importlib, pkgutil, sys
-import trainer.inference
-for each in pkgutil.iter_modules(trainer.inference.__path__):
+import hookline.deploy.inference
+for each in pkgutil.iter_modules(hookline.deploy.inference.__path__):
     if each.name != "compiled":
-        importlib.import_module(f"trainer.inference.{each.name}")
+        importlib.import_module(f"hookline.deploy.inference.{each.name}")
 print(" ".join(sorted({name.partition(".")[0] for name in sys.modules})))
-print(" ".join(sorted(name for name in sys.modules if name.startswith(("trainer", "hooks", "recipes", "scripts")))))
+print(" ".join(sorted(name for name in sys.modules if name.startswith("hookline."))))
 """
 
 
@@ -22,18 +22,18 @@ def test_inference_imports_numpy_and_nothing_heavy():
     modules, own = (set(line.split()) for line in run.stdout.splitlines())
     assert "numpy" in modules
     assert not modules & HEAVY
-    assert {name for name in own if not name.startswith("trainer.inference")} == {
-        "trainer",
-        "trainer.errors",
-        "trainer.files",
+    assert {name for name in own if not name.startswith("hookline.deploy")} == {
+        "hookline.trainer",
+        "hookline.trainer.errors",
+        "hookline.trainer.files",
     }
 
 
 def test_predicting_imports_nothing_heavy():
     heavy = HEAVY - {"numba", "h5py", "yaml"}
-    names = "predict, prediction.examples, prediction.model, prediction.ranking, prediction.results"
-    modules = [f"scripts.{name}" for name in names.split(", ")]
-    modules += ["recipes.data.image_decoding", "trainer.export.formats"]
+    names = "predict, prediction.examples, prediction.model, prediction.results"
+    modules = [f"hookline.scripts.{name}" for name in names.split(", ")]
+    modules += ["hookline.recipes.data.image_formats", "hookline.deploy.formats"]
     code = f"import sys, {', '.join(modules)}; print({heavy} & sys.modules.keys() or '')"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "\n"

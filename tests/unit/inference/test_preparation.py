@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.inference.preparation import Preparation
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.preparation import Preparation
 
 PIXELS = Preparation((4, 5, 1), 2 / 255, -1.0, peak=255, axes="new")
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.inference import sign_sums
-from trainer.inference.bits import as_words, pack_last
-from trainer.inference.engine import NUMBA, NUMPY, find_backend
+from hookline.deploy.inference import bits as sign_sums
+from hookline.deploy.inference.bits import as_words, pack_last
+from hookline.deploy.inference.engine import NUMBA, NUMPY, find_backend
+from hookline.trainer.errors import UserError
 
 KERNELS = [NUMPY, NUMBA]
 
@@ -73,9 +73,9 @@ def test_the_largest_sums_do_not_overflow_and_intermediate_results_stay_small(ke
 
 def test_without_numba_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "trainer.inference.compiled", raising=False)
+    monkeypatch.delitem(sys.modules, "hookline.deploy.inference.compiled", raising=False)
     with pytest.raises(UserError, match=r"kernels=numba needs Numba. Expected it installed: python -m pip .*\[fast\]"):
-        importlib.import_module("trainer.inference.compiled")
+        importlib.import_module("hookline.deploy.inference.compiled")
     monkeypatch.undo()
 
 

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.export.sparse_weight import store
-from trainer.inference.compressed_json import compress_json
-from trainer.inference.container import SPARSE, read_container, write_container
-from trainer.inference.sparse_file import NETWORK, read_sparse, read_sparse_network, tensor_name
+from hookline.deploy.inference.container import SPARSE, compress_json, read_container, write_container
+from hookline.deploy.inference.sparse_file import NETWORK, read_sparse, read_sparse_network, tensor_name
+from hookline.deploy.sparse_weight import store
+from hookline.trainer.errors import UserError
 
 
 def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.draws import example_seeds, uniform
-from trainer.objective import TARGET_SHARES, one_class_each
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.order import example_seeds, uniform
+from hookline.trainer.objective import TARGET_SHARES, one_class_each
 
 
 class Push(Augment):

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.input.balanced import BalancedOrder
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.sampling import BalancedOrder
 
 
 def labels_of(*counts, seed=0):

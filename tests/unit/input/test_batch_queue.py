@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.input.batch_queue import BatchQueue
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
+from hookline.trainer.input.batches import BatchQueue, TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import uniform
+from hookline.trainer.input.source import ArraySource
 from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
-from trainer.errors import UserError
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Split
-from trainer.input.draws import uniform
-from trainer.input.source import ArraySource
 
 
 def scaled(batch):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.input.checks import as_pixels, check_examples
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import as_pixels, check_examples
 
 SHAPE = (4, 4, 1)
 

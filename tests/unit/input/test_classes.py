@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.input.classes import class_shares, class_weights
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.sampling import class_shares, class_weights
 
 LABELS = np.repeat([0, 1, 3], [6, 3, 1])
 NAMES = ("cat", "dog", "eel", "fox")

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
 
 
 def source_of(targets):

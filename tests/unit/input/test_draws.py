@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.input import draws
-from trainer.input.draws import chance, example_seeds, normal, salted, uniform, whole_numbers
+from hookline.trainer.input import order as draws
+from hookline.trainer.input.order import chance, example_seeds, normal, salted, uniform, whole_numbers
 
 COUNT = 40_000
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trainer.input.draws import example_seeds
-from trainer.input.order import epoch_permutation
+from hookline.trainer.input.order import epoch_permutation, example_seeds
 
 
 def order(positions, size, seed):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.input.source import ArraySource
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.source import ArraySource
 
 
 def halved(batch):

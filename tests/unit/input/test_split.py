@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.input.split import split_indices
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.split import split_indices
 
 FRACTIONS = {"validation": 0.1, "test": 0.2}
 LARGE = {"validation": 0.3, "test": 0.3}  # no part of a small set is empty by chance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recipes.metric_learning.neighbour_pictures import (
+from hookline.recipes.metric_learning.retrieval_metrics import (
     FRAME,
     GAP,
     RIGHT,

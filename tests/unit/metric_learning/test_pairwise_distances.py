@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.metric_learning.pairwise_distances import pairwise_distances
+from hookline.recipes.metric_learning.triplet_loss import pairwise_distances
 
 
 def drawn(batch, size, seed=0):

@@ -11,9 +11,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.metric_learning import retrieval_metrics as module
-from recipes.metric_learning.halves import halves
-from recipes.metric_learning.retrieval_metrics import retrieval_metrics
+from hookline.recipes.metric_learning import retrieval_metrics as module
+from hookline.recipes.metric_learning.retrieval_metrics import retrieval_metrics
+from hookline.recipes.metric_learning.triplet_loss import halves
 
 # Vectors of length 1 whose products are exact in float32: 0, 1/2 and 1 and their negatives. Most of them tie.
 EXACT = np.array(

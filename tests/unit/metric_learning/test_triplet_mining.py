@@ -10,10 +10,14 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.metric_learning.pairs import class_pairs, mean_distance
-from recipes.metric_learning.pairwise_distances import pairwise_distances
-from recipes.metric_learning.triplet_loss import active_triplets, triplet_loss
-from recipes.metric_learning.triplet_mining import MININGS
+from hookline.recipes.metric_learning.triplet_loss import (
+    MININGS,
+    active_triplets,
+    class_pairs,
+    mean_distance,
+    pairwise_distances,
+    triplet_loss,
+)
 
 
 @st.composite

@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from recipes.models.dcgan import dcgan
-from recipes.models.gan_mlp import gan_mlp
-from trainer.errors import UserError
+from hookline.recipes.models.dcgan import dcgan
+from hookline.recipes.models.gan_mlp import gan_mlp
+from hookline.trainer.errors import UserError
 
 GENERATOR = {"role": "generator", "latent_size": 5}
 DISCRIMINATOR = {"role": "discriminator", "latent_size": 5}

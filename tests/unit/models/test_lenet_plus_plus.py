@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from hooks.centers.features import find_features
-from recipes.models.lenet_plus_plus import lenet_plus_plus
+from hookline.hooks.centers.features import find_features
+from hookline.recipes.models.lenet import lenet_plus_plus
 
 
 def test_the_layers_are_those_of_the_paper_under_readable_names() -> None:

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
-from recipes.models.lenet_5 import lenet_5
-from recipes.models.lenet_300_100 import lenet_300_100
-from recipes.models.lenet_plus_plus import lenet_plus_plus
-from recipes.models.mlp import mlp
-from recipes.models.plain_cnn import plain_cnn
-from recipes.models.two_headed_cnn import two_headed_cnn
-from trainer.errors import UserError
+from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
+from hookline.recipes.models.mlp import mlp
+from hookline.recipes.models.plain_cnn import plain_cnn
+from hookline.recipes.models.two_headed_cnn import two_headed_cnn
+from hookline.trainer.errors import UserError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "model"
 INJECTED = {"input_shape", "classes", "role", "latent_size", "stacked"}

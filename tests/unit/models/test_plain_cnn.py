@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 
-from recipes.models.plain_cnn import plain_cnn
-from trainer.errors import UserError
+from hookline.recipes.models.plain_cnn import plain_cnn
+from hookline.trainer.errors import UserError
 
 
 def names(model: keras.Model) -> list[str]:

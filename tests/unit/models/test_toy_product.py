@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.models.toy_product import ROUTES, product, product_gradients, toy_product
-from trainer.errors import UserError
+from hookline.recipes.models.toy_product import ROUTES, product, product_gradients, toy_product
+from hookline.trainer.errors import UserError
 
 B = np.array([[1.0, 2.0], [-0.5, 0.25], [2.0, -1.0]], np.float32)
 C, K = np.array([0.06, -0.03], np.float32), np.array([-0.08, 0.11], np.float32)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from recipes.models.two_headed_cnn import two_headed_cnn
-from trainer.graph import layer_input, layer_output
+from hookline.recipes.models.two_headed_cnn import two_headed_cnn
+from hookline.trainer.graph import layer_input, layer_output
 
 
 def test_the_heads_stand_on_one_body_under_readable_names() -> None:

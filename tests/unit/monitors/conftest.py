@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import pytest
 
-from trainer.network import Network
-from trainer.run.control import Best, Run
+from hookline.trainer.network import Network
+from hookline.trainer.run.control import Best, Run
 
 
 @pytest.fixture

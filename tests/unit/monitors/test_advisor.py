@@ -7,15 +7,19 @@ import numpy as np
 import pytest
 from keras import layers
 
-from hooks.advice.input_range import input_range_advice
-from hooks.advice.monitor import constant_advice, direction_advice, late_advice
-from hooks.advice.norm_batches import norm_batch_advice
-from hooks.monitors.advisor import Advisor
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.network import Network
-from trainer.run.control import Best, Report
+from hookline.hooks.advice.checks import (
+    constant_advice,
+    direction_advice,
+    input_range_advice,
+    late_advice,
+    norm_batch_advice,
+)
+from hookline.hooks.monitors.advisor import Advisor
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.run.control import Best, Report
 
 NORM = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.BatchNormalization(name="norm")])
 DIRECTIONS = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hooks.monitors.animation import LAST_MILLISECONDS, MOST_FRAMES, Frames, add_frames, encode_animations
+from hookline.hooks.monitors.pictures import LAST_MILLISECONDS, MOST_FRAMES, Frames, add_frames, encode_animations
 
 
 def grey(value: float, height: int = 4, width: int = 6) -> np.ndarray:

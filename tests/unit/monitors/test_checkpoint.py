@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.monitors import checkpoint
-from hooks.monitors.checkpoint import Checkpoint, due_after
-from hooks.monitors.early_stopping import EarlyStopping
-from trainer.errors import UserError
-from trainer.order import order_hooks
-from trainer.run.control import Report
+from hookline.hooks.monitors import checkpoint
+from hookline.hooks.monitors.checkpoint import Checkpoint, due_after
+from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.trainer.errors import UserError
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.control import Report
 
 
 @pytest.fixture

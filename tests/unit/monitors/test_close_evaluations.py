@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hooks.monitors.close_evaluations import describe_close
+from hookline.hooks.monitors.console import describe_close
 
 CLOSE = [
     ([179, 178, 177, 100], 180, 2),  # two examples away

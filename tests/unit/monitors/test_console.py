@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hooks.monitors.console import LastingStream, is_terminal
+from hookline.hooks.monitors.console import LastingStream, is_terminal
 
 
 class Terminal(io.StringIO):
@@ -55,7 +55,7 @@ def test_a_terminal_knows_control_sequences_and_wants_them(monkeypatch, name, va
 def test_a_process_ends_well_after_its_reader_has_left():
     program = (
         "import sys\n"
-        "from hooks.monitors.console import open_console\n"
+        "from hookline.hooks.monitors.console import open_console\n"
         "console = open_console()\n"
         "[console.print('x' * 100) for line in range(2000)]\n"
         "print('a later print of somebody else')\n"

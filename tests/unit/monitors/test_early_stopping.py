@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from hooks.monitors.early_stopping import EarlyStopping
-from trainer.run.control import Best, Report
+from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.trainer.run.control import Best, Report
 
 NAN, INF = math.nan, math.inf
 

@@ -4,8 +4,8 @@ import json
 import re
 from types import SimpleNamespace
 
-from hooks.monitors.final_table import FinalTable
-from trainer.run.control import Report
+from hookline.hooks.monitors.final_table import FinalTable
+from hookline.trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-from hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
-from trainer.config.command import Command
-from trainer.config.preflight import preflight
+from hookline.hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import preflight
 
 
 def of(*overrides):

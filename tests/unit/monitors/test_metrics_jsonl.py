@@ -7,9 +7,9 @@ import resource
 import numpy as np
 import pytest
 
-from hooks.monitors.metrics_jsonl import MetricsJsonl
-from trainer.errors import UserError, WriteError
-from trainer.run.control import Report
+from hookline.hooks.monitors.metrics_jsonl import MetricsJsonl
+from hookline.trainer.errors import UserError, WriteError
+from hookline.trainer.run.control import Report
 
 
 def read(run):
@@ -99,7 +99,7 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
     resumed = MetricsJsonl()
     resumed.on_resume(run)
     with monkeypatch.context() as patch:
-        patch.setattr("hooks.monitors.metrics_jsonl.keep_lines_until", refuse)
+        patch.setattr("hookline.hooks.monitors.metrics_jsonl.keep_lines_until", refuse)
         with pytest.raises(WriteError, match="No space left"):
             resumed.on_fit_begin(run)
         with pytest.raises(WriteError, match="No space left"):

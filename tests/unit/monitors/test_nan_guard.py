@@ -6,10 +6,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.nan_guard import NanGuard
-from trainer.errors import NonFiniteError, UserError
-from trainer.network import Network
-from trainer.step.context import StepContext
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.network import Network
+from hookline.trainer.step.context import StepContext
 
 LOSSES, GRADIENT, STATE = {"loss/data", "loss/total"}, {"gradient/dense/kernel"}, {"state/norm/moving_mean"}
 

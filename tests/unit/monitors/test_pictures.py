@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.files import file_name
-from hooks.monitors.pictures import PictureFiles, encode_picture, write_pictures
-from trainer.errors import UserError
-from trainer.run.control import Report
+from hookline.hooks.monitors.console import file_name
+from hookline.hooks.monitors.pictures import PictureFiles, encode_picture, write_pictures
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.control import Report
 
 HALF = np.full((2, 3, 1), 0.5, np.float32)
 

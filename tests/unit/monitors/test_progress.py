@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from hooks.monitors import progress_lines
-from hooks.monitors.progress import Progress
-from trainer.run.control import Report
+from hookline.hooks.monitors import progress as progress_lines
+from hookline.hooks.monitors.progress import Progress
+from hookline.trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 

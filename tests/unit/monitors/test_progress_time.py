@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.monitors import progress_time
-from hooks.monitors.progress_time import TimeLeft
+from hookline.hooks.monitors import progress as progress_time
+from hookline.hooks.monitors.progress import TimeLeft
 
 
 class Story:

@@ -8,10 +8,10 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-from hooks.monitors.projector import MOST_EXAMPLES, Projector, labels_as_tsv, write_embeddings
-from trainer.embedding import Embedding
-from trainer.errors import UserError
-from trainer.run.control import Report
+from hookline.hooks.monitors.projector import MOST_EXAMPLES, Projector, labels_as_tsv, write_embeddings
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import Embedding
+from hookline.trainer.run.control import Report
 
 VECTORS = np.array([[0.5, -1.25e-7], [3.0, 1e6], [0.1, 2.0]], np.float32)
 IMAGES = np.stack([np.full((4, 6, 1), value) for value in (-1.0, 0.0, 1.0)])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.randomness_guard import RandomnessGuard, find_faults
-from trainer.errors import UserError
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.draws import uniform
-from trainer.input.source import ArraySource
-from trainer.objective import TARGET_SHARES
+from hookline.hooks.monitors.randomness_guard import RandomnessGuard, find_faults
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import uniform
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import TARGET_SHARES
 
 STILL, ALIKE = "the same at each of 4 steps", "does the same to all examples of a batch"
 UNSTEADY = "gives other 'inputs' for the same seeds"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.split_guard import SplitGuard, find_leaks
-from trainer.errors import UserError
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
+from hookline.hooks.monitors.split_guard import SplitGuard, find_leaks
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
 
 NEAR = [("validation", "row 55", "train", "row 12", "near"), ("test", "row 5", "validation", "row 60", "near")]
 EXACT = ("test", "row 3", "train", "row 20", "exact")

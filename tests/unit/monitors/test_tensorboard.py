@@ -11,10 +11,10 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.summary.writer import event_file_writer
 
-from hooks.monitors.tensorboard import TensorBoard
+from hookline.hooks.monitors.tensorboard import TensorBoard
+from hookline.trainer.errors import WriteError
+from hookline.trainer.run.control import Report
 from tests.support.events import curve, read, small_graph, values
-from trainer.errors import WriteError
-from trainer.run.control import Report
 
 KERNEL = "weights/dense/kernel/latent"
 

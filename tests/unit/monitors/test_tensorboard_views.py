@@ -8,9 +8,9 @@ import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
 
-from hooks.monitors.tensorboard import TensorBoard
+from hookline.hooks.monitors.tensorboard import TensorBoard
+from hookline.trainer.run.control import Report
 from tests.support.events import events
-from trainer.run.control import Report
 
 
 def begun(run, **options):

@@ -9,21 +9,31 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.ops.backward import Backward, with_backward
-from trainer.ops.backwards import (
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.backward import (
     BACKWARDS,
+    Backward,
     clip,
     guided_relu,
     hard_tanh_through,
     identity,
+    modify_gradients,
     reverse,
     round_through,
     scale,
 )
+from hookline.trainer.ops.override_gradient import override_gradient
 
 X = np.array([-2.0, -1.0, -0.25, 0.0, 0.5, 1.0, 3.0], np.float32)
 UPSTREAM = np.array([1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0], np.float32)
+
+
+def with_backward(forward: Callable[..., Any], backward: Backward, inputs: list[Any], **options: Any) -> Any:
+    if not backward.modifies:
+        declared = {"constants": backward.constants, "second_backward": backward.second_backward}
+        declared |= {"name": backward.name, "surrogate": backward.surrogate}
+        return override_gradient(forward, backward, inputs, **declared, **options)
+    return forward(*modify_gradients(backward, inputs, **options))
 
 
 def gradient_of(function: Callable[[tf.Tensor], Any], *, jit: bool = False, dtype: str = "float32") -> np.ndarray:
@@ -110,11 +120,10 @@ def test_a_backward_gets_what_it_needs_and_what_does_not_fit_is_refused() -> Non
         seen.clear()
         gradient_of(lambda x, needs=needs: with_backward(tf.identity, Backward("own", function, needs), [x]))
         assert sorted(seen) == sorted(needs)
-    spec, x = tf.TensorSpec(X.shape, tf.float32), tf.constant(X)
+    spec = tf.TensorSpec(X.shape, tf.float32)
     found = gradient_of(lambda x: with_backward(np.sign, hard_tanh_through(), [x], numpy_output=spec))
     np.testing.assert_array_equal(found, [0, -2, 3, 4, -5, 6, 0])
     for wrong, match in (
-        (lambda: with_backward(np.sign, clip(), [x], numpy_output=spec), "'clip' modifies"),
         (lambda: gradient_of(lambda x: x * with_backward(tf.reduce_sum, identity(), [x])), "'identity'"),
         (lambda: Backward("own", tf.identity, ("weights",)), "'own' needs"),
         (lambda: Backward("own", tf.identity, modifies=True, surrogate=tf.identity), "'own' modifies"),

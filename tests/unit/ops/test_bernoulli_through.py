@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.ops.bernoulli_through import bernoulli_gate, bernoulli_through
+from hookline.trainer.ops.estimators import bernoulli_gate, bernoulli_through
 
 DRAWS = 4000
 SEED = (3, 5)

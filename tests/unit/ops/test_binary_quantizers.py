@@ -12,15 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.ops.approx_sign import approx_sign
-from trainer.ops.binary_sigmoid import binary_sigmoid
-from trainer.ops.binary_sign import binary_sign
-from trainer.ops.binary_tanh import binary_tanh
-from trainer.ops.hard_sigmoid import hard_sigmoid
-from trainer.ops.round_through import round_through
-from trainer.ops.ste_sign import ste_sign
-from trainer.ops.straight_through import straight_through
-from trainer.ops.swish_sign import swish_sign
+from hookline.trainer.ops.estimators import (
+    approx_sign,
+    binary_sigmoid,
+    binary_sign,
+    binary_tanh,
+    hard_sigmoid,
+    round_through,
+    ste_sign,
+    straight_through,
+    swish_sign,
+)
 
 Op = Callable[[tf.Tensor], tf.Tensor]
 SIGNS: dict[str, Op] = {

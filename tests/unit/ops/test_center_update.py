@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.ops.center_update import center_change, center_sums
+from hookline.trainer.ops.centers import center_change, center_sums
 
 CLASSES, WIDTH, BATCH = 5, 3, 24
 values = st.floats(-8.0, 8.0, width=32)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.ops.class_distances import class_distances, mean_pair_distance, point_pairs
-from trainer.ops.known_labels import known_labels
+from hookline.trainer.ops.centers import class_distances, mean_pair_distance, point_pairs
+from hookline.trainer.ops.labels import known_labels
 
 CLASSES = 4
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.errors import UserError
-from trainer.ops.fused_batch_norm import fused_batch_norm, fused_scale_and_shift
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.batch_norm import fused_batch_norm, fused_scale_and_shift
 
 ULP = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.override_gradient import override_gradient
 from tests.support.gradients import X
-from trainer.errors import UserError
-from trainer.ops.override_gradient import override_gradient
 
 
 def test_an_array_that_is_filled_again_leaves_what_was_returned_before() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.override_gradient import override_gradient
 from tests.support.gradients import WAYS, X, cube, cube_of_numpy, with_gradients, with_tape
-from trainer.errors import UserError
-from trainer.ops.override_gradient import override_gradient
 
 
 @pytest.mark.parametrize("way", WAYS)

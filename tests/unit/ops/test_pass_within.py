@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.ops.pass_within import pass_within
+from hookline.trainer.ops.estimators import pass_within
 
 
 @pytest.mark.parametrize(

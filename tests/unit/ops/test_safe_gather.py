@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.errors import UserError
-from trainer.ops.safe_gather import safe_gather
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.safe_gather import safe_gather
 
 WAYS = ("eager", "graph", "xla")
 ROWS = np.arange(10, dtype=np.float32).reshape(5, 2) + 1.0

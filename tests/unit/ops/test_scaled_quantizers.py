@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.ops.dorefa import dorefa
-from trainer.ops.magnitude_aware_sign import magnitude_aware_sign
-from trainer.ops.ste_tern import ste_tern
-from trainer.ops.stochastic_sign import stochastic_sign
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.estimators import dorefa, magnitude_aware_sign, ste_tern, stochastic_sign
 
 Op = Callable[[tf.Tensor], tf.Tensor]
 JIT = pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])

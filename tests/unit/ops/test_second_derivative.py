@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.override_gradient import override_gradient
 from tests.support.gradients import X, cube, cube_of_numpy
-from trainer.errors import UserError
-from trainer.ops.override_gradient import override_gradient
 
 
 def second_of(function: Callable[[tf.Tensor], tf.Tensor], way: str) -> Any:

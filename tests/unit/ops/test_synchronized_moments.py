@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ops.synchronized_moments import synchronized_moments
+from hookline.trainer.ops.batch_norm import synchronized_moments
 
 
 def by_parts(

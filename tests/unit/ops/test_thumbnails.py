@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from trainer.ops.thumbnails import thumbnails
+from hookline.trainer.ops.thumbnails import thumbnails
 
 
 def test_images_fit_into_32_pixels_and_keep_their_proportions() -> None:

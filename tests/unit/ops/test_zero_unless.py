@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.ops.zero_unless import zero_unless
+from hookline.trainer.ops.estimators import zero_unless
 
 numbers = st.floats(width=32, allow_subnormal=False)  # a device may flush denormal numbers
 pairs = st.lists(st.tuples(st.booleans(), numbers, numbers), min_size=24, max_size=24)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.optimizers.fused_update import LARGEST_DECAY_RATE
+from hookline.recipes.optimizers.fused_update import LARGEST_DECAY_RATE
 from tests.support.optimizers import PAIRS, built, set_state, state_of, traced
 
 BOUND = 4e-5  # 2^-25 / (1 - 0.999) in a second moment, and room for the order of additions

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.rate_schedules import ScaledRate, Warmup
+from hookline.trainer.step.writes import all_writes
 from tests.support.optimizers import PAIRS, built, state_of
 from tests.support.toy import toy_loop, toy_network, values_of
-from trainer.rate_schedules import ScaledRate, Warmup
-from trainer.step.writes import all_writes
 
 SLOTS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9},

@@ -6,11 +6,10 @@ import re
 
 import pytest
 
+from hookline.scripts.planning.drawing import as_dot, as_mermaid
+from hookline.scripts.planning.plan import Apply, ObjectivePlan, Plan, Projection, Stage, Update
+from hookline.scripts.planning.trace import STEP_STAGES
 from tests.support.plan import Clip, pair_loop, plan_of
-from trainer.plan.dot import as_dot
-from trainer.plan.mermaid import as_mermaid
-from trainer.plan.plan import Apply, ObjectivePlan, Plan, Projection, Stage, Update
-from trainer.plan.stages import STEP_STAGES
 
 ODD = (
     'one " alone', "back\\slash", "\\n \\l", "a|b|c", "[x](y)", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "semi;colon",

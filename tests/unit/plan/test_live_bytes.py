@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from trainer.plan.live_bytes import LiveBytes, live_bytes
+from hookline.scripts.planning.memory import LiveBytes, live_bytes
 
 ROW = 4 * 100  # bytes of a float32 tensor [100]
 VECTOR = tf.TensorSpec([100], tf.float32)

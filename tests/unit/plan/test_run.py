@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hookline.scripts.planning.memory import live_bytes
+from hookline.scripts.planning.plan import Plan
+from hookline.scripts.planning.text import as_markdown
+from hookline.scripts.planning.trace import plan_run
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import Job, preflight
+from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.session import prepare
 from tests.support.command import run_small
-from trainer.config.command import parse_command
-from trainer.config.preflight import Job, preflight
-from trainer.plan.live_bytes import live_bytes
-from trainer.plan.markdown import as_markdown
-from trainer.plan.plan import Plan
-from trainer.plan.run import plan_run
-from trainer.run.assembly import Assembly
-from trainer.run.session import prepare
 
 SMALL = ("model.units=[16,16]", "trainer.epochs=2", "trainer.batch_size=128", "trainer.compile=off")
 

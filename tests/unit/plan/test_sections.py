@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from hookline.scripts.planning.plan import Held, Plan, Stage, Variable
+from hookline.scripts.planning.text import Section, as_markdown, sections
 from tests.support.plan import Clip, pair_loop, plan_of
-from trainer.plan.markdown import as_markdown
-from trainer.plan.plan import Held, Plan, Stage, Variable
-from trainer.plan.sections import Section, sections
 
 
 @pytest.fixture(scope="module")

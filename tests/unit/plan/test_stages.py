@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 
+from hookline.scripts.planning.trace import DECLARATIONS, PHASES, STEP_STAGES
+from hookline.trainer.hook import GraphHook, Hook, HostHook
 from tests.support.toy import StatelessHook, toy_loop
-from trainer.hook import GraphHook, Hook, HostHook
-from trainer.plan.stages import DECLARATIONS, PHASES, STEP_STAGES
 
 STAGES = [stage for stages in PHASES.values() for stage in stages]
 

@@ -6,13 +6,13 @@ import keras
 import pytest
 import tensorflow as tf
 
+from hookline.scripts.planning.drawing import step_flow
+from hookline.scripts.planning.plan import HOOK, NETWORK, OPTIMIZER, UNTRAINED, Apply, ObjectivePlan, Projection, Update
+from hookline.scripts.planning.text import sections
+from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.plan import Clip, plan_of
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network
-from trainer.plan.flow import step_flow
-from trainer.plan.plan import HOOK, NETWORK, OPTIMIZER, UNTRAINED, Apply, ObjectivePlan, Projection, Update
-from trainer.plan.sections import sections
-from trainer.step.copy_network import copy_network
 
 MOVING = "the trainer, for moving statistics"
 SEED = "the trainer, for seed state"

@@ -8,8 +8,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.pruning import criteria
-from hooks.pruning.options import Structure
+from hookline.hooks.pruning import criteria
+from hookline.hooks.pruning.options import Structure
 
 BLOCKS = Structure("block", (2, 3))
 CHANNELS = Structure("channel")

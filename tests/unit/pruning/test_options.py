@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.prune import Prune
-from hooks.pruning.options import Structure, parse_structure
-from trainer.errors import UserError
+from hookline.hooks.prune import Prune
+from hookline.hooks.pruning.options import Structure, parse_structure
+from hookline.trainer.errors import UserError
 
 
 def test_a_structure_is_a_name_or_a_name_with_sizes():

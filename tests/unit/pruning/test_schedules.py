@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.pruning import schedules
-from hooks.pruning.schedules import polynomial_sparsity, update_steps
-from trainer.errors import UserError
+from hookline.hooks.pruning import schedules
+from hookline.hooks.pruning.schedules import polynomial_sparsity, update_steps
+from hookline.trainer.errors import UserError
 
 
 def schedule(name: str = "polynomial", **changes) -> schedules.Schedule:

@@ -8,9 +8,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hooks.pruning.options import Structure
-from hooks.pruning.selector import MaskSelector, kept_counts
-from hooks.quantization.kernel_layers import Kernel
+from hookline.hooks.kernels import Kernel
+from hookline.hooks.pruning.options import Structure
+from hookline.hooks.pruning.selector import MaskSelector, kept_counts
 
 ENTRIES = Structure("unstructured")
 

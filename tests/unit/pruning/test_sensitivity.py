@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from hooks.pruning.sensitivity import Scan, pruned
-from hooks.pruning.targets import select_kernels
-from scripts.sensitivity import main, parse
+from hookline.hooks.pruning.sensitivity import Scan, pruned
+from hookline.hooks.pruning.settings import select_kernels
+from hookline.scripts.sensitivity import main, parse
+from hookline.trainer.errors import UserError
 from tests.support.command import run_small
 from tests.support.toy import toy_network
-from trainer.errors import UserError
 
 SCAN = Scan(
     baseline=0.9,

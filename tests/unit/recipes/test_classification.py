@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.classification import Classification, classification
-from recipes.data.digits import digits
-from trainer.errors import UserError
-from trainer.objective import TARGET_SHARES
-from trainer.recipe import Parts
+from hookline.recipes.classification import Classification, classification
+from hookline.recipes.data.digits import digits
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.recipe import Parts
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}

@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.gradient_override import GradientOverride
-from recipes.data.digits import digits
-from recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, domains
-from recipes.domain_adaptation import DomainAdaptation, domain_adaptation
-from recipes.models.mlp import mlp
-from recipes.models.two_headed_cnn import two_headed_cnn
+from hookline.hooks.gradient_override import GradientOverride
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, domains
+from hookline.recipes.domain_adaptation import DomainAdaptation, domain_adaptation
+from hookline.recipes.models.mlp import mlp
+from hookline.recipes.models.two_headed_cnn import two_headed_cnn
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import Batch
+from hookline.trainer.recipe import Parts
+from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import StatelessHook
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.objective import Batch
-from trainer.recipe import Parts
-from trainer.step.context import BuildContext
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

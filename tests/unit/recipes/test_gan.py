@@ -6,15 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from recipes.data.digits import digits
-from recipes.data.gaussian_mixture import ring
-from recipes.gan import gan
-from recipes.models.dcgan import dcgan
-from recipes.models.gan_mlp import gan_mlp
-from recipes.models.mlp import mlp
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.points import ring
+from hookline.recipes.gan import gan
+from hookline.recipes.models.dcgan import dcgan
+from hookline.recipes.models.gan_mlp import gan_mlp
+from hookline.recipes.models.mlp import mlp
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
-from trainer.errors import UserError
-from trainer.input.data import Data
 
 
 @pytest.fixture(scope="module")

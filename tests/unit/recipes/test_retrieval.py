@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from recipes.data.digits import digits
-from recipes.models.mlp import mlp
-from recipes.retrieval import Retrieval, retrieval
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches, TrainingBatches
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.recipe import Parts
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
+from hookline.recipes.data.digits import digits
+from hookline.recipes.models.mlp import mlp
+from hookline.recipes.retrieval import Retrieval, retrieval
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.recipe import Parts
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,16 @@ import keras
 import numpy as np
 import pytest
 
-from recipes.adversarial.objectives import Discriminate
-from recipes.data.digits import digits
-from recipes.data.gaussian_mixture import ring
-from recipes.models.dcgan import dcgan
-from recipes.sgan import sgan
+from hookline.recipes.adversarial.objectives import Discriminate
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.points import ring
+from hookline.recipes.models.dcgan import dcgan
+from hookline.recipes.sgan import sgan
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data
+from hookline.trainer.recipe import Recipe
+from hookline.trainer.step.copy_network import fingerprint, snapshot
 from tests.support.adversarial import assign_slices, evaluator_of, loop_of, parts_of
-from trainer.errors import UserError
-from trainer.input.data import Data
-from trainer.recipe import Recipe
-from trainer.step.copy_network import fingerprint, snapshot
 
 PAIRS = 3
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.replicas import replica as collectives
+from hookline.trainer.replicas.replica import _messages
 from tests.support.replicas import on_replicas, run_on_each
-from trainer.replicas import collectives
-from trainer.replicas.collectives import _messages
 
 SHAPES = ([3], [], [2, 2], [1], [0], [4, 1, 2])
 

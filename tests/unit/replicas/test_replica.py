@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.replica import Replica
 from tests.support.replicas import on_replicas, run_on_each
-from trainer.errors import UserError
-from trainer.replicas.replica import Replica
 
 
 def test_the_only_replica_of_a_run_gets_back_what_it_gives() -> None:

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.replicas.collectives import Collectives, Group
-from trainer.replicas.replica import Replica
-from trainer.replicas.seeds import common_seed, own_seeds, shared_seeds
+from hookline.trainer.replicas.replica import Collectives, Group, Replica, common_seed, own_seeds, shared_seeds
 
 SEED = "dropout/seed_generator_state"
 

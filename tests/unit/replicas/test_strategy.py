@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from trainer.errors import UserError
-from trainer.replicas.replica import Replica
-from trainer.replicas.strategy import describe_replicas, local_replicas, mirrored_devices
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.replicas.strategy import describe_replicas, local_replicas, mirrored_devices
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.config.command import parse_command
-from trainer.config.preflight import preflight
-from trainer.errors import UserError
-from trainer.run.assembly import assemble
-from trainer.run.session import prepare
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.session import prepare
 
 SMALL = ("model.units=[4]", "trainer.compile=off")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.build import bind_hooks
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
-from trainer.errors import UserError
-from trainer.run.binding import bind_hooks
 
 NETWORKS = ("generator_0", "generator_1", "discriminator")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hooks.ema import Ema
+from hookline.hooks.ema import Ema
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.build import build_hook
 from tests.support.toy import StatelessHook
-from trainer.errors import UserError
-from trainer.run.build_hook import build_hook
 
-EMA = {"_target_": "hooks.ema.Ema", "decay": 0.5}
-PROGRESS = {"_target_": "hooks.monitors.progress.Progress"}
+EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
+PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 
 
 class Own(StatelessHook):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.run.cadence import CHUNK_SECONDS, Cadence
+from hookline.trainer.run.control import CHUNK_SECONDS, Cadence
 
 
 @given(

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore
 
 
 def tensors(value: float) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ def test_what_could_not_be_read_again_is_not_written(store, monkeypatch) -> None
     (problem,) = store.problems()
     assert "'names' has the dtype object" in problem
     assert names(store) == ["1"]
-    monkeypatch.setattr("trainer.run.checkpoint_disk.MAX_JSON_BYTES", 100)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint_files.MAX_JSON_BYTES", 100)
     other = CheckpointStore(store.directory.parent / "other")
     other.save({"last"}, 1, {}, {"hooks": "x" * 100})
     (problem,) = other.problems()

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.errors import UserError
-from trainer.run import checkpoint_manifest
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_manifest import write_manifest
+from hookline.trainer.errors import UserError
+from hookline.trainer.run import checkpoint_index as checkpoint_manifest
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_index import write_manifest
 
 RAN: list[str] = []
 MEMORY = 4 * 2**20
@@ -143,7 +143,7 @@ def test_a_state_that_is_none_is_refused(tmp_path, state: bytes) -> None:
 
 def test_a_manifest_that_is_too_large_is_not_read_whole(tmp_path, monkeypatch) -> None:
     store = forged(tmp_path, archive({"a.npy": ZEROS}), SPEC)
-    monkeypatch.setattr("trainer.run.checkpoint_disk.MAX_JSON_BYTES", 100)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint_files.MAX_JSON_BYTES", 100)
     with pytest.raises(UserError, match="No checkpoint in .* is sound"):
         store.newest()
     assert "is larger than 100 bytes" in store.problems()[0]

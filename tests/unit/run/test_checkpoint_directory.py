@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.run import checkpoint_directory as module
-from trainer.run.checkpoint_directory import step_of, unused
+from hookline.trainer.run import checkpoint_files as module
+from hookline.trainer.run.checkpoint_files import step_of, unused
 
 STRANGERS = ["step_100", "step_0000010a", "xstep_00000100", "step_00000100_", "step_00000100.tmp", "STEP_00000100"]
 CHECKPOINTS = ["step_00000100", "step_00000100_2", "step_1234567890"]

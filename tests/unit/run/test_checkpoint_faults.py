@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint_files import DamagedError
+from hookline.trainer.run.checkpoint_index import read_manifest
 from tests.support.killed_saves import is_whole, look, save, tensors
-from trainer.errors import UserError
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_disk import DamagedError
-from trainer.run.checkpoint_manifest import read_manifest
 
 ONE, TWO, THREE = (f"step_{step:08d}" for step in (1, 2, 3))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainer.run.checkpoint_writer import BackgroundWriter, Snapshot
+from hookline.trainer.run.checkpoint import BackgroundWriter, Snapshot
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 10.0
@@ -135,7 +135,7 @@ def test_what_could_not_be_written_is_kept_and_nothing_is_written_past_it(disk) 
 def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path) -> None:
     source = f"""
 import pathlib, numpy
-from trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore
 store = CheckpointStore(pathlib.Path({str(tmp_path)!r}))
 store.save({{"last"}}, 1, {{"a": numpy.zeros(1_000_000)}}, {{}})
 raise SystemExit(3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run.control import Best, Control, Report, Run
+from hookline.trainer.run.control import Best, Control, Report, Run
 
 
 def seen(tracker: Best, *values: float, first: int = 0) -> list[bool]:

@@ -9,8 +9,8 @@ from datetime import datetime
 import pytest
 from omegaconf import OmegaConf
 
-from trainer.errors import UserError
-from trainer.run.directory import choose_directory, initial_checkpoints, make_directory
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.directory import choose_directory, initial_checkpoints, make_directory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import layers
 
-from trainer.network import Network
-from trainer.run.distributions import weight_distributions
+from hookline.trainer.network import Network
+from hookline.trainer.run.views import weight_distributions
 
 
 def test_latent_weights_stand_beside_used_ones_where_they_differ() -> None:

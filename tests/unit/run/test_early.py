@@ -15,7 +15,7 @@ FILES = {
 }
 CODE = """
 import sys
-import train
+from hookline import train
 line = ["recipe=baseline", "plugins=[mine]", "model=custom", "model._target_=mine.net.net"]
 (job,) = train.check(line, directories=False)
 assert not [name for name in sys.modules if name.partition(".")[0] == "mine"]

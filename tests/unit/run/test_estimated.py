@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.run.estimated import estimated
+from hookline.trainer.run.process import estimated
 
 
 def test_what_cannot_be_told_is_left_out_with_a_warning() -> None:

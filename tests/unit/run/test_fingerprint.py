@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.fingerprint import SAMPLES, data_fingerprint
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.fingerprint import SAMPLES, data_fingerprint
 
 
 def fingerprint(name: str = "train", size: int = 10, rows=None, change=None) -> str:

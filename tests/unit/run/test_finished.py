@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scripts import export, sensitivity, verify
+from hookline.scripts import export, sensitivity, verify
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.state import run_variables
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.finished import read_config, restore
-from trainer.run.state import run_variables
 
 
 @pytest.fixture(scope="module")

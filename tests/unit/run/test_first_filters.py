@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from trainer.network import Network
-from trainer.run.first_filters import GAP, first_filters, first_kernel
+from hookline.trainer.network import Network
+from hookline.trainer.run.views import GAP, first_filters, first_kernel
 
 
 def network_of(*stack, shape=(6, 5, 1)):

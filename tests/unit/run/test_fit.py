@@ -7,18 +7,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
+from hookline.trainer.hook import HostHook
+from hookline.trainer.run.checkpoint import CheckpointStore, write_checkpoint
+from hookline.trainer.run.control import Best, Cadence, Run
+from hookline.trainer.run.fit import Fit
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.resume import run_state
+from hookline.trainer.run.state import run_variables
+from hookline.trainer.step.evaluate import Evaluator
 from tests.support.toy import BATCH, SIZE, StatelessHook, toy_batch, toy_loop, toy_network
-from trainer.errors import NonFiniteError, UnsavedError, WriteError
-from trainer.hook import HostHook
-from trainer.run.cadence import Cadence
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.checkpoint_content import write_checkpoint
-from trainer.run.control import Best, Run
-from trainer.run.fit import Fit
-from trainer.run.interruption import Interrupted, Interruption
-from trainer.run.resume import run_state
-from trainer.run.state import run_variables
-from trainer.step.evaluate import Evaluator
 
 
 class Diary(HostHook):
@@ -92,7 +90,7 @@ def test_each_report_tells_speed_and_waiting_of_its_own_steps(tmp_path) -> None:
     fit.loop.run = run
     fit.cadence.next_edge = lambda *_: next(ends)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.run.fit.time.perf_counter", lambda: clock[0])
+        patch.setattr("hookline.trainer.run.fit.time.perf_counter", lambda: clock[0])
         fit.train()
     reports = [each.values for each in diary.reports if each.split == "train"]
     assert [values["time/waiting_share"] for values in reports] == [1.0 / 5.0, 6.0 / 8.0, 0.0]
@@ -176,7 +174,7 @@ def full_disk(monkeypatch, room) -> None:
             raise OSError(28, "No space left on device")
         write_checkpoint(path, snapshot, *arguments)
 
-    monkeypatch.setattr("trainer.run.checkpoint.write_checkpoint", write)
+    monkeypatch.setattr("hookline.trainer.run.checkpoint.write_checkpoint", write)
 
 
 def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:

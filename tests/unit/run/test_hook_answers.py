@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hookline.trainer.run.summary import answer
 from tests.support.command import run_small
 from tests.support.toy import StatelessHook
-from trainer.run.hook_answers import answer
 
 KERNEL = "dense/kernel"
 STAGES = ("summary", "stored_bits", "weight_bits", "input_bits")

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.run import input_verdict
-from trainer.run.control import Best, Run
-from trainer.run.input_verdict import advise, judge_input, part_shares
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run import times as input_verdict
+from hookline.trainer.run.control import Best, Run
+from hookline.trainer.run.times import advise, judge_input, part_shares
 
 
 def pause(tensor: tf.Tensor) -> tf.Tensor:

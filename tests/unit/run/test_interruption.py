@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from trainer.run.interruption import Interrupted, Interruption, termination_interrupts
+from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 
 ROOT = Path(__file__).parents[3]
 LISTENING = """
 import hashlib, os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from trainer.run.interruption import Interruption
+from hookline.trainer.run.interruption import Interruption
 with Interruption().listening():
     print('listens', flush=True)
     {}

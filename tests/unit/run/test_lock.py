@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import UserError
-from trainer.run.lock import locked
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.lock import locked
 
 ROOT = Path(__file__).parents[3]
-HOLD = "import sys, pathlib\nfrom trainer.run.lock import locked\nwith locked(pathlib.Path(sys.argv[1])):\n"
+HOLD = "import sys, pathlib\nfrom hookline.trainer.run.lock import locked\nwith locked(pathlib.Path(sys.argv[1])):\n"
 
 
 def test_another_process_is_named_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:

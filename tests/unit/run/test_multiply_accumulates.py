@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from trainer.graph import graph_calls
-from trainer.run.multiply_accumulates import count_macs
+from hookline.trainer.graph import graph_calls
+from hookline.trainer.run.network_summary import count_macs
 
 FEW = settings(max_examples=20, deadline=None)
 

@@ -10,14 +10,14 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from hooks.monitors.nan_guard import NanGuard
-from scripts.verify import main as verify
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.scripts.verify import main as verify
+from hookline.trainer.errors import NonFiniteError
+from hookline.trainer.run.checkpoint import CheckpointStore
 from tests.support.command import run_small
 from tests.support.poison import PLACES, Poison
 from tests.support.resumed import PLUGIN, check_same, metrics, run_cut
 from tests.support.toy import toy_loop, toy_network, values_of
-from trainer.errors import NonFiniteError
-from trainer.run.checkpoint import CheckpointStore
 
 SHORT = ("trainer.report_every_steps=4", "trainer.epochs=2")
 EACH = ("trainer.report_every_steps=1", "trainer.epochs=2")

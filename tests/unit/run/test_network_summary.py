@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import layers
 
-from recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
-from trainer.network import Network
-from trainer.run.network_summary import Forms, precision, summarize_network
-from trainer.run.size import measure_size
+from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
+from hookline.trainer.network import Network
+from hookline.trainer.run.network_summary import Forms, measure_size, precision, summarize_network
 
 
 def of(model: keras.Model) -> Network:

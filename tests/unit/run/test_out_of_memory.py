@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.process import memory_errors
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.run.out_of_memory import memory_errors
 
 SHAPE = "for a tensor of shape"
 

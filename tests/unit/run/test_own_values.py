@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hookline.trainer.run.control import own_values
 from tests.support.toy import StatelessHook, ToyObjective
-from trainer.run.own_values import own_values
 
 VALUES = {
     "first/g/ema/distance": 1.0,

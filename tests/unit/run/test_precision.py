@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.precision import check_precision, computing_in, loss_scale_for, why_slow
+from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.run.finished import read_config, restore
-from trainer.run.precision import check_precision, computing_in, loss_scale_for, why_slow
-from trainer.step.loss_scale import INITIAL
 
 VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
 PASCAL = {"device_name": "Tesla P100", "compute_capability": (6, 0)}
@@ -33,7 +33,7 @@ def test_the_hardware_decides() -> None:
 
 
 def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("trainer.run.precision.cpu_flags", lambda: ["avx2"])
+    monkeypatch.setattr("hookline.trainer.run.precision.cpu_flags", lambda: ["avx2"])
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
     for precision in ("float16", "bfloat16"):
         with pytest.raises(UserError, match=rf"trainer\.precision={precision}.*allow_slow_precision=true"):

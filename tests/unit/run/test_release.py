@@ -7,8 +7,8 @@ import weakref
 
 import tensorflow as tf
 
+from hookline.trainer.run.release import released_graphs
 from tests.support.toy import toy_loop
-from trainer.run.release import released_graphs
 
 
 @tf.custom_gradient

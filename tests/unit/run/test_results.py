@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trainer.run.results import format_bytes, format_seconds, format_value, metric_rows, short_name
+from hookline.trainer.run.results import format_bytes, format_seconds, format_value, metric_rows, short_name
 
 VALUES = {None: "-", 0.0: "0.0000", -0.5: "-0.5000", 0.0001234: "0.0001234", 123456.0: "1.235e+05", float("nan"): "nan"}
 SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 13508: "13.19 KiB", 5 * 2**20: "5.00 MiB", 2**31: "2.00 GiB"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.finished import read_config, restore
 
 TASK = (
     *("plugins=[tests]", "task._target_=tests.support.several.several", "~task.label_smoothing", "model.units=[8]"),

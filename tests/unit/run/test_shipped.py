@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.bnn_rounding import BnnRounding
-from hooks.frozen_mask import FrozenMask
-from hooks.incremental_quantization import IncrementalQuantization
-from hooks.prune import Prune
-from hooks.pruning.report import csr_bytes
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.frozen_mask import FrozenMask
+from hookline.hooks.incremental_quantization import IncrementalQuantization
+from hookline.hooks.prune import Prune
+from hookline.hooks.pruning.settings import csr_bytes
+from hookline.trainer.run.state import shipped_forms, shipped_weights, stored_bits
+from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import masked_loop, small_network
 from tests.support.toy import StatelessHook, toy_loop, toy_network
-from trainer.run.shipped import shipped_forms, shipped_weights, stored_bits
-from trainer.step.trainer import Trainer
 
 HIDDEN, LOGITS = "hidden/kernel", "logits/kernel"
 SHAPES = {HIDDEN: (6, 8), LOGITS: (8, 3)}

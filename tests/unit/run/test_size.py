@@ -5,8 +5,8 @@ from __future__ import annotations
 import keras
 from keras import layers
 
-from trainer.network import Network
-from trainer.run.size import add_up, layer_sizes, measure_size
+from hookline.trainer.network import Network
+from hookline.trainer.run.network_summary import add_up, layer_sizes, measure_size
 
 
 def of(model: keras.Model) -> Network:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
 from tests.support.toy import StatelessHook, toy_network
-from trainer.errors import UserError
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
 
 KERNEL = "network/model/toy/hidden/kernel"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trainer.run.control import Best, Run
-from trainer.run.network_summary import NetworkSummary, Row
-from trainer.run.size import Size
-from trainer.run.summary import build_summary, write_summary
+from hookline.trainer.run.control import Best, Run
+from hookline.trainer.run.network_summary import NetworkSummary, Row, Size
+from hookline.trainer.run.summary import build_summary, write_summary
 
 ROW = Row("dense", "Dense", (6,), 60, 1.0, 32, 7.5, 0.0, 60, {"32-bit x 1-bit": 60})
 KEYS = (

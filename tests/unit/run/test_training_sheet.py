@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from trainer.input.augment import Augment, Augmentation
-from trainer.input.batches import TrainingBatches
-from trainer.input.data import Split
-from trainer.input.draws import uniform
-from trainer.input.source import ArraySource
-from trainer.run.training_sheet import DRAWS, GAP, ROWS, training_sheet
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import uniform
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run.views import DRAWS, ROWS, training_sheet
+from hookline.trainer.run.views import PANEL_GAP as GAP
 
 
 class Lighter(Augment):

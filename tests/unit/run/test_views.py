@@ -7,16 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Embedding
+from hookline.trainer.run.views import Evaluated, Views
+from hookline.trainer.step.evaluate import Evaluator, Observer
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
-from trainer.embedding import Embedding
-from trainer.input.batches import EvaluationBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.network import Network
-from trainer.run.views import Evaluated, Views
-from trainer.step.evaluate import Evaluator
-from trainer.step.observe import Observer
-from trainer.step.trainer import Trainer
 
 ROWS = {"validation": np.arange(24), "test": np.arange(24, SIZE)}
 

@@ -6,11 +6,9 @@ import json
 from functools import partial
 from pathlib import Path
 
-import train
-from scripts import ablate
-from scripts.ablation.jobs import run_missing
-from scripts.ablation.possible import _reasons
-from scripts.ablation.variants import variants_of
+from hookline import train
+from hookline.scripts import ablate
+from hookline.scripts.ablation.jobs import _reasons, run_missing, variants_of
 
 FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_training.py"
 NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
@@ -23,7 +21,7 @@ def test_each_technique_hook_is_taken_away_alone_with_its_values():
     (job,) = train.check(variants[3].job(4))
     assert "ema" not in job.config["hooks"]
     assert {"prune", "nan_guard", "tensorboard"} <= set(job.config["hooks"])
-    own = ["recipe=baseline", "+hooks.mine._target_=hooks.ema.Ema", "+hooks.mine.decay=0.9"]
+    own = ["recipe=baseline", "+hooks.mine._target_=hookline.hooks.ema.Ema", "+hooks.mine.decay=0.9"]
     assert variants_of(own, seed=0)[1].overrides == ("recipe=baseline",)
 
 

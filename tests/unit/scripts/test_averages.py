@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from hooks import catalogue
-from scripts.averages import EMA, evaluate_averages, keeps_averages
+from hookline.hooks import catalogue
+from hookline.scripts.averages import EMA, evaluate_averages, keeps_averages
 
 NODE = {"_target_": EMA, "decay": 0.9, "evaluate": True, "network": "model"}
 HOOKS = {"slow": NODE, "others": {**NODE, "network": "gen*"}, "prune": {"_target_": "p"}, "gone": None}

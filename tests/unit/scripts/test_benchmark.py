@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from recipes.models.lenet_5 import lenet_5
-from recipes.models.lenet_300_100 import lenet_300_100
-from scripts import benchmark
-from scripts.benchmarks import array_input, process, worker
-from scripts.benchmarks.chart import write_chart
-from scripts.benchmarks.contender import Contender, Done, Settings, find_contenders
-from scripts.benchmarks.figures import PUBLISHED, Result, as_rows, find_peak, print_rows
-from scripts.benchmarks.inference import CONTENDERS as INFERENCE
-from scripts.benchmarks.training import case
-from scripts.benchmarks.training.networks import four_convolutions
-from scripts.benchmarks.training.products import products
-from trainer.errors import UserError
+from hookline.recipes.models.lenet import lenet_5, lenet_300_100
+from hookline.scripts import benchmark
+from hookline.scripts.benchmarks import array_input, process, worker
+from hookline.scripts.benchmarks.chart import write_chart
+from hookline.scripts.benchmarks.contender import Contender, Done, Settings, find_contenders
+from hookline.scripts.benchmarks.figures import PUBLISHED, Result, as_rows, find_peak, print_rows
+from hookline.scripts.benchmarks.inference import CONTENDERS as INFERENCE
+from hookline.scripts.benchmarks.training import case
+from hookline.scripts.benchmarks.training.networks import four_convolutions
+from hookline.scripts.benchmarks.training.products import products
+from hookline.trainer.errors import UserError
 
 
 def test_mistakes_are_one_line(capsys) -> None:

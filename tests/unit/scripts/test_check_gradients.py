@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.check_gradients import check, main, print_table
-from trainer.errors import UserError
-from trainer.step.gradient_probe import Compared
+from hookline.scripts.check_gradients import check, main, print_table
+from hookline.trainer.errors import UserError
+from hookline.trainer.step.gradient_probe import Compared
 
 SMALL = ["trainer.batch_size=32", "trainer.epochs=1", "model.units=[8,8]"]
 ON_LAYERS = ["recipe=baseline", "+hooks=gradient_override", *SMALL]
 PLUGIN = """
-from trainer.ops.backward import Backward
+from hookline.trainer.ops.backward import Backward
 import tensorflow as tf
 
 def hard_tanh(factor: float = 1.0) -> Backward:

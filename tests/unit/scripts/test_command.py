@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from scripts.command import make_main, parse_options, run_command
-from trainer.errors import UserError
+from hookline.scripts.command import make_main, parse_options, run_command
+from hookline.trainer.errors import UserError
 
 
 @dataclass

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scripts.compare import main
-from scripts.comparison.csv_file import write_csv
-from scripts.comparison.curves import average, read_curves, tail
+from hookline.scripts.compare import main
+from hookline.scripts.comparison.comparison import compare
+from hookline.scripts.comparison.csv_file import write_csv
+from hookline.scripts.comparison.curves import average, read_curves, tail
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
-from trainer.comparison.comparison import compare
 
 
 @pytest.fixture

@@ -11,23 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.evaluate import main
-from scripts.evaluation.calibration import brier_score, negative_log_likelihood, reliability
-from scripts.evaluation.choose_data import check_data, data_config, input_range, is_data
-from scripts.evaluation.measures import measure
-from scripts.evaluation.outputs import collect
-from scripts.evaluation.report import write_evaluation
-from scripts.prediction.ranking import softmax
+from hookline.deploy.card import card_of
+from hookline.deploy.inference.card import Card, write_card
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.runtime_files import write_keras
+from hookline.scripts.evaluate import main
+from hookline.scripts.evaluation.choose_data import check_data, data_config, input_range, is_data
+from hookline.scripts.evaluation.measures import brier_score, measure, negative_log_likelihood, reliability
+from hookline.scripts.evaluation.outputs import collect
+from hookline.scripts.evaluation.report import write_evaluation
+from hookline.scripts.prediction.results import softmax
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.preparation import Preparation
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.export.card import card_of
-from trainer.export.keras_file import write_keras
-from trainer.export.options import ExportOptions
-from trainer.inference.card import Card, write_card
-from trainer.inference.preparation import Preparation
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.run.finished import read_config, restore
 
 NAMES = ("cat", "dog", "bird")
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
@@ -143,7 +142,7 @@ def test_data_of_other_classes_or_another_range_is_noticed():
 
 
 def test_values_of_the_data_are_read_as_yaml_and_those_of_the_run_stay():
-    stored = {"_target_": "recipes.data.digits.digits", "seed": 0, "test_fraction": 0.2, "path": None}
+    stored = {"_target_": "hookline.recipes.data.digits.digits", "seed": 0, "test_fraction": 0.2, "path": None}
     before = dict(stored)
     for text, key, value in (("seed=4", "seed", 4), ("path=a=b", "path", "a=b"), ("path=[1,2]", "path", [1, 2])):
         assert data_config([f"data.{text}"], stored, []) == {**stored, key: value}
@@ -244,7 +243,7 @@ def test_an_evaluation_is_replaced_as_a_whole_or_stays(tmp_path, monkeypatch):
     def full(*given, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scripts.evaluation.report.write_reliability", full)
+    monkeypatch.setattr("hookline.scripts.evaluation.report.write_reliability", full)
     before = (folder / "evaluation.json").read_bytes()
     with pytest.raises(UserError, match="No space left"):
         write_evaluation(*given)

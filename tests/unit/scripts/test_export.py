@@ -12,15 +12,15 @@ import keras
 import numpy as np
 import pytest
 
-from scripts.export import main
+from hookline.deploy.formats import FORMATS, format_of
+from hookline.deploy.options import ExportOptions
+from hookline.scripts.export import main
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.finished import FinishedRun, read_config, restore
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.export.formats import FORMATS, format_of
-from trainer.export.options import ExportOptions
-from trainer.run.checkpoint import CheckpointStore
-from trainer.run.finished import FinishedRun, read_config, restore
 
-OWN = ("trainer", "hooks", "recipes", "scripts", "train")
+OWN = ("hookline",)
 # What somebody runs who has the file and its reader, and nothing of this project.
 ELSEWHERE = f"""
 import json, sys
@@ -169,8 +169,8 @@ def test_a_file_that_is_none_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_file_is_as_good_as_the_run_on_the_test_split(exported: Runs, name: str):
-    from recipes.data.digits import digits
-    from trainer.input.batches import EvaluationBatches
+    from hookline.recipes.data.digits import digits
+    from hookline.trainer.input.batches import EvaluationBatches
 
     summary = json.loads((exported / name / "summary.json").read_text())
     model = keras.saving.load_model(exported / name / "export" / "model.keras")
@@ -296,7 +296,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     def worse(*given: object, **options: object) -> None:
         raise UserError("It is not as good as the run.")
 
-    monkeypatch.setattr("trainer.export.compare.compare", worse)
+    monkeypatch.setattr("hookline.deploy.compare.compare", worse)
     refused("not as good", run, f"output={tmp_path}/worse.keras")
 
     def full_disk(model: keras.Model, path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.findings import examine
+from hookline.scripts.findings import examine
 from tests.support.stored_runs import config_of, summary_of, write_run
 
-METRICS = {"writer": {"_target_": "hooks.monitors.metrics_jsonl.MetricsJsonl"}}
+METRICS = {"writer": {"_target_": "hookline.hooks.monitors.metrics_jsonl.MetricsJsonl"}}
 BEST = {"step": 20, "monitor": "loss/cross_entropy", "value": 0.5}
 
 

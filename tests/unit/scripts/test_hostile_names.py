@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hooks.monitors.console import open_console
-from scripts import compare
-from scripts.evaluation.measures import measure
-from scripts.evaluation.report import print_evaluation, write_evaluation
-from scripts.prediction.results import Predictions, as_csv, as_table
+from hookline.hooks.monitors.console import open_console
+from hookline.scripts import compare
+from hookline.scripts.evaluation.measures import measure
+from hookline.scripts.evaluation.report import print_evaluation, write_evaluation
+from hookline.scripts.prediction.results import Predictions, as_csv, as_table
 from tests.support.stored_runs import config_of, summary_of, write_run
 
 NAMES = ("\x1b[2Jcat\r\nok", "$dog\u202egnp$ $x^$", "=HYPERLINK()")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import kill_runs
+from hookline.scripts import kill_runs
 
 
 def write_run(directory: Path, *lines: dict, **changes: object) -> Path:

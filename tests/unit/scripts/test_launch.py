@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import launch as module
-from scripts.launch import Options, environments, exit_code, launch, main, parse
+from hookline.scripts import launch as module
+from hookline.scripts.launch import Options, environments, exit_code, launch, main, parse
 from tests.support.workers import is_gone
 
 ME = "import json, os; me = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
@@ -98,7 +98,7 @@ open({str(tmp_path)!r} + f'/{{me}}.part', 'w').write(str(os.getpid()))
 os.rename({str(tmp_path)!r} + f'/{{me}}.part', {str(tmp_path)!r} + f'/{{me}}')
 time.sleep(60)
 """
-    code = "import sys; from scripts.launch import Options, launch; "
+    code = "import sys; from hookline.scripts.launch import Options, launch; "
     code += f"sys.exit(launch(Options(2, 5.0, []), {program(text)!r}))"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=module.ROOT)
     deadline = time.monotonic() + 20.0

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import train
-from scripts.plan import main
+from hookline import train
+from hookline.scripts.plan import main
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
 HOOKS = """
 import tensorflow as tf
-from trainer.hook import GraphHook
+from hookline.trainer.hook import GraphHook
 
 class Count(GraphHook):
     def build(self, context):

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from scripts.predict import main
-from scripts.prediction.examples import find_examples, natural_order
-from scripts.prediction.ranking import name_classes, rank
+from hookline.deploy.inference.card import Card, write_card
+from hookline.scripts.predict import main
+from hookline.scripts.prediction.examples import find_examples, natural_order
+from hookline.scripts.prediction.results import name_classes, rank
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.preparation import Preparation
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.inference.card import Card, write_card
-from trainer.inference.preparation import Preparation
 
 PIXELS = Preparation((2, 2, 1), 2 / 255, -1.0, peak=255, axes="new")
 CLASSES = ("dark", "grey", "bright")
@@ -145,7 +145,7 @@ def test_equally_likely_classes_come_in_the_order_of_their_labels():
 
 
 def test_a_reader_that_leaves_early_is_no_failure(export, images):
-    code = "import sys; from scripts.predict import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from hookline.scripts.predict import main; sys.exit(main(sys.argv[1:]))"
     program = ["/bin/sh", "-c", '"$@" | head -1', "sh", sys.executable, "-c", code]
     many = [str(images / "0_bright.png")] * 400
     done = subprocess.run([*program, f"model={export}", *many], capture_output=True, text=True, check=False)
@@ -157,7 +157,7 @@ def test_a_reader_that_leaves_early_is_no_failure(export, images):
 def test_a_run_predicts_as_its_evaluation_does(tmp_path, capsys):
     from sklearn.datasets import load_digits
 
-    from recipes.data.digits import digits
+    from hookline.recipes.data.digits import digits
 
     summary = run_small("bnn", run_dir=tmp_path / "run")
     test = digits(seed=0).test

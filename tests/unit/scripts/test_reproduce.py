@@ -17,21 +17,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts import reproduce
-from scripts.reproduction import conditions
-from scripts.reproduction.conditions import Conditions, Watch, commit_of
-from scripts.reproduction.exports import export_path, make_export, read_export
-from scripts.reproduction.plan import commands_of, jobs_of
-from scripts.reproduction.results import FILE, TABLE, merge, read_results
-from scripts.reproduction.rows import _judged
-from scripts.reproduction.runs import check
-from scripts.reproduction.table import render
-from scripts.reproduction.targets import UNITS, Export, Goal, read_targets
+from hookline.deploy.inference.container import SPARSE, write_container
+from hookline.deploy.inference.sparse_file import NETWORK
+from hookline.scripts import reproduce
+from hookline.scripts.reproduction import rows as conditions
+from hookline.scripts.reproduction.rows import (
+    Conditions,
+    Watch,
+    _judged,
+    commands_of,
+    commit_of,
+    export_path,
+    jobs_of,
+    make_export,
+    read_export,
+)
+from hookline.scripts.reproduction.runs import check
+from hookline.scripts.reproduction.table import FILE, TABLE, merge, read_results, render
+from hookline.scripts.reproduction.targets import UNITS, Export, Goal, read_targets
+from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
-from trainer.errors import UserError
-from trainer.inference.container import SPARSE, write_container
-from trainer.inference.sparse_file import NETWORK
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = read_targets()

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.submit import RESOURCES, main, make_executor, parse, submit
+from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submit
+from hookline.scripts.sweep.command import SweepTask
+from hookline.scripts.sweep.record import read_sweep
+from hookline.scripts.sweep.run import SweepRun
+from hookline.trainer.errors import UserError
 from tests.unit.sweep.conftest import FAKE
-from trainer.errors import UserError
-from trainer.sweep.record import read_sweep
-from trainer.sweep.run import SweepRun
-from trainer.sweep.task import SweepTask
 
 LOCAL = ["--cluster", "local"]
 
@@ -57,7 +57,7 @@ class Executor:
 def prepared(seeds: str) -> None:
     """Make a sweep on disk, none of whose jobs has run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scripts.submit.make_executor", lambda options, directory: Executor())
+        patch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
         submit(parse(["recipe=bnn", f"seed={seeds}", "--sweep", "s"]), FAKE)
 
 

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from scripts.replay import rate_changes, train_again
-from scripts.verify import main
+from hookline.scripts.replay import rate_changes, train_again
+from hookline.scripts.verify import main
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.checkpoint import Checkpoint, Snapshot, read_checkpoint, write_checkpoint
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.checkpoint_index import read_manifest
 from tests.support.command import run_small
-from trainer.errors import UserError
-from trainer.run.checkpoint_content import Checkpoint, read_checkpoint, write_checkpoint
-from trainer.run.checkpoint_manifest import read_manifest
-from trainer.run.checkpoint_tensors import tensors_digest
-from trainer.run.checkpoint_writer import Snapshot
 
 KERNEL = "network/model/dense_1/kernel"
 

@@ -7,10 +7,10 @@ import pytest
 import scipy.fft
 import tensorflow as tf
 
-from hooks.splits import fingerprints as module
-from hooks.splits.fingerprints import as_looks, fingerprints, is_image, waves
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
+from hookline.hooks.splits import copies as module
+from hookline.hooks.splits.copies import as_looks, fingerprints, is_image, waves
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
 
 
 def split_of(inputs, rows=None, transform=lambda batch: batch):

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hooks.splits import near_copies as module
-from hooks.splits.fingerprints import Looks
-from hooks.splits.near_copies import like_codes, near_copies
+from hookline.hooks.splits import copies as module
+from hookline.hooks.splits.copies import Looks, like_codes, near_copies
 
 WIDTH = 255
 

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -18,9 +21,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.step.loop import ChunkLoop
 
 HIDDEN = "toy/hidden/kernel"
 

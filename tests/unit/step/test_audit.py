@@ -6,11 +6,11 @@ import keras
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 
 def upstream(operation: tf.Operation) -> set[str]:
@@ -152,7 +152,7 @@ def test_batch_norm_updates_that_are_dropped_are_named(monkeypatch: pytest.Monke
     for steps in (1, 2):
         with pytest.raises(UserError, match=f"objective 'two' {names}"):
             toy_loop([Drops()], objectives=objectives, accumulation_steps=steps)
-    monkeypatch.setattr("trainer.step.commit.collect_state_updates", lambda variables, new_state: None)
+    monkeypatch.setattr("hookline.trainer.step.commit.collect_state_updates", lambda variables, new_state: None)
     with pytest.raises(UserError, match=names):
         toy_loop()
 

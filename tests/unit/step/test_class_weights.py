@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.losses import weigh_losses
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import BATCH, SIZE, ToyObjective, toy_batch, toy_network
-from trainer.errors import UserError
-from trainer.objective import TARGET_SHARES
-from trainer.step.class_weights import weigh_losses
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 WEIGHTS = [3.0, 0.5, 0.0]
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.step.compile import keep_xla_off, python_ops, use_xla
 from tests.support.toy import StatelessHook
-from trainer.errors import UserError
-from trainer.step.compile import keep_xla_off, python_ops, use_xla
 
 
 @pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])

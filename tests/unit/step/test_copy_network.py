@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.step.copy_network import copy_network, fingerprint, snapshot
 
 OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "amsgrad_ema": lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),

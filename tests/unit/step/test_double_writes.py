@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
 from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network
-from trainer.errors import UserError
 
 
 class Writer(StatelessHook):

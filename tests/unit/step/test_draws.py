@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.step.context import Draws
+from hookline.trainer.step.copy_network import fingerprint
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.toy import BATCH, ToyObjective, toy_batch, toy_network
-from trainer.step.copy_network import fingerprint
-from trainer.step.draws import Draws
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 
 class Notes(ToyObjective):

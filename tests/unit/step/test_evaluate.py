@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_network, values_of
-from trainer.errors import UserError
-from trainer.objective import ObjectiveOutput
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 
 def batches(size: int):

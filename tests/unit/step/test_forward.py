@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.network import Network
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import (
     BATCH,
     SIZE,
@@ -18,9 +21,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.network import Network
-from trainer.step.evaluate import Evaluator
-from trainer.step.trainer import Trainer
 
 MEAN = "toy/norm/moving_mean"
 

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.clip_gradients import ClipGradients
-from hooks.monitors.nan_guard import NanGuard
+from hookline.hooks.clip_gradients import ClipGradients
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.step.hook_stages import AFTER, BEFORE, GradientNorms
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.trainer import Trainer
 from tests.support.poison import Poison
 from tests.support.toy import (
     StatelessHook,
@@ -22,12 +28,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.step.gradient_norms import AFTER, BEFORE, GradientNorms
-from trainer.step.loop import ChunkLoop
-from trainer.step.loss_scale import LossScale
-from trainer.step.trainer import Trainer
 
 RATE = 0.5
 

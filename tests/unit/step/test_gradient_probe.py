@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.gradient_override import GradientOverride
+from hookline.hooks.gradient_override import GradientOverride
+from hookline.trainer.network import Network
+from hookline.trainer.ops.backward import Backward
+from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
+from hookline.trainer.ops.estimators import (
+    approx_sign,
+    bernoulli_gate,
+    bernoulli_through,
+    dorefa,
+    ste_sign,
+    ste_tern,
+    stochastic_sign,
+    swish_sign,
+)
+from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.step.gradient_probe import Compared, compare_gradients
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import CLASSES, FEATURES, StatelessHook, ToyObjective, toy_batch, values_of
-from trainer.network import Network
-from trainer.ops.approx_sign import approx_sign
-from trainer.ops.backward import Backward
-from trainer.ops.bernoulli_through import bernoulli_gate, bernoulli_through
-from trainer.ops.dorefa import dorefa
-from trainer.ops.entry_stop_gradients import entry_stop_gradients
-from trainer.ops.override_gradient import override_gradient
-from trainer.ops.ste_sign import ste_sign
-from trainer.ops.ste_tern import ste_tern
-from trainer.ops.stochastic_sign import stochastic_sign
-from trainer.ops.swish_sign import swish_sign
-from trainer.step.gradient_probe import Compared, compare_gradients
-from trainer.step.trainer import Trainer
 
 WRONG_MARK = "TestProbeTwice"
 

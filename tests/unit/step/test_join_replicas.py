@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.step.commit import join_replicas
+from hookline.trainer.step.metrics import Computed
 from tests.support.replicas import on_replicas, run_on_each
-from trainer.replicas.replica import Replica
-from trainer.step.join_replicas import join_replicas
-from trainer.step.metrics import Computed
 
 
 def batch_of(weights: list[float] | None = None) -> dict[str, tf.Tensor]:

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.nan_guard import NanGuard
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.state import assign_variables, read_variables, run_variables
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -22,15 +31,6 @@ from tests.support.toy import (
     toy_model,
     toy_network,
 )
-from trainer.errors import UserError
-from trainer.hook import GraphHook
-from trainer.network import Network
-from trainer.objective import ObjectiveOutput
-from trainer.run.precision import computing_in
-from trainer.run.state import assign_variables, read_variables, run_variables
-from trainer.step.loop import ChunkLoop
-from trainer.step.loss_scale import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale
-from trainer.step.trainer import Trainer
 
 OVERFLOW = 1e6  # times the scale it is beyond float16, while the loss itself is finite
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from trainer.objective import ObjectiveOutput
-from trainer.step.metrics import Accumulators, average_output, example_weights, weighted_mean
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.step.metrics import Accumulators, average_output, example_weights, weighted_mean
 
 
 def test_padding_does_not_count() -> None:

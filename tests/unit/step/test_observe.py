@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.step.evaluate import Observer
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
-from trainer.hook import GraphHook
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.step.observe import Observer
-from trainer.step.trainer import Trainer
 
 
 class Watcher(StatelessHook):

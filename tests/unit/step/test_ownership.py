@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
+from hookline.trainer.step.audit import find_objective
+from hookline.trainer.step.copy_network import fingerprint
+from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.writes import all_writes
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
 from tests.support.toy import StatelessHook, ToyObjective, toy_network
-from trainer.errors import UserError
-from trainer.network import Network
-from trainer.objective import Objective
-from trainer.step.copy_network import fingerprint
-from trainer.step.ownership import find_objective
-from trainer.step.trainer import Trainer
-from trainer.step.writes import all_writes
 
 
 def local_pair() -> list[Network]:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.step.compile import python_ops
+from hookline.trainer.step.stage import python_errors
 from tests.support.toy import StatelessHook, toy_batch, toy_loop
-from trainer.errors import UserError
-from trainer.ops.override_gradient import override_gradient
-from trainer.step.compile import python_ops
-from trainer.step.python_errors import python_errors
 
 
 def of_numpy(x: tf.Tensor, dtype: str) -> tf.Tensor:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.build_trainer import _prepare_networks
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.returned import EXPECTED, checked
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_network
-from trainer.errors import UserError
-from trainer.hook import GraphHook, HostHook
-from trainer.order import order_hooks
-from trainer.run.build_trainer import _prepare_networks
-from trainer.step.evaluate import Evaluator
-from trainer.step.returned import EXPECTED, checked
-from trainer.step.trainer import Trainer
 
 GIVEN = {"a": tf.zeros([4, 3]), "b": tf.zeros([])}
 BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "index": tf.zeros([4], tf.int64)}

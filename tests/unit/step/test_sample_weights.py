@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.replicas import assert_same_run, trained
 from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, ToyObjective, toy_arrays
-from trainer.errors import UserError
-from trainer.input.batches import EvaluationBatches
-from trainer.input.data import Split
-from trainer.input.source import ArraySource
-from trainer.network import Network
-from trainer.objective import SAMPLE_WEIGHTS, Batch
-from trainer.step.evaluate import Evaluator
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 STEPS = 6
 RATE = 0.1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import keras
 import pytest
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
 from tests.support.toy import CLASSES, FEATURES, toy_loop
-from trainer.errors import UserError
-from trainer.network import Network
 
 
 def test_layer_that_assigns_what_the_optimizer_trains_is_refused() -> None:

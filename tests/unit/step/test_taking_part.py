@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.nan_guard import NanGuard
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import NonFiniteError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.run.control import Control
 from tests.support.toy import ToyObjective, toy_model, values_of
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
-from trainer.errors import NonFiniteError
-from trainer.hook import GraphHook
-from trainer.objective import ObjectiveOutput
-from trainer.run.control import Control
 
 
 class Counter(GraphHook):

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.network import Network
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import (
     BATCH,
     CLASSES,
@@ -19,9 +22,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.network import Network
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 OPTIMIZERS = {
     "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.5),

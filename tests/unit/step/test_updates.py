@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
 from tests.support.toy import (
     BATCH,
@@ -19,11 +24,6 @@ from tests.support.toy import (
     toy_network,
     values_of,
 )
-from trainer.errors import UserError
-from trainer.objective import ObjectiveOutput
-from trainer.step.copy_network import copy_network, fingerprint, snapshot
-from trainer.step.loop import ChunkLoop
-from trainer.step.trainer import Trainer
 
 
 def often(updates: int, objective=None):

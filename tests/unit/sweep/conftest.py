@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trainer.config.command import parse_command
-from trainer.sweep import command as sweep_command
+from hookline.scripts.sweep import command as sweep_command
+from hookline.trainer.config.command import parse_command
 
 FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_job.py"
 Run = Callable[..., tuple[int, list[str]]]

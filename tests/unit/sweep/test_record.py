@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.errors import UserError
-from trainer.sweep.record import Sweep, SweepJob, read_sweep, record
+from hookline.scripts.sweep.record import Sweep, SweepJob, read_sweep, record
+from hookline.trainer.errors import UserError
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from hookline.scripts.sweep import search as search_module
+from hookline.scripts.sweep.record import Sweep, SweepJob
+from hookline.scripts.sweep.search import Dimension, Search, read_space
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.errors import UserError
 from tests.unit.sweep.conftest import Run
-from trainer.config.command import parse_command
-from trainer.errors import UserError
-from trainer.sweep import search as search_module
-from trainer.sweep.record import Sweep, SweepJob
-from trainer.sweep.search import Dimension, Search, read_space
 
 RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
 COMMAND = parse_command(["-m", "--trials", "3"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.sweep.slots import divide, usable_gpus
+from hookline.scripts.sweep.record import divide, usable_gpus
 
 
 def test_places_follow_from_the_machine() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.command import parse_command
-from trainer.config.preflight import Job, preflight
-from trainer.sweep.record import Sweep
-from trainer.sweep.start import added_threads, quoted, resumed_path
+from hookline.scripts.sweep.open import added_threads, quoted, resumed_path
+from hookline.scripts.sweep.record import Sweep
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import Job, preflight
 
 
 @pytest.mark.parametrize(

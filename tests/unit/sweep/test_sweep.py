@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from hookline.scripts.sweep import command as sweep_command
+from hookline.scripts.sweep.open import job_arguments
+from hookline.scripts.sweep.record import Sweep, SweepJob
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.lock import locked
 from tests.unit.sweep.conftest import Run
-from trainer.errors import UserError
-from trainer.run.lock import locked
-from trainer.sweep import command as sweep_command
-from trainer.sweep.record import Sweep, SweepJob
-from trainer.sweep.start import job_arguments
 
 Recorded = Callable[[str], list[dict[str, Any]]]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.sweep.process import TETHER
+from hookline.scripts.sweep.run import TETHER
 
 SHOW = "import json, sys; print(json.dumps([sys.argv, sys.path[0], __name__])); sys.exit(7)"
 WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import make_moons
 
-from trainer.input.data import Data, Split
-from trainer.input.source import ArraySource
-from trainer.input.split import split_indices
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.input.split import split_indices
 
 
 def moons(*, examples: int = 400, noise: float = 0.1) -> Data:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from trainer.hook import GraphHook
+from hookline.trainer.hook import GraphHook
 
 
 class WeightNoise(GraphHook):

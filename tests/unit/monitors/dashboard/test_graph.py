@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hooks.monitors.dashboard import graph as module
-from hooks.monitors.dashboard.graph import graph_event
+from hookline.hooks.monitors.dashboard import records as module
+from hookline.hooks.monitors.dashboard.records import graph_event
 
 
 def test_large_constants_are_left_out(monkeypatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.util import tensor_util
 
-from hooks.monitors.dashboard.layout import charts, layout_summary
+from hookline.hooks.monitors.dashboard.layout import charts, layout_summary
 
 HOOKS, NETWORKS = {"frozen_mask": {}, "ema": {}, "my_hook": {}}, ("generators", "discriminator")
 CHARTS = {

@@ -7,8 +7,8 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.monitors.dashboard.profile import StepProfile
-from trainer.run.cadence import Cadence
+from hookline.hooks.monitors.dashboard.event_files import StepProfile
+from hookline.trainer.run.control import Cadence
 
 
 @pytest.fixture

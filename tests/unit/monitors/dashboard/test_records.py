@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from tensorboard.plugins.histogram import summary_v2
 from tensorboard.util import tensor_util
 
-from hooks.monitors.dashboard.records import BUCKETS, histogram, histogram_summary
+from hookline.hooks.monitors.dashboard.records import BUCKETS, histogram, histogram_summary
 
 
 @given(arrays(np.float32, st.integers(1, 60), elements=st.floats(-1e6, 1e6, width=32)))

@@ -1,0 +1,32 @@
+"""The card of an export: what it holds."""
+
+from __future__ import annotations
+
+import keras
+
+from hookline.deploy.inference.card import Card
+from hookline.trainer.run.finished import FinishedRun
+
+
+def card_of(run: FinishedRun, network: str) -> Card:
+    """Return what is known of a network's input and outputs.
+
+    Inputs are prepared as the data's where they have their shape, and outputs are its classes where there are as many.
+    """
+    model, data = run.parts.trainer.networks[network].model, run.parts.data
+    shape = _example_shape(model, "input_shape")
+    if shape is None or None in shape:  # a subclassed model does not tell, and another may take any size
+        shape = data.input_shape
+    classifies = any(each.class_losses and network in each.changes for each in run.parts.trainer.objectives)
+    classes: tuple[str, ...] = ()
+    if classifies and _example_shape(model, "output_shape") in (None, (data.classes,)):
+        classes = data.class_names or tuple(str(label) for label in range(data.classes))
+    preparation = data.preparation if data.preparation and data.preparation.shape == shape else None
+    ends = run.parts.trainer.networks[network].final_activations if classes else ()
+    activation = next((each.name for each in ends), None)
+    return Card(network, run.checkpoint, run.step, shape, classes, preparation, activation)
+
+
+def _example_shape(model: keras.Model, attribute: str) -> tuple[int, ...] | None:
+    shape = getattr(model, attribute, None)
+    return tuple(shape[1:]) if isinstance(shape, tuple) else None

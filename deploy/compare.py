@@ -1,0 +1,307 @@
+"""Compare an export with the run that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.deploy.formats import Format, Predictor
+from hookline.deploy.options import import_optional
+from hookline.deploy.plain_model import foreign_names, is_mixed, plain_model, single_model, strip_model
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import undo
+from hookline.trainer.quiet import silent
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.step.trainer import Trainer
+
+
+def load_litert(path: Path) -> Predictor:
+    """Return what predicts with a .tflite file of one input and one output.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: it cannot be read, or the runtime is not installed.
+    """
+    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
+    try:
+        interpreter = runtime.Interpreter(model_path=str(path))
+        (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    except (ValueError, RuntimeError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"{path} cannot be loaded by LiteRT: {reason} Expected a .tflite file.") from error
+    size: list[int] = []
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        if size != [len(inputs)]:
+            interpreter.resize_tensor_input(given["index"], inputs.shape)
+            with silent():  # a notice of what computes
+                interpreter.allocate_tensors()
+            size[:] = [len(inputs)]
+        interpreter.set_tensor(given["index"], np.asarray(inputs, np.float32))
+        interpreter.invoke()
+        return np.array(interpreter.get_tensor(made["index"]))
+
+    return predict
+
+
+def load_onnx(path: Path) -> Predictor:
+    """Return what predicts with an .onnx file of one input and one output.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: it cannot be read, or ONNX Runtime is not installed.
+    """
+    runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, *_own_errors())
+    try:
+        session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        (given,) = session.get_inputs()
+    except errors as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"{path} cannot be loaded by ONNX Runtime: {reason}. Expected an .onnx file of operations that it knows."
+        ) from error
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        return np.asarray(session.run(None, {given.name: np.asarray(inputs, np.float32)})[0])
+
+    return predict
+
+
+def _own_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of ONNX Runtime: they have nothing in common but Exception."""
+    state = import_optional("onnxruntime.capi.onnxruntime_pybind11_state", extra="onnx", needed_by="format=onnx")
+    return tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
+
+
+TOLERANCE = 1e-3  # of metrics; another order of additions may change a prediction or two
+LOSSY_TOLERANCE = 2e-2
+KERAS = "keras"
+
+
+@dataclass
+class Difference:
+    """Gather what a file's outputs differ by from those of the run's own model.
+
+    Attributes:
+        largest: of outputs, absolute; NaN where one of the two is NaN.
+        examples: of the test split.
+        classes: whether outputs are [batch, classes], so that a class is predicted.
+    """
+
+    examples: int
+    largest: float = 0.0
+    classes: bool = False
+    _others: dict[int, np.ndarray] = field(default_factory=dict, repr=False)  # the last batch repeats some to be full
+
+    @property
+    def others(self) -> int:
+        """Return for how many examples another class is predicted."""
+        return len(self._others)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """Return the examples for which another class is predicted: float32 [count, ...]."""
+        return np.stack(list(self._others.values()))
+
+    def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
+        """Count a batch.
+
+        Args:
+            inputs: [batch, ...].
+            found: outputs of the file.
+            expected: outputs of the model, of the same shape.
+        """
+        if found.size:
+            with np.errstate(invalid="ignore"):  # infinities of one sign are equal
+                apart = np.where(found == expected, 0.0, np.abs(found - expected))
+            self.largest = float(np.maximum(self.largest, apart.max()))
+        self.classes = found.ndim == 2 and found.shape[1] > 1
+        if self.classes:
+            for index in np.flatnonzero(found.argmax(axis=1) != expected.argmax(axis=1)):
+                self._others[hash(inputs[index].tobytes())] = np.array(inputs[index])
+
+    def __str__(self) -> str:
+        """Return one line for the user."""
+        text = f"outputs differ by {self.largest:.3g} at most"
+        if not self.classes:
+            return text
+        return f"{text}; the largest one is another for {self.others:,} of {self.examples:,} test examples"
+
+
+class Stand(keras.layers.Layer):
+    """Return what a file predicts for inputs, in the place of what a model makes of them."""
+
+    def __init__(self, predict: Predictor, difference: Difference) -> None:
+        """Take what predicts.
+
+        Args:
+            predict: of a file. TensorFlow's own has an attribute `traced` that takes and returns tensors: a function of
+                TensorFlow that Python calls inside of another one may wait for the very thread that it runs on.
+            difference: that each batch is added to.
+        """
+        super().__init__(dtype="float32")
+        self._predict = predict
+        self._difference = difference
+
+    def call(self, inputs: list[tf.Tensor]) -> tf.Tensor:
+        """Return the file's outputs for [inputs, the model's outputs]."""
+        given, expected = inputs
+        traced = getattr(self._predict, "traced", None)
+        found = traced(given) if traced else tf.numpy_function(self._run, [given], tf.float32)
+        found = tf.numpy_function(self._compared, [given, found, expected], tf.float32)
+        return _with_gradient_of(tf.ensure_shape(found, expected.shape), expected)
+
+    def _run(self, inputs: np.ndarray) -> np.ndarray:
+        return np.asarray(self._predict(inputs), np.float32)
+
+    def _compared(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+        if found.shape != expected.shape:
+            raise UserError(f"The file returns outputs of shape {found.shape}. Expected {expected.shape}.")
+        self._difference.add(inputs, found, expected)
+        return found
+
+    def compute_output_shape(self, input_shape: list[tuple[int | None, ...]]) -> tuple[int | None, ...]:
+        return input_shape[1]
+
+
+@tf.custom_gradient
+def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+    """Return `found` with the gradient of `expected`: metrics such as a gradient penalty's need the model's slope."""
+    return tf.identity(found), lambda upstream: (None, upstream)
+
+
+def compare(
+    run: FinishedRun,
+    network: str,
+    form: Format,
+    predict: Predictor,
+    *,
+    tolerance: float | None = None,
+    lossy: bool = False,
+) -> tuple[dict[str, float], Difference | None]:
+    """Return the metrics of a file on the test split, and its difference, once it is certain that it is the run's own.
+
+    Where the run computes in half precision, its model in float32 is compared with it in that, and the file with the
+    model in float32: what they differ by is rounding alone.
+
+    Args:
+        run: restored.
+        network: name of the network for which the file stands.
+        form: of the file.
+        predict: loaded from the file.
+        tolerance: of metrics, absolute and relative; None for what `lossy` calls for.
+        lossy: whether the file holds rounded values.
+
+    Returns:
+        Metrics by name, and how outputs differ; None where the file is a Keras model, whose layers are the same.
+
+    Raises:
+        UserError: they differ too much.
+    """
+    expected = run.parts.test.run(run.step)
+    limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
+    mixed = is_mixed(strip_model(run.parts.trainer, network))
+    if mixed:
+        with plain_model(run, network, full=False) as half:
+            _check_hooks(_metrics(run, network, half), expected)
+    with plain_model(run, network) as plain:
+        expected = _metrics(run, network, plain) if mixed else expected
+        metrics, difference = _judge(run, network, plain, form, predict, expected=expected, limit=limit)
+    wrong_class = form.every_prediction and not lossy and difference and difference.others
+    if difference and wrong_class and not form.rounds(run, network, predict, difference.inputs):
+        raise UserError(
+            f"The {form.name} file predicts another class than the run for {difference.others:,} of "
+            f"{difference.examples:,} test examples. Expected none. Please report it, with the run's config.yaml."
+        )
+    return metrics, difference
+
+
+def _judge(
+    run: FinishedRun,
+    network: str,
+    plain: keras.Model,
+    form: Format,
+    predict: Predictor,
+    *,
+    expected: Mapping[str, float],
+    limit: float,
+) -> tuple[dict[str, float], Difference | None]:
+    """Return what `compare` does; `plain` is the finished model."""
+    difference = None
+    own = bool(foreign_names(plain))  # what a class of the user's is made of again may be another layer
+    model = getattr(predict, "model", None)
+    if model is None or own:
+        difference = Difference(len(run.parts.evaluated["test"].split.indices))
+        single = single_model(run, network, plain, form.name)
+        outputs = Stand(predict, difference)([single.inputs[0], single.outputs[0]])
+        model = keras.Model(single.inputs[0], outputs, name=plain.name)
+    metrics = _metrics(run, network, model)
+    if difference and np.isnan(difference.largest):
+        raise UserError(f"The {form.name} file returns NaN on the test split. Expected numbers: another format.")
+    if wrong := _first_wrong(metrics, expected, limit):
+        _check_hooks(_metrics(run, network, plain), expected)
+        raise UserError(
+            f"The {form.name} file has {_shown(wrong, metrics)} on the test split, but the run has "
+            f"{expected[wrong]:.6g}: more than tolerance={limit:g} apart. Expected a file as good as the run: another "
+            "format or other options, or a higher tolerance."
+        )
+    if own and difference and form.name == KERAS and difference.largest > TOLERANCE:
+        raise UserError(
+            f"What Keras makes of the file returns other outputs than the run, by {difference.largest:.3g} at most. "
+            f"Expected {', '.join(foreign_names(plain))} with every argument in get_config, or format=saved_model."
+        )
+    return metrics, difference
+
+
+def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], limit: float) -> str | None:
+    for name, value in metrics.items():
+        if not np.isclose(value, expected[name], rtol=limit, atol=limit, equal_nan=True):
+            return name
+    return None
+
+
+def _shown(name: str, metrics: Mapping[str, float]) -> str:
+    return f"{name}={metrics[name]:.6g}"
+
+
+def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) -> None:
+    """Refuse a plain model that is not as good as its run."""
+    if wrong := _first_wrong(metrics, expected, TOLERANCE):
+        raise UserError(
+            f"The plain model has {_shown(wrong, metrics)} on the test split, but the run has {expected[wrong]:.6g}: a "
+            "hook changes what evaluation sees in a way that no plain model can hold. Expected a run without it."
+        )
+
+
+def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
+    """Return a trainer with a model in the place of a network and its hooks.
+
+    Args:
+        trainer: of a run.
+        network: name of the network.
+        model: of the same inputs, and of the outputs that are shipped.
+    """
+    model = undo(model, trainer.networks[network].final_activations)
+    networks: list[Any] = [
+        replace(each, model=model, taps={}, tapped=None, final_activations=()) if name == network else each
+        for name, each in trainer.networks.items()
+    ]
+    hooks = [hook for hook in trainer.hooks if hook.network != network]
+    return Trainer(networks, trainer.objectives, hooks, seed=trainer.seed)
+
+
+def _metrics(run: FinishedRun, network: str, model: keras.Model) -> dict[str, float]:
+    """Return the metrics of a run on the test split with a model in the place of a network and its hooks."""
+    found = run.parts.test.of(with_model(run.parts.trainer, network, model)).run(run.step)
+    return {name: value for name, value in found.items() if "metric/" in name}

@@ -1,0 +1,281 @@
+"""Batch norm and sign folded into integer thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+import tensorflow as tf
+
+from hookline.deploy.arrays import (
+    POOLS,
+    SHAPERS,
+    Call,
+    Node,
+    binary_values,
+    consumers,
+    is_integer_sum,
+    merge_equal_signs,
+    sign_scale,
+)
+from hookline.deploy.inference.bits import pack_stream
+from hookline.deploy.inference.graph import Op
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
+
+Signs = Callable[[np.ndarray], np.ndarray]
+"""Integers, int64 [count], to the sign that each channel gives them: bool [count, channels], True for +1."""
+
+CHUNK = 2**22  # signs at a time
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Say for which integers each channel gives +1.
+
+    Attributes:
+        values: the t of each channel, [channels], in the smallest integer type that holds them.
+        descending: bool [channels]; +1 where x <= t there, and where x >= t elsewhere.
+    """
+
+    values: np.ndarray
+    descending: np.ndarray
+
+    def __call__(self, integers: np.ndarray) -> np.ndarray:
+        """Return bool [..., channels], True for +1."""
+        wide = self.values.astype(np.int64)
+        return np.where(self.descending, integers <= wide, integers >= wide)
+
+
+def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | None:
+    """Return thresholds that give the signs of every integer from -largest to largest, or None where there are none.
+
+    None means that a channel changes its sign more than once. A channel that never changes it gets a threshold that
+    every integer reaches, or none.
+    """
+    step = max(1, CHUNK // channels)
+    first = before = np.zeros(channels, bool)
+    changes = place = np.zeros(channels, np.int64)
+    for start in range(-largest, largest + 1, step):
+        integers = np.arange(start, min(start + step, largest + 1))
+        found = signs(integers)
+        if start == -largest:
+            first = before = found[0]
+        changed = found != np.concatenate([before[None], found[:-1]])
+        changes = changes + changed.sum(0)
+        place = np.where(changed.any(0), integers[changed.argmax(0)], place)
+        before = found[-1]
+        if (changes > 1).any():
+            return None
+    descending = (changes == 1) & first
+    never_changed = np.where(first, -largest, largest + 1)
+    # `place` is the first integer with the other sign: descending ones give +1 up to the one before it.
+    values = np.where(changes == 0, never_changed, place - descending)
+    return Thresholds(values.astype(_smallest_type(values)), descending)
+
+
+def _smallest_type(values: np.ndarray) -> type[np.signedinteger]:
+    for dtype in (np.int8, np.int16):
+        limits = np.iinfo(dtype)
+        if limits.min <= values.min() and values.max() <= limits.max:
+            return dtype
+    return np.int32
+
+
+class EvaluatedLayers:
+    """Call layers inside the contexts that hooks put around every forward pass, with tensors of the evaluation's size.
+
+    A hook may have a layer computed otherwise, for large tensors alone perhaps; what it computes differs by rounding.
+    """
+
+    def __init__(self, trainer: Trainer, network: str, *, batch_size: int, step: int) -> None:
+        """Take a run."""
+        self.trainer = trainer
+        self.network = network
+        self.batch_size = batch_size
+        self.step = step
+
+    def __call__(self, calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+        """Return what computes layers, one after another: float32 [count, channels] to the same."""
+        full = (self.batch_size, *shape)
+        rows = math.prod(full[:-1])
+        traced = tf.function(lambda tensor: self._compute(calls, tensor), autograph=False)
+        concrete = traced.get_concrete_function(tf.TensorSpec(full, tf.float32))
+
+        def compute(values: np.ndarray) -> np.ndarray:
+            found = []
+            for start in range(0, len(values), rows):
+                part = values[start : start + rows]
+                filled = np.concatenate([part, np.repeat(part[-1:], rows - len(part), axis=0)])
+                results = concrete(tf.constant(filled.reshape(full), tf.float32)).numpy()
+                found.append(results.reshape(rows, -1)[: len(part)])
+            return np.concatenate(found)
+
+        return compute
+
+    def _compute(self, calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
+        passes = self.trainer.forward(tf.constant(self.step, tf.int64), {}, objective="", training=False).passes
+        current = passes[self.network]
+        with ExitStack() as stack:
+            for hook in current.hooks:
+                with in_stage(hook, "around_forward"):
+                    stack.enter_context(hook.around_forward(current.context))
+            for call in calls:
+                tensor = call(tensor)
+        return tensor
+
+
+Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
+"""What calls, one after another, make of tensors [batch, *shape]: float32 [count, channels] to the same."""
+
+BY_CHANNEL = "scale_shift"
+RISING = {
+    *("relu", "relu6", "hard_tanh", "tanh", "sigmoid", "hard_sigmoid", "softplus", "softsign", "selu", "exponential"),
+    *("leaky_relu", "elu"),
+}
+"""Activations that never fall; the last two where their slope is not negative."""
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Hold what lies between a sum and a sign.
+
+    Attributes:
+        source: the layer that makes the sum.
+        between: operations, each of one value that nothing else uses.
+        sign: the last one.
+    """
+
+    source: Node
+    between: list[Node]
+    sign: Node
+
+    @property
+    def last_by_channel(self) -> int:
+        """Return the place of the last operation that treats channels differently, -1 without one."""
+        places = [place for place, node in enumerate(self.between) if node.kind == BY_CHANNEL]
+        return places[-1] if places else -1
+
+
+def fold_signs(
+    nodes: Sequence[Node], output: str, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate
+) -> list[Node]:
+    """Return operations in which thresholds of integers stand where they give the same signs.
+
+    Scale and bias of the layer, batch norm and activations between its sum and a sign go into the thresholds, as long
+    as each channel's sign changes once at most from the lowest to the highest sum. Everything else stays as it is.
+    """
+    nodes = merge_equal_signs(nodes)
+    for sign in [node for node in nodes if node.kind == "sign"]:
+        chain = _find_chain(nodes, output, sign)
+        if chain is not None and _may_change_places(chain, shapes):
+            thresholds = _thresholds(chain, shapes, evaluate)
+            if thresholds is not None:
+                nodes = _replaced(nodes, chain, thresholds)
+    return nodes
+
+
+def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None:
+    made_by = {node.op.output: node for node in nodes}
+    counts, binary = consumers(nodes, output), binary_values(nodes)
+    between: list[Node] = []
+    node = sign
+    while True:
+        name = node.op.inputs[0]
+        before = made_by.get(name)
+        if before is None or counts[name] != 1:
+            return None
+        if is_integer_sum(before, binary):
+            return _Chain(before, between, sign)
+        if before.call is None and before.kind not in POOLS | SHAPERS:
+            return None
+        between.insert(0, before)
+        node = before
+
+
+def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether pooling and reshaping may stand before or behind all that the thresholds take the place of.
+
+    A maximum may change places with a function that never falls; a reshaping with one that treats all entries alike,
+    or that has the same channels before and after it.
+    """
+    channels = shapes[chain.source.op.output][-1]
+    for place, node in enumerate(chain.between):
+        if node.kind not in POOLS | SHAPERS:
+            continue
+        behind = place > chain.last_by_channel
+        crossed = chain.between[place + 1 :] if behind else chain.between[:place]
+        functions = [each for each in crossed if each.kind not in POOLS | SHAPERS]
+        if not behind and shapes[node.op.output][-1] != channels:
+            return False
+        if node.kind in POOLS and not all(_never_falls(each) for each in functions):
+            return False
+    return True
+
+
+def _never_falls(node: Node) -> bool:
+    if node.kind == "rescale":
+        return bool(node.op.fields["scale"] >= 0)
+    return node.op.fields.get("function") in RISING and node.op.fields.get("slope", 0.0) >= 0
+
+
+def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate) -> Thresholds | None:
+    kernel = chain.source.arrays["kernel"]
+    functions = [node for node in chain.between if node.kind not in POOLS | SHAPERS]
+    at = chain.between[chain.last_by_channel] if chain.last_by_channel >= 0 else chain.sign
+    calls = [node.call for node in [*functions, chain.sign] if node.call is not None]
+    scale, bias = sign_scale(kernel), chain.source.arrays.get("bias")
+    assert scale is not None
+    channels = kernel.shape[-1]
+    shape = (*shapes[at.op.inputs[0]][:-1], channels)
+
+    compute = evaluate(calls, shape)
+
+    def signs(integers: np.ndarray) -> np.ndarray:
+        values = np.repeat(integers.astype(np.float32)[:, None], channels, axis=1) * scale
+        if bias is not None:
+            values = values + bias
+        return compute(values) > 0
+
+    return find_thresholds(signs, kernel.size // channels, channels)
+
+
+def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> list[Node]:
+    last = chain.last_by_channel
+    before = [node for node in chain.between[: last + 1] if node.kind in POOLS | SHAPERS]
+    behind = [node for node in chain.between[last + 1 :] if node.kind in POOLS | SHAPERS]
+    kernel = np.where(np.signbit(chain.source.arrays["kernel"]), np.float32(-1), np.float32(1))
+    source = replace(chain.source, arrays={"kernel": kernel})
+    new: list[Node] = []
+    value = source.op.output
+    for node in before:
+        new.append(_moved(node, value, node.op.output))
+        value = node.op.output
+    names = [f"{chain.sign.op.output}/{node.kind}:{place}" for place, node in enumerate(behind)]
+    outputs = [*names, chain.sign.op.output]
+    new.append(_threshold_node(chain, thresholds, value, outputs[0]))
+    for node, given, output in zip(behind, outputs[:-1], outputs[1:], strict=True):
+        new.append(_moved(node, given, output))
+    gone = {id(node) for node in (*chain.between, chain.sign)}
+    found: list[Node] = []
+    for node in nodes:
+        if node is chain.sign:
+            found += new
+        if id(node) not in gone:
+            found.append(source if node is chain.source else node)
+    return found
+
+
+def _moved(node: Node, given: str, output: str) -> Node:
+    return replace(node, op=replace(node.op, inputs=(given,), output=output))
+
+
+def _threshold_node(chain: _Chain, thresholds: Thresholds, value: str, output: str) -> Node:
+    arrays = {"thresholds": thresholds.values}
+    if thresholds.descending.any():
+        arrays["descending"] = pack_stream(thresholds.descending, 1)
+    folded = [node.op.name for node in chain.between if node.kind not in POOLS | SHAPERS]
+    return Node(Op("threshold", folded[0] if folded else chain.sign.op.name, (value,), output), arrays)

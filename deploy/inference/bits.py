@@ -1,0 +1,156 @@
+"""Sums of signs from packed bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+WORD = 8
+"""Bytes of a word: XOR and popcount work on uint64."""
+
+
+def stream_bytes(count: int, bits: int) -> int:
+    """Return the bytes of a stream."""
+    return -(-count * bits // 8)
+
+
+def pack_stream(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return a stream of numbers, lowest bit first, zero bits at its end: uint8 [ceil(n * bits / 8)]."""
+    if bits == 8:
+        return values.astype(np.uint8)
+    digits = values.astype(np.uint8)[:, None] >> np.arange(bits, dtype=np.uint8) & np.uint8(1)
+    return np.packbits(digits.reshape(-1), bitorder="little")
+
+
+def unpack_stream(stream: np.ndarray, count: int, bits: int) -> np.ndarray:
+    """Return the numbers of a stream: uint8 [count]."""
+    digits = np.unpackbits(stream, count=count * bits, bitorder="little")
+    if bits == 1:
+        return digits
+    return np.packbits(digits.reshape(count, bits), axis=1, bitorder="little")[:, 0]
+
+
+def encode_order(array: np.ndarray) -> np.ndarray:
+    """Return the entries of a kernel as a file holds them: all of an output channel together."""
+    return np.moveaxis(array, -1, 0).reshape(-1)
+
+
+def from_order(flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Return the array whose `encode_order` is given: [..., channels]."""
+    return np.moveaxis(flat.reshape(shape[-1], *shape[:-1]), 0, -1)
+
+
+def packed_bytes(group: int, last: int) -> int:
+    """Return the bytes that signs take along the last axis."""
+    return last // group * -(-group // 8)
+
+
+def pack_last(positive: np.ndarray, group: int) -> np.ndarray:
+    """Return bits packed along the last axis: uint8 [..., packed_bytes(group, last)]."""
+    shape = positive.shape
+    if group == shape[-1]:
+        return np.packbits(positive, axis=-1, bitorder="little")
+    grouped = np.packbits(positive.reshape(*shape[:-1], shape[-1] // group, group), axis=-1, bitorder="little")
+    return grouped.reshape(*shape[:-1], packed_bytes(group, shape[-1]))
+
+
+def unpack_last(packed: np.ndarray, group: int, last: int) -> np.ndarray:
+    """Return the bits of `pack_last`: uint8 [..., last]."""
+    if group == last:
+        return np.unpackbits(packed, axis=-1, count=last, bitorder="little")
+    lead = packed.shape[:-1]
+    grouped = packed.reshape(*lead, last // group, -(-group // 8))
+    return np.unpackbits(grouped, axis=-1, count=group, bitorder="little").reshape(*lead, last)
+
+
+def as_words(packed: np.ndarray) -> np.ndarray:
+    """Return bytes of the last axis as words, with zero bytes at their end: uint64 [rows, ceil(bytes / 8)]."""
+    rows, length = packed.shape
+    missing = -length % WORD
+    if missing or not packed.flags.c_contiguous:
+        whole = np.zeros((rows, length + missing), np.uint8)
+        whole[:, :length] = packed
+        packed = whole
+    return packed.view(np.uint64) if math.prod(packed.shape) else np.empty((rows, packed.shape[1] // WORD), np.uint64)
+
+
+BLOCK = 2**15
+"""Words of an intermediate result: 256 KiB, and as many bytes for the counts."""
+DEEPEST = 1000
+"""Words of a sum in 16 bits: 64 of each may differ."""
+
+
+class SignSums(Protocol):
+    """Compute sums of products of signs."""
+
+    def __call__(self, words: np.ndarray) -> np.ndarray:
+        """Return the sums: int32 [rows, units]."""
+
+
+Products = Callable[[np.ndarray], np.ndarray]
+"""Multiplies floats with a kernel of signs: float32 [rows, n] to float32 [rows, units]."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Hold what computes with kernels of signs.
+
+    Attributes:
+        sums: makes sums of products of signs, from a kernel uint64 [units, words] and the signs of a sum.
+        products: makes products of floats with signs, from a kernel float32 [n, units] of -1 and +1.
+    """
+
+    sums: Callable[[np.ndarray, int], SignSums]
+    products: Callable[[np.ndarray], Products]
+
+
+def numpy_sums(kernel: np.ndarray, count: int) -> SignSums:
+    """Return what computes sums with a kernel, in NumPy."""
+    turned = np.ascontiguousarray(kernel.T)
+
+    def sums(words: np.ndarray) -> np.ndarray:
+        found = np.empty((len(words), turned.shape[1]), np.int32)
+        _count_differences(words, turned, found)
+        np.multiply(found, -2, out=found)
+        found += count
+        return found
+
+    return sums
+
+
+def _count_differences(words: np.ndarray, turned: np.ndarray, found: np.ndarray) -> None:
+    """Write how many bits differ to int32 [rows, units], from uint64 [rows, words] and [words, units]."""
+    deep, units = turned.shape
+    if deep > DEEPEST:
+        _count_in_parts(words, turned, found)
+        return
+    if deep * units <= BLOCK:
+        rows = max(1, BLOCK // max(1, deep * units))
+        for row in range(0, len(words), rows):
+            differing = np.bitwise_count(words[row : row + rows, :, None] ^ turned)
+            np.add.reduce(differing, axis=1, dtype=np.uint16, out=found[row : row + rows])
+        return
+    wide = max(1, BLOCK // deep)
+    bits, counts = np.empty((deep, wide), np.uint64), np.empty((deep, wide), np.uint8)
+    for unit in range(0, units, wide):
+        some = turned[:, unit : unit + wide]
+        differing, counted = bits[:, : some.shape[1]], counts[:, : some.shape[1]]
+        for row in range(len(words)):
+            np.bitwise_xor(words[row, :, None], some, out=differing)
+            np.bitwise_count(differing, out=counted)
+            np.add.reduce(counted, axis=0, dtype=np.uint16, out=found[row, unit : unit + wide])
+
+
+def _count_in_parts(words: np.ndarray, turned: np.ndarray, found: np.ndarray) -> None:
+    found[:] = 0
+    part = np.empty_like(found)
+    for start in range(0, len(turned), DEEPEST):
+        _count_differences(words[:, start : start + DEEPEST], turned[start : start + DEEPEST], part)
+        found += part
+
+
+NUMPY_BACKEND = Backend(numpy_sums, lambda kernel: lambda inputs: inputs @ kernel)

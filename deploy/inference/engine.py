@@ -1,0 +1,203 @@
+"""Run a file on NumPy alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hookline.deploy.inference import layers, pointwise
+from hookline.deploy.inference import layers as pooling
+from hookline.deploy.inference import pointwise as arranging
+from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend, packed_bytes
+from hookline.deploy.inference.container import PACKED, read_container
+from hookline.deploy.inference.graph import Graph, parse_graph
+from hookline.deploy.inference.shapes import BINARY, Context, Step, Value, infer, to_float, to_signs
+from hookline.trainer.errors import UserError, unknown_name
+
+NUMPY, NUMBA = "numpy", "numba"
+CHUNK = 2**22
+"""Bytes of the values of some examples that run together."""
+
+STEPS: dict[str, Callable[[Context], Step]] = {
+    "dense": layers.dense,
+    "conv2d": layers.conv2d,
+    "depthwise_conv2d": layers.depthwise_conv2d,
+    "sign": pointwise.sign,
+    "round": pointwise.round_to_bits,
+    "ternary": pointwise.ternary,
+    "threshold": pointwise.threshold,
+    "scale_shift": pointwise.scale_shift,
+    "rescale": pointwise.rescale,
+    "activation": pointwise.activation,
+    "max_pool2d": pooling.max_pool2d,
+    "average_pool2d": pooling.average_pool2d,
+    "global_max_pool2d": pooling.global_max_pool2d,
+    "global_average_pool2d": pooling.global_average_pool2d,
+    "flatten": arranging.reshape,
+    "reshape": arranging.reshape,
+    "zero_pad2d": arranging.zero_pad2d,
+    "upsample2d": arranging.upsample2d,
+    "concatenate": arranging.concatenate,
+    "add": arranging.add,
+    "subtract": arranging.subtract,
+    "multiply": arranging.multiply,
+}
+"""What builds the step of each operation."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Hold a step, the names of what it takes and gives, and of what nobody needs after it."""
+
+    step: Step
+    inputs: tuple[str, ...]
+    output: str
+    spent: tuple[str, ...]
+
+
+class Model:
+    """Run a network. Several threads may use one model.
+
+    Attributes:
+        graph: of the network.
+        values: what each value is, by name.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, np.ndarray],
+        backend: Backend = NUMPY_BACKEND,
+    ) -> None:
+        """Check the graph and prepare its steps.
+
+        Args:
+            graph: parsed.
+            tensors: by name.
+            backend: computes with kernels of signs.
+
+        Raises:
+            UserError: the arrays do not fit the graph.
+        """
+        self.graph = graph
+        self.values = infer(graph, tensors)
+        self._calls = self._prepare(tensors, backend)
+        widest = max(sum(_bytes(self.values[name]) for name in (*op.inputs, op.output)) for op in graph.ops)
+        self._examples = max(1, CHUNK // widest)
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the outputs: float32 [batch, ...].
+
+        Args:
+            inputs: real numbers [batch, *shape], as the network saw them in training.
+
+        Raises:
+            UserError: the inputs have another shape or are no numbers.
+        """
+        return self.run(inputs)[0]
+
+    def run(self, inputs: np.ndarray, keep: Collection[str] = ()) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the outputs, float32 [batch, ...], and inner values.
+
+        Args:
+            inputs: real numbers [batch, *shape], as the network saw them in training.
+            keep: names of inner values.
+
+        Returns:
+            Of inner values, floats as float32, exact sums as int32, signs as int8 -1 and +1, each [batch, ...].
+
+        Raises:
+            UserError: the inputs have another shape or are no numbers, or a name is unknown.
+        """
+        for name in keep:
+            if name not in self.values:
+                raise unknown_name("value", name, self.values)
+        checked = self._check(inputs)
+        chunks = range(0, max(1, len(checked)), self._examples)
+        found = [self._run(checked[start : start + self._examples], keep) for start in chunks]
+        if len(found) == 1:
+            return found[0]
+        kept = {name: np.concatenate([inner[name] for _, inner in found]) for name in keep}
+        return np.concatenate([outputs for outputs, _ in found]), kept
+
+    def _check(self, inputs: np.ndarray) -> np.ndarray:
+        array = np.asarray(inputs)
+        wanted = self.graph.input_shape
+        if array.shape[1:] != wanted or array.ndim == 0 or array.dtype.kind not in "fiub":
+            shape = ", ".join(str(each) for each in wanted)
+            raise UserError(f"Inputs are {array.dtype} {array.shape}. Expected numbers of shape [batch, {shape}].")
+        return array.astype(np.float32, order="C", copy=False)
+
+    def _run(self, inputs: np.ndarray, keep: Collection[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        arrays = {self.graph.input_name: inputs}
+        kept = {name: self._shown(name, inputs) for name in keep if name == self.graph.input_name}
+        for call in self._calls:
+            array = call.step([arrays[name] for name in call.inputs])
+            arrays[call.output] = array
+            if call.output in keep:
+                kept[call.output] = self._shown(call.output, array)
+            for name in call.spent:
+                del arrays[name]
+        value = self.values[self.graph.output]
+        return to_float(value)(arrays[self.graph.output]), kept
+
+    def _shown(self, name: str, array: np.ndarray) -> np.ndarray:
+        value = self.values[name]
+        return to_signs(array, value) if value.kind == BINARY else array.copy()
+
+    def _prepare(self, tensors: Mapping[str, np.ndarray], backend: Backend) -> list[_Call]:
+        graph, calls = self.graph, []
+        last = {name: number for number, op in enumerate(graph.ops) for name in (*op.inputs, op.output)}
+        last[graph.output] = len(graph.ops)
+        for number, op in enumerate(graph.ops):
+            inputs = tuple(self.values[name] for name in op.inputs)
+            context = Context(op, inputs, self.values[op.output], tensors, backend)
+            spent = tuple(name for name in {*op.inputs, op.output} if last[name] == number)
+            calls.append(_Call(STEPS[op.op](context), op.inputs, op.output, spent))
+        return calls
+
+
+def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
+    """Return the model of a packed file.
+
+    Args:
+        path: of the file.
+        kernels: "numpy", or "numba" for compiled ones.
+
+    Raises:
+        UserError: the file is no valid packed file, or the kernels are unknown or not installed.
+    """
+    backend = find_backend(kernels)
+    model, tensors = read_container(Path(path), PACKED)
+    try:
+        return Model(parse_graph(model), tensors, backend)
+    except UserError as error:
+        raise UserError(f"{path} holds no valid model: {error}") from error
+
+
+def find_backend(kernels: str) -> Backend:
+    """Return what computes with kernels of signs.
+
+    Args:
+        kernels: "numpy", or "numba" for compiled ones.
+
+    Raises:
+        UserError: the kernels are unknown or not installed.
+    """
+    if kernels not in (NUMPY, NUMBA):
+        raise unknown_name("kernels", str(kernels), (NUMPY, NUMBA))
+    if kernels == NUMPY:
+        return NUMPY_BACKEND
+    from hookline.deploy.inference.compiled import NUMBA_BACKEND
+
+    return NUMBA_BACKEND
+
+
+def _bytes(value: Value) -> int:
+    if value.kind == BINARY:
+        return math.prod(value.shape[:-1]) * packed_bytes(value.group, value.shape[-1])
+    return 4 * math.prod(value.shape)

@@ -1,0 +1,188 @@
+"""Huffman codes and gaps of sparse weights."""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+import numpy as np
+
+from hookline.deploy.inference.container import DamagedError
+
+MAX_BITS = 8
+
+
+def to_gaps(places: np.ndarray, bits: int) -> np.ndarray:
+    """Return positions as numbers: how many places lie before each entry, or the filler, which moves on that far."""
+    filler = (1 << bits) - 1
+    gaps = np.diff(places, prepend=-1) - 1
+    fillers = gaps // filler
+    numbers = np.full(len(gaps) + int(fillers.sum()), filler, np.uint8)
+    numbers[np.cumsum(fillers + 1) - 1] = gaps % filler
+    return numbers
+
+
+def from_gaps(numbers: np.ndarray, bits: int, kept: int, size: int) -> np.ndarray:
+    """Return positions."""
+    filler = (1 << bits) - 1
+    is_entry = numbers != filler
+    places = np.cumsum(numbers + is_entry.astype(np.int64))[is_entry] - 1
+    if len(places) != kept or (len(numbers) and not is_entry[-1]):
+        raise DamagedError(f"the gaps of an array lead to {len(places):,} entries, expected {kept:,}.")
+    if kept and places[-1] >= size:
+        raise DamagedError(f"an entry lies at {places[-1]:,}, but the array has {size:,}.")
+    return places
+
+
+def write_fields(values: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Return a stream that holds numbers; zero bits fill its last byte."""
+    widths = np.asarray(widths, np.int64)
+    starts = np.cumsum(widths) - widths
+    bits = np.zeros(int(widths.sum()), np.uint8)
+    for place in range(int(widths.max(initial=0))):
+        reached = widths > place
+        bits[starts[reached] + place] = (values[reached] >> (widths[reached] - 1 - place)) & 1
+    return np.packbits(bits)
+
+
+def read_fields(stream: np.ndarray, width: int, count: int) -> np.ndarray:
+    """Return numbers that all have one width."""
+    check_end(stream, width * count)
+    bits = np.unpackbits(stream)[: width * count].reshape(count, width)
+    numbers = np.zeros(count, np.uint8)
+    for place in range(width):
+        numbers |= bits[:, place] << (width - 1 - place)
+    return numbers
+
+
+def check_end(stream: np.ndarray, bits: int) -> None:
+    """Refuse a stream that is not as long as what it holds."""
+    if len(stream) != -(-bits // 8):
+        raise DamagedError(f"a stream of {bits:,} bits has {len(stream):,} bytes.")
+    if bits % 8 and stream[-1] & (0xFF >> bits % 8):
+        raise DamagedError("a stream goes on behind its last number.")
+
+
+MAX_LENGTH = 15
+LENGTH_BITS = 4
+MAX_SYMBOLS = 256
+
+
+def code_lengths(counts: np.ndarray) -> np.ndarray:
+    """Return the lengths of the best code with none longer than 15 bits: package-merge, Larmore and Hirschberg 1990."""
+    used = np.flatnonzero(counts)
+    lengths = np.zeros(len(counts), np.uint8)
+    if len(used) < 2:
+        lengths[used] = 1
+        return lengths
+    leaf_weights, leaves = counts[used].astype(np.int64), np.eye(len(used), dtype=np.int64)
+    weights, packages = leaf_weights[:0], leaves[:0]  # a package counts how often it holds each symbol
+    for _ in range(MAX_LENGTH):
+        pairs = len(weights) // 2 * 2
+        weights = np.concatenate([leaf_weights, weights[:pairs:2] + weights[1:pairs:2]])
+        packages = np.concatenate([leaves, packages[:pairs:2] + packages[1:pairs:2]])
+        order = np.argsort(weights, kind="stable")
+        weights, packages = weights[order], packages[order]
+    lengths[used] = packages[: 2 * len(used) - 2].sum(axis=0)
+    return lengths
+
+
+def canonical_codes(lengths: np.ndarray) -> np.ndarray:
+    """Return the code of each symbol, in its lowest bits."""
+    order = _in_order(lengths)
+    spans = 1 << (MAX_LENGTH - lengths[order].astype(np.int64))  # how many numbers of 15 bits begin with the code
+    codes = np.zeros(len(lengths), np.int64)
+    codes[order] = (np.cumsum(spans) - spans) // spans
+    return codes
+
+
+def decoding_table(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which symbol any bits begin with, and the length of its code."""
+    order = _in_order(lengths)
+    spans = 1 << (int(lengths.max()) - lengths[order].astype(np.int64))
+    return np.repeat(order, spans).astype(np.uint8), np.repeat(lengths[order], spans)
+
+
+def write_lengths(lengths: np.ndarray) -> np.ndarray:
+    """Return code lengths as a stream of 4 bits each, those behind the last symbol that has a code left out."""
+    kept = lengths[: int(np.flatnonzero(lengths)[-1]) + 1]
+    return write_fields(kept, np.full(len(kept), LENGTH_BITS))
+
+
+def read_lengths(stream: np.ndarray, symbols: int) -> np.ndarray:
+    """Return code lengths, once it is certain that each stream of bits has exactly one meaning under them."""
+    found = read_fields(stream, LENGTH_BITS, 2 * min(len(stream), MAX_SYMBOLS))
+    if found[symbols:].any() or len(stream) > MAX_SYMBOLS // 2:
+        raise DamagedError(f"a code has lengths for more than {symbols} symbols.")
+    lengths = np.zeros(symbols, np.uint8)
+    lengths[: len(found)] = found[:symbols]
+    used = lengths[lengths > 0].astype(np.int64)
+    if used.tolist() != [1] and (1 << (MAX_LENGTH - used)).sum() != 1 << MAX_LENGTH:
+        raise DamagedError("the lengths of a Huffman code do not make one (Kraft's sum is not 1).")
+    return lengths
+
+
+def _in_order(lengths: np.ndarray) -> np.ndarray:
+    """Return the symbols that have a code, in the order of their codes."""
+    used = np.flatnonzero(lengths)
+    return used[np.argsort(lengths[used], kind="stable")]
+
+
+WINDOW_BYTES = 3
+"""A code of 15 bits that begins at any bit of a byte ends in the second byte after it."""
+BLOCK = 2**16
+"""Bytes that are decoded at once: each of their bits takes a few bytes of memory."""
+
+
+def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the codes of symbols, one after another; of a single symbol, however often it comes, nothing."""
+    if np.count_nonzero(lengths) < 2:
+        return np.zeros(0, np.uint8)
+    return write_fields(canonical_codes(lengths)[symbols], lengths[symbols])
+
+
+def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
+    """Return the symbols of a stream.
+
+    For every bit it is looked up, all at once, which code begins there. A short loop then goes from code to code.
+    """
+    used = np.flatnonzero(lengths)
+    if len(used) < 2:
+        check_end(stream, 0)
+        return np.full(count, used[0], np.uint8)
+    if count * int(lengths[used].min()) > 8 * len(stream):
+        raise DamagedError(f"a stream of {len(stream):,} bytes is too short for {count:,} symbols.")
+    table, widths = decoding_table(lengths)
+    windows = np.concatenate([stream, np.zeros(WINDOW_BYTES - 1, np.uint8)])
+    parts, done, bit = [], 0, 0
+    while done < count and bit < 8 * len(stream):
+        block = bit // 8
+        found = _windows(windows[block : block + BLOCK + WINDOW_BYTES - 1], int(lengths.max()))
+        steps, bit = _walk(widths[found].tobytes(), bit - 8 * block, count - done)
+        bit += 8 * block
+        parts.append(table[found[steps]])
+        done += len(steps)
+    if done < count:
+        raise DamagedError(f"a stream ends after {done:,} of {count:,} symbols.")
+    check_end(stream, bit)
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+
+
+def _windows(data: np.ndarray, width: int) -> np.ndarray:
+    """Return the number that the next `width` bits make, for each bit but those of the last two bytes."""
+    numbers = data.astype(np.uint32)
+    words = numbers[:-2] << 16 | numbers[1:-1] << 8 | numbers[2:]
+    shifts = np.arange(8 * WINDOW_BYTES - width, 8 * WINDOW_BYTES - width - 8, -1, dtype=np.uint32)
+    return ((words[:, None] >> shifts) & np.uint32((1 << width) - 1)).reshape(-1)
+
+
+def _walk(widths: bytes, bit: int, most: int) -> tuple[list[int], int]:
+    """Return at which bits codes begin, and where the one after them does, perhaps in the next block."""
+    steps: list[int] = []
+    keep = steps.append
+    end = len(widths)
+    for _ in repeat(None, most):
+        if bit >= end:
+            break
+        keep(bit)
+        bit += widths[bit]
+    return steps, bit

@@ -1,0 +1,327 @@
+"""Layers on NumPy: products, convolutions, pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hookline.deploy.inference.bits import NUMPY_BACKEND, WORD, as_words, from_order, pack_last, unpack_stream
+from hookline.deploy.inference.graph import CODEBOOK, SIGN, Encoded
+from hookline.deploy.inference.shapes import BINARY, INTEGER, Context, Step, to_float, window_pads
+
+
+def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the values, scales included: float32, in Keras's shape."""
+    if encoded.encoding != SIGN:
+        return unscaled(encoded, tensors)
+    return unscaled(encoded, tensors) * scale_of(encoded, tensors)
+
+
+def unscaled(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the values without their scale: float32, in Keras's shape; signs are -1 and +1."""
+    stored = tensors[encoded.tensor]
+    count = math.prod(encoded.shape)
+    if encoded.encoding == SIGN:
+        values = unpack_stream(stored, count, 1).astype(np.float32)
+        values += values
+        values -= 1.0
+    elif encoded.encoding == CODEBOOK:
+        assert encoded.bits
+        assert encoded.values
+        values = tensors[encoded.values][unpack_stream(stored, count, encoded.bits)]
+    else:
+        return stored.astype(np.float32)
+    return np.ascontiguousarray(from_order(values, encoded.shape))
+
+
+def scale_of(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the scale of signs: float32 [1] or [channels]."""
+    return np.ones(1, np.float32) if encoded.scale is None else tensors[encoded.scale].astype(np.float32)
+
+
+def sign_bytes(encoded: Encoded, tensors: Mapping[str, np.ndarray], group: int) -> np.ndarray:
+    """Return the signs of a kernel, packed as the signs that they meet: uint8 [units, bytes]."""
+    units = encoded.shape[-1]
+    bits = unpack_stream(tensors[encoded.tensor], math.prod(encoded.shape), 1).reshape(units, -1, group)
+    return pack_last(bits, group).reshape(units, -1)
+
+
+BLOCK = 2**20
+"""Bytes of the rows that are made at a time."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Say where the windows of a convolution lie.
+
+    Attributes:
+        size: rows and columns of the input.
+        window: rows and columns of the window.
+        strides: its steps.
+        dilation: between its entries.
+        padding: "valid" or "same".
+    """
+
+    size: tuple[int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: str
+
+    def axis(self, axis: int) -> tuple[int, int, int]:
+        """Return how often the window fits along an axis, and the zeros before and after."""
+        return window_pads(self.size[axis], self.window[axis], self.strides[axis], self.dilation[axis], self.padding)
+
+    def pad(self, images: np.ndarray) -> np.ndarray:
+        """Return images with the zeros around them that the padding takes."""
+        (_, top, bottom), (_, left, right) = self.axis(0), self.axis(1)
+        if not (top or bottom or left or right):
+            return np.ascontiguousarray(images)
+        batch, rows, columns, channels = images.shape
+        padded = np.zeros((batch, rows + top + bottom, columns + left + right, channels), images.dtype)
+        padded[:, top : top + rows, left : left + columns] = images
+        return padded
+
+    def inside(self, axis: int) -> np.ndarray:
+        """Return which entries of which window lie in the image: bool [windows, entries]."""
+        count, before, _ = self.axis(axis)
+        starts = np.arange(count)[:, None] * self.strides[axis] - before
+        places = starts + np.arange(self.window[axis]) * self.dilation[axis]
+        return (places >= 0) & (places < self.size[axis])
+
+    def rows(self, images: np.ndarray, multiple: int = 1) -> Iterator[tuple[slice, slice, np.ndarray]]:
+        """Yield images and rows of windows as slices, with the windows [images * rows * columns, entries] of them."""
+        padded = self.pad(images)
+        batch, channels, itemsize = len(padded), padded.shape[3], padded.itemsize
+        height, width = self.axis(0)[0], self.axis(1)[0]
+        entries = self.window[0] * self.window[1] * channels
+        length = entries + -entries % multiple
+        per_row = max(1, width * length * itemsize)
+        some_rows = min(height, max(1, BLOCK // per_row))
+        some_images = max(1, BLOCK // (per_row * height))
+        view = self._view(padded, height, width)
+        for image in range(0, batch, some_images):
+            for row in range(0, height, some_rows):
+                part = view[image : image + some_images, row : row + some_rows]
+                made = (np.zeros if length > entries else np.empty)((*part.shape[:3], length), images.dtype)
+                made[..., :entries].reshape(part.shape)[:] = part
+                yield slice(image, image + some_images), slice(row, row + some_rows), made.reshape(-1, length)
+
+    def _view(self, padded: np.ndarray, height: int, width: int) -> np.ndarray:
+        """Return the windows as a view: [batch, rows, columns, ...entries of a window]."""
+        n, y, x, c = padded.strides
+        lead = (len(padded), height, width)
+        steps = (n, y * self.strides[0], x * self.strides[1], y * self.dilation[0])
+        channels = padded.shape[3]
+        if self.dilation[1] == 1:  # a row of the window is one run of memory
+            shape: tuple[int, ...] = (*lead, self.window[0], self.window[1] * channels)
+            return np.lib.stride_tricks.as_strided(padded, shape, (*steps, c), writeable=False)
+        shape = (*lead, *self.window, channels)
+        return np.lib.stride_tricks.as_strided(padded, shape, (*steps, x * self.dilation[1], c), writeable=False)
+
+
+Finish = Callable[[np.ndarray], np.ndarray]
+
+
+def dense(context: Context) -> Step:
+    """Return the step of a dense layer."""
+    kernel: Encoded = context.op.fields["kernel"]
+    value, shape = context.inputs[0], context.output.shape
+    finish = _finish(context, kernel)
+    if value.kind == BINARY and kernel.encoding == SIGN:
+        words = as_words(sign_bytes(kernel, context.tensors, value.group))
+        sums = context.backend.sums(words, kernel.shape[0])
+        return lambda arrays: finish(sums(as_words(_as_rows(arrays[0])))).reshape(-1, *shape)
+    weights, convert = unscaled(kernel, context.tensors), to_float(value)
+    products = (context.backend if kernel.encoding == SIGN else NUMPY_BACKEND).products(weights)
+    return lambda arrays: finish(products(_as_rows(convert(arrays[0])))).reshape(-1, *shape)
+
+
+def conv2d(context: Context) -> Step:
+    """Return the step of a convolution."""
+    kernel: Encoded = context.op.fields["kernel"]
+    value = context.inputs[0]
+    if value.kind == BINARY and kernel.encoding == SIGN:
+        return _sign_conv2d(context, kernel)
+    weights, convert = unscaled(kernel, context.tensors).reshape(-1, kernel.shape[-1]), to_float(value)
+    windows, finish = _windows(context, kernel), _finish(context, kernel)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        images = convert(arrays[0])
+        made = np.empty((len(images), *context.output.shape), np.float32)
+        for some, rows, patches in windows.rows(images):
+            place = made[some, rows]
+            place[:] = finish(patches @ weights).reshape(place.shape)
+        return made
+
+    return step
+
+
+def _sign_conv2d(context: Context, kernel: Encoded) -> Step:
+    windows, finish = _windows(context, kernel), _finish(context, kernel)
+    words = as_words(sign_bytes(kernel, context.tensors, context.inputs[0].group))
+    sums = context.backend.sums(words, math.prod(kernel.shape[:3]))
+    border = _border(context, kernel, windows)
+    dtype = np.int32 if context.output.kind == INTEGER else np.float32
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        made = np.empty((len(arrays[0]), *context.output.shape), dtype)
+        for some, rows, patches in windows.rows(arrays[0], WORD):
+            place = made[some, rows]
+            found = sums(patches.view(np.uint64)).reshape(place.shape)
+            place[:] = finish(found if border is None else border(found, rows))
+        return made
+
+    return step
+
+
+def depthwise_conv2d(context: Context) -> Step:
+    """Return the step of a convolution of each channel by itself."""
+    kernel: Encoded = context.op.fields["kernel"]
+    weights, convert = decode(kernel, context.tensors), to_float(context.inputs[0])
+    windows = _windows(context, kernel)
+    bias = _bias(context)
+    (height, *_), (width, *_) = windows.axis(0), windows.axis(1)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        padded = windows.pad(convert(arrays[0]))
+        made = np.zeros((len(padded), height, width, *kernel.shape[2:]), np.float32)
+        for row in range(kernel.shape[0]):
+            for column in range(kernel.shape[1]):
+                made += _shifted(padded, windows, (row, column), (height, width))[..., None] * weights[row, column]
+        made = made.reshape(len(padded), *context.output.shape)
+        return made if bias is None else made + bias
+
+    return step
+
+
+def _shifted(padded: np.ndarray, windows: Windows, entry: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+    """Return what an entry of the window meets, window by window."""
+    starts = [entry[axis] * windows.dilation[axis] for axis in (0, 1)]
+    rows, columns = (
+        slice(starts[axis], starts[axis] + (size[axis] - 1) * windows.strides[axis] + 1, windows.strides[axis])
+        for axis in (0, 1)
+    )
+    return padded[:, rows, columns]
+
+
+def _as_rows(array: np.ndarray) -> np.ndarray:
+    return array if array.ndim == 2 else array.reshape(-1, array.shape[-1])
+
+
+def _windows(context: Context, kernel: Encoded) -> Windows:
+    fields, shape = context.op.fields, context.inputs[0].shape
+    window = (kernel.shape[0], kernel.shape[1])
+    return Windows((shape[0], shape[1]), window, fields["strides"], fields["dilation"], fields["padding"])
+
+
+def _bias(context: Context) -> np.ndarray | None:
+    bias = context.op.fields["bias"]
+    return None if bias is None else decode(bias, context.tensors)
+
+
+def _finish(context: Context, kernel: Encoded) -> Finish:
+    """Return what applies scale and bias to sums; exact integers without either stay as they are."""
+    bias = _bias(context)
+    scale = scale_of(kernel, context.tensors) if kernel.scale is not None else None
+
+    def finish(sums: np.ndarray) -> np.ndarray:
+        if context.output.kind == INTEGER:
+            return sums
+        found = sums.astype(np.float32, copy=False)
+        if scale is not None:
+            found = found * scale
+        return found if bias is None else found + bias
+
+    return finish
+
+
+def _border(context: Context, kernel: Encoded, windows: Windows) -> Callable[[np.ndarray, slice], np.ndarray] | None:
+    """Return what makes sums exact at the border, where the padding's zeros were taken for -1.
+
+    Each zero bit outside the image took the weights that it met away once; they are given back. Which entries of a
+    window are outside depends on a few rows and columns only.
+    """
+    insides = windows.inside(0), windows.inside(1)
+    if insides[0].all() and insides[1].all():
+        return None
+    weights = unscaled(kernel, context.tensors).sum(axis=2, dtype=np.int64)
+    (rows, row_of), (columns, column_of) = (np.unique(each, axis=0, return_inverse=True) for each in insides)
+    outside = ~(rows[:, None, :, None] & columns[None, :, None, :])
+    table = np.einsum("rcij,ijk->rck", outside.astype(np.int64), weights).astype(np.int32)
+    row_of, column_of = row_of.reshape(-1), column_of.reshape(-1)
+    return lambda sums, some: sums + table[row_of[some][:, None], column_of]
+
+
+def max_pool2d(context: Context) -> Step:
+    """Return the step of a maximum over windows."""
+    entries = _entries(_pooling_windows(context))
+    kind = context.inputs[0].kind
+    largest: Any = np.bitwise_or if kind == BINARY else np.maximum
+    lowest: Any = {BINARY: 0, INTEGER: np.iinfo(np.int32).min}.get(kind, -np.inf)
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        images = arrays[0]
+        made = np.full((len(images), *context.output.shape[:2], images.shape[3]), lowest, images.dtype)
+        for place, seen in entries:
+            part = made[place]
+            largest(part, images[seen], out=part)
+        return made
+
+    return step
+
+
+def average_pool2d(context: Context) -> Step:
+    """Return the step of a mean over windows; zeros of the padding do not count."""
+    windows, convert = _pooling_windows(context), to_float(context.inputs[0])
+    entries = _entries(windows)
+    counts = [windows.inside(axis).sum(axis=1, dtype=np.int64) for axis in (0, 1)]
+    sizes = np.multiply.outer(*counts).astype(np.float32)[..., None]
+
+    def step(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        images = convert(arrays[0])
+        made = np.zeros((len(images), *context.output.shape), np.float32)
+        for place, seen in entries:
+            made[place] += images[seen]
+        made /= sizes
+        return made
+
+    return step
+
+
+def global_max_pool2d(context: Context) -> Step:
+    """Return the step of a maximum over all places."""
+    largest: Any = np.bitwise_or if context.inputs[0].kind == BINARY else np.maximum
+    return lambda arrays: largest.reduce(arrays[0], axis=(1, 2))
+
+
+def global_average_pool2d(context: Context) -> Step:
+    """Return the step of a mean over all places."""
+    convert = to_float(context.inputs[0])
+    return lambda arrays: convert(arrays[0]).mean(axis=(1, 2), dtype=np.float32)
+
+
+def _pooling_windows(context: Context) -> Windows:
+    fields, shape = context.op.fields, context.inputs[0].shape
+    return Windows((shape[0], shape[1]), fields["pool_size"], fields["strides"], (1, 1), fields["padding"])
+
+
+def _entries(windows: Windows) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Return, for each entry of the window, which windows have it in the image, and where it is there."""
+    axes = []
+    for axis in (0, 1):
+        _, before, _ = windows.axis(axis)
+        stride, inside = windows.strides[axis], windows.inside(axis)
+        found = []
+        for entry in range(windows.window[axis]):
+            (those,) = np.nonzero(inside[:, entry])
+            if len(those):
+                first, last = (int(each) * stride - before + entry for each in those[[0, -1]])
+                found.append((slice(int(those[0]), int(those[-1]) + 1), slice(first, last + 1, stride)))
+        axes.append(found)
+    every = slice(None)
+    return [((every, y[0], x[0]), (every, y[1], x[1])) for y in axes[0] for x in axes[1]]

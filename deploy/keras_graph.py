@@ -1,0 +1,348 @@
+"""A Keras model as a graph of known ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from hookline.deploy.arrays import Call, Node
+from hookline.deploy.inference.graph import ACTIVATIONS, Op
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import as_functional, is_graph
+
+FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold",)}
+"""Arguments of each operation by which a layer may describe itself."""
+
+
+def described_op(layer: Any) -> dict[str, Any] | None:
+    """Return the operation by which a layer describes itself; None where it has none."""
+    describe = getattr(layer, "inference_op", None)
+    found = describe() if callable(describe) else None
+    if found is None:
+        return None
+    if found.get("op") not in FIELDS or set(found) != {"op", *FIELDS[found["op"]]}:
+        raise ValueError(f"{type(layer).__name__}.inference_op returned {found}. Expected one of {FIELDS}.")
+    return dict(found)
+
+
+layers = keras.layers
+
+
+@dataclass(frozen=True)
+class Step:
+    """Hold one operation of a layer.
+
+    Attributes:
+        op: which.
+        fields: of it.
+        arrays: float32 by field.
+        call: computes it where it treats every channel apart.
+    """
+
+    op: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    call: Call | None = None
+
+
+class NoOperationError(ValueError):
+    """Say why a layer has no operation."""
+
+
+VANISH = (
+    layers.Identity, layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D,
+    layers.GaussianDropout, layers.GaussianNoise, layers.AlphaDropout, layers.ActivityRegularization,
+)  # fmt: skip
+"""Layers that do nothing at inference."""
+CANONICAL = {"swish": "silu", "hard_swish": "hard_silu"}
+MERGES = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
+
+
+def layer_steps(layer: Any) -> list[Step]:
+    """Return what a layer computes at inference, one operation after another; none where it does nothing."""
+    described = described_op(layer)
+    if described is not None:
+        kind = described.pop("op")
+        return [] if kind == "identity" else [Step(kind, described, call=layer)]
+    if type(layer) in VANISH:
+        return []
+    for kind, convert in CONVERTERS.items():
+        if type(layer) is kind:
+            _check_format(layer)
+            return convert(layer)
+    name = type(layer).__name__
+    if type(layer).__module__.startswith("keras.src.ops.") and name in OPERATIONS:
+        return OPERATIONS[name](layer)
+    raise NoOperationError("")
+
+
+def _check_format(layer: Any) -> None:
+    if getattr(layer, "data_format", "channels_last") != "channels_last":
+        raise NoOperationError("data_format=channels_first")
+
+
+def activation_step(function: Any) -> list[Step]:
+    """Return the operation of an activation function or layer; none for the linear one."""
+    if isinstance(function, keras.Layer):
+        return layer_steps(function)
+    name = getattr(function, "__name__", type(function).__name__)
+    name = CANONICAL.get(name, name)
+    if keras.activations.get(name) is not function if name in ACTIVATIONS else True:
+        raise NoOperationError(f"activation {name}")
+    return [] if name == "linear" else [_activation(name, function)]
+
+
+def _activation(name: str, call: Call, slope: float | None = None) -> Step:
+    # A softmax looks at all channels, so nothing can be folded across it.
+    apart = None if name in ("softmax", "log_softmax") else call
+    return Step("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)
+
+
+def _relu(layer: Any) -> list[Step]:
+    highest, slope, threshold = (
+        (None if each is None else float(each)) for each in (layer.max_value, layer.negative_slope, layer.threshold)
+    )
+    if threshold:
+        raise NoOperationError(f"threshold={threshold:g}")
+    if highest is None:
+        return [_activation("leaky_relu", layer, slope) if slope else _activation("relu", layer)]
+    if highest != 6.0 or slope:
+        raise NoOperationError(f"max_value={highest:g}" + (f" with negative_slope={slope:g}" if slope else ""))
+    return [_activation("relu6", layer)]
+
+
+def _softmax(layer: Any) -> list[Step]:
+    if layer.axis != -1:
+        raise NoOperationError(f"axis={layer.axis}")
+    return [_activation("softmax", layer)]
+
+
+def _weights(layer: Any, kernel: str = "kernel") -> dict[str, np.ndarray]:
+    found = {"kernel": _values(getattr(layer, kernel))}
+    bias = _values(layer.bias) if layer.use_bias else None
+    return found if bias is None or not bias.any() else {**found, "bias": bias}
+
+
+def _values(variable: Any) -> np.ndarray:
+    values = np.asarray(keras.ops.convert_to_numpy(variable), np.float32)
+    if not np.isfinite(values).all():
+        raise NoOperationError(f"{variable.path} holds values that are not finite")
+    return values
+
+
+def _dense(layer: Any) -> list[Step]:
+    return [Step("dense", {}, _weights(layer)), *activation_step(layer.activation)]
+
+
+def _convolution(op: str, kernel: str, layer: Any) -> list[Step]:
+    if getattr(layer, "groups", 1) != 1:
+        raise NoOperationError(f"groups={layer.groups}")
+    return [Step(op, _window(layer), _weights(layer, kernel)), *activation_step(layer.activation)]
+
+
+def _separable(layer: Any) -> list[Step]:
+    pointwise = {**_weights(layer, "pointwise_kernel")}
+    depthwise = Step("depthwise_conv2d", _window(layer), {"kernel": _values(layer.depthwise_kernel)})
+    return [depthwise, Step("conv2d", {}, pointwise), *activation_step(layer.activation)]
+
+
+def _window(layer: Any) -> dict[str, Any]:
+    return {"strides": _pair(layer.strides), "padding": layer.padding, "dilation": _pair(layer.dilation_rate)}
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    height, width = (value, value) if isinstance(value, int) else value
+    return int(height), int(width)
+
+
+def _batch_norm(layer: Any) -> list[Step]:
+    if layer.axis not in (-1, layer.input_spec.ndim - 1):
+        raise NoOperationError(f"axis={layer.axis}")
+    scale, shift = _scale_and_shift(layer)
+    return [Step("scale_shift", {}, {"scale": scale, "shift": shift}, partial(layer, training=False))]
+
+
+def _scale_and_shift(layer: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two floats of each channel, computed as batch norm by given statistics does."""
+    ops = keras.ops
+    for variable in layer.weights:
+        _values(variable)
+    scale = ops.rsqrt(ops.convert_to_tensor(layer.moving_variance) + layer.epsilon)
+    scale = scale * ops.convert_to_tensor(layer.gamma) if layer.scale else scale
+    shift = -ops.convert_to_tensor(layer.moving_mean) * scale
+    shift = ops.convert_to_tensor(layer.beta) + shift if layer.center else shift
+    return np.asarray(scale, np.float32), np.asarray(shift, np.float32)
+
+
+def _pool(op: str, layer: Any) -> list[Step]:
+    fields = {"pool_size": _pair(layer.pool_size), "strides": _pair(layer.strides), "padding": layer.padding}
+    return [Step(op, fields)]
+
+
+def _global_pool(op: str, layer: Any) -> list[Step]:
+    if not layer.keepdims:
+        return [Step(op)]
+    return [Step(op), Step("reshape", {"shape": tuple(layer.output.shape[1:])})]
+
+
+def _upsample(layer: Any) -> list[Step]:
+    if layer.interpolation != "nearest":
+        raise NoOperationError(f"interpolation={layer.interpolation}")
+    return [Step("upsample2d", {"size": _pair(layer.size)})]
+
+
+def _rescale(layer: Any) -> list[Step]:
+    try:
+        return [Step("rescale", {"scale": float(layer.scale), "offset": float(layer.offset)}, call=layer)]
+    except TypeError as error:
+        raise NoOperationError("a scale or an offset for each channel") from error
+
+
+def _pads(layer: Any) -> list[Step]:
+    return [Step("zero_pad2d", {"padding": tuple((int(low), int(high)) for low, high in layer.padding)})]
+
+
+def _plain(op: str, *_: Any) -> list[Step]:
+    return [Step(op)]
+
+
+CONVERTERS: dict[type, Callable[[Any], list[Step]]] = {
+    layers.Dense: _dense,
+    layers.Conv2D: partial(_convolution, "conv2d", "kernel"),
+    layers.DepthwiseConv2D: partial(_convolution, "depthwise_conv2d", "kernel"),
+    layers.SeparableConv2D: _separable,
+    layers.BatchNormalization: _batch_norm,
+    layers.Activation: lambda layer: activation_step(layer.activation),
+    layers.ReLU: _relu,
+    layers.LeakyReLU: lambda layer: [_activation("leaky_relu", layer, layer.negative_slope)],
+    layers.ELU: lambda layer: [_activation("elu", layer, layer.alpha)],
+    layers.Softmax: _softmax,
+    layers.MaxPooling2D: partial(_pool, "max_pool2d"),
+    layers.AveragePooling2D: partial(_pool, "average_pool2d"),
+    layers.GlobalMaxPooling2D: partial(_global_pool, "global_max_pool2d"),
+    layers.GlobalAveragePooling2D: partial(_global_pool, "global_average_pool2d"),
+    layers.Flatten: partial(_plain, "flatten"),
+    layers.Reshape: lambda layer: [Step("reshape", {"shape": tuple(int(each) for each in layer.output.shape[1:])})],
+    layers.ZeroPadding2D: _pads,
+    layers.UpSampling2D: _upsample,
+    layers.Rescaling: _rescale,
+    layers.Add: partial(_plain, "add"),
+    layers.Subtract: partial(_plain, "subtract"),
+    layers.Multiply: partial(_plain, "multiply"),
+    layers.Concatenate: lambda layer: [Step("concatenate", {"axis": int(layer.axis)})],
+}
+OPERATIONS: dict[str, Callable[[Any], list[Step]]] = {
+    **{name: partial(_plain, op) for name, op in MERGES.items()},
+    "Concatenate": lambda operation: [Step("concatenate", {"axis": int(operation.axis)})],
+    "Relu": lambda operation: [_activation("relu", operation)],
+    "Relu6": lambda operation: [_activation("relu6", operation)],
+    "Tanh": lambda operation: [_activation("tanh", operation)],
+    "HardTanh": lambda operation: [_activation("hard_tanh", operation)],
+    "Sigmoid": lambda operation: [_activation("sigmoid", operation)],
+}
+"""Operations of `keras.ops` that stand in a functional graph by themselves, by the name of their class."""
+
+
+class _Value:
+    """Stand for a tensor in a walk through a graph.
+
+    Attributes:
+        name: of the value.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Walk:
+    """Collect the operations of a model, those of the models inside it among them."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self.nodes: list[Node] = []
+        self.problems: list[str] = []
+        self.names: set[str] = set()
+        self.input = self._new_name(str(model.inputs[0].name))
+        self.output = self._run(model, [_Value(self.input)], "")[0].name
+
+    def _run(self, model: keras.Model, inputs: list[_Value], prefix: str) -> list[_Value]:
+        def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
+            given = keras.tree.flatten((args, kwargs))
+            values = [each for each in given if isinstance(each, _Value)]
+            if kwargs.get("training"):  # dropout, or statistics of the batch, in evaluations too
+                self.problems.append(f"{prefix}{operation.name} ({type(operation).__name__}: training=True)")
+            if is_graph(operation):
+                found = self._run(operation, values, f"{prefix}{operation.name}/")
+            else:
+                constants = [each for each in given if not isinstance(each, _Value) and each is not None]
+                found = self._add(operation, values, constants, f"{prefix}{operation.name}")
+            return keras.tree.pack_sequence_as(operation.output, found)
+
+        # The walk that Keras itself clones and calls functional models with; it takes any values.
+        outputs = as_functional(model)._run_through_graph(inputs, call_fn=interpret)
+        return [each for each in keras.tree.flatten(outputs) if isinstance(each, _Value)]
+
+    def _add(self, operation: Any, values: list[_Value], constants: list[Any], path: str) -> list[_Value]:
+        """Return the values of a layer's outputs, in their order."""
+        count = len(keras.tree.flatten(operation.output))
+        try:
+            if any(not isinstance(each, bool) for each in constants):
+                raise NoOperationError("an argument that is no tensor of the network")
+            steps = layer_steps(operation)
+        except NoOperationError as problem:
+            why = f": {problem}" if str(problem) else ""
+            self.problems.append(f"{path} ({type(operation).__name__}{why})")
+            return values[:1] * count
+        if not steps:
+            return values[:count]
+        return [self._add_steps(steps, values, path)]
+
+    def _add_steps(self, steps: list[Step], values: list[_Value], path: str) -> _Value:
+        for step in steps:
+            output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.op}"))
+            fields = {key: value for key, value in step.fields.items() if value is not None}
+            op = Op(step.op, path, tuple(each.name for each in values), output.name, fields)
+            self.nodes.append(Node(op, step.arrays, step.call))
+            values = [output]
+        return values[0]
+
+    def _new_name(self, wanted: str) -> str:
+        name, count = wanted, 1
+        while name in self.names:
+            count += 1
+            name = f"{wanted}:{count}"
+        self.names.add(name)
+        return name
+
+
+def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
+    """Return the name of a model's input, its operations in order, and the name of its output.
+
+    Models inside it are taken apart. Layers that work in training alone, such as dropout, are left out.
+    """
+    if not is_graph(model):
+        raise UserError(
+            f"format=packed needs a network whose graph is known. '{model.name}' is a {type(model).__name__}. "
+            "Expected a functional or Sequential model, or format=saved_model."
+        )
+    if (len(model.inputs), len(model.outputs)) != (1, 1):
+        raise UserError(
+            f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "
+            "format=packed, or format=keras."
+        )
+    if None in model.inputs[0].shape[1:]:
+        raise UserError(
+            f"'{model.name}' takes inputs of the shape {model.inputs[0].shape[1:]}. Expected one that is known for "
+            "format=packed, or format=keras."
+        )
+    walk = _Walk(model)
+    if walk.problems:
+        raise UserError(
+            f"format=packed has no operation for {', '.join(walk.problems)} of '{model.name}'. Expected a network "
+            "without, or format=saved_model."
+        )
+    return walk.input, walk.nodes, walk.output

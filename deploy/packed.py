@@ -1,0 +1,181 @@
+"""Packed files: one bit a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.deploy.arrays import Node, Stored, drop_needless_activations, encode_nodes
+from hookline.deploy.card import card_of
+from hookline.deploy.fold_signs import Evaluate, EvaluatedLayers, fold_signs
+from hookline.deploy.inference.card import CARD
+from hookline.deploy.inference.container import PACKED, container_sizes, write_container
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
+from hookline.deploy.inference.shapes import infer
+from hookline.deploy.keras_graph import described_op, keras_graph
+from hookline.deploy.options import Contents, ExportOptions
+from hookline.deploy.plain_model import assigned, is_mixed, with_values
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import put_back
+from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.network import Network
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.run.network_summary import measure_size
+from hookline.trainer.run.results import format_bytes
+from hookline.trainer.run.state import shipped_weights, stored_bits
+
+TOLERANCE = 1e-4  # of the largest magnitude that the tensor has for the example
+
+
+def differ_by_rounding(model: keras.Model, packed: Model, inputs: np.ndarray) -> np.ndarray:
+    """Return for which examples the outputs of a model and of its packed form differ by the order of additions alone.
+
+    Sums of signs are exact, so what differs begins at a float sum. A sum next to 0 may get another sign, as it may in
+    the model itself on another machine, or in a batch of another size; everything behind it is another example then.
+    So the first signs that differ have to be those of values next to 0, and where no sign differs, outputs have to be
+    as near to each other.
+    """
+    before, expected = _signed_values(model, inputs)
+    names = [op.output for op in packed.graph.ops if op.output in before and packed.values[op.output].kind == "binary"]
+    outputs, signs = packed.run(inputs, keep=names)
+    differs = np.zeros(len(inputs), bool)  # at a sign so far
+    rounds = np.ones(len(inputs), bool)
+    for name in names:
+        values = before[name]
+        other = (signs[name] > 0) != (values >= 0)
+        far = np.abs(values) > TOLERANCE * _largest(values)
+        rounds &= differs | ~_any(other & far)
+        differs |= _any(other)
+    near = ~_any(np.abs(outputs - expected) > TOLERANCE * _largest(expected))
+    return np.asarray(rounds & (differs | near))
+
+
+def _any(flags: np.ndarray) -> np.ndarray:
+    return np.asarray(flags.reshape(len(flags), -1).any(axis=1))
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude of each example, in a shape that broadcasts."""
+    return np.asarray(np.abs(values).max(axis=tuple(range(1, values.ndim)), keepdims=True))
+
+
+def _signed_values(model: keras.Model, inputs: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return what a model takes the sign of, by the names that the values of `keras_graph` have, and its outputs."""
+    found: dict[str, np.ndarray] = {}
+
+    def run(graph: keras.Model, tensors: list[Any], prefix: str) -> Any:
+        def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
+            path = prefix + operation.name
+            if is_graph(operation):
+                return run(operation, keras.tree.flatten(args), f"{path}/")
+            if (described_op(operation) or {}).get("op") == "sign":
+                count = sum(name == path or name.startswith(f"{path}:") for name in found) + 1
+                found[path if count == 1 else f"{path}:{count}"] = np.asarray(args[0])
+            return operation(*args, **kwargs)
+
+        return as_functional(graph)._run_through_graph(tensors, call_fn=call)
+
+    outputs = run(model, [keras.ops.convert_to_tensor(inputs, "float32")], "")
+    return found, np.asarray(keras.tree.flatten(outputs)[0])
+
+
+COLUMNS = ("layer", "array", "numbers", "stored as", "bits", "bytes")
+
+
+def write_packed(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+    """Write a packed file, as `Format.write` describes it."""
+    input_name, nodes, output = _nodes(run, network)
+    ops, tensors, stored = encode_nodes(nodes, half=options.float16)
+    deployed = _deployed_bytes(run, network)
+    model = run.parts.trainer.networks[network].model
+    card = card_of(run, network)
+    graph = Graph(
+        name=model.name,
+        input_name=input_name,
+        input_shape=tuple(int(each) for each in model.inputs[0].shape[1:]),
+        output=output,
+        ops=ops,
+        classes=card.classes or None,
+        about={
+            CARD: card.as_json(),
+            "data_bytes": sum(each.nbytes for each in tensors.values()),
+            "deployed_bytes": deployed,
+        },
+    )
+    write_container(path, PACKED, graph_to_json(graph), tensors)
+    header, data = container_sizes(path)
+    return Contents(COLUMNS, _rows(stored), _notes(header, data, deployed, stored), lossy=options.float16)
+
+
+def _nodes(run: FinishedRun, network: str) -> tuple[str, list[Node], str]:
+    """Return the name of the input, the operations of the finished network, and the name of the output."""
+    trainer = run.parts.trainer
+    shipped = shipped_weights(trainer, run.step)[network]
+    batch = run.parts.test.batch(tf.constant(0, tf.int64))
+    evaluate = EvaluatedLayers(trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
+    with assigned(trainer.networks[network], shipped), _as_shipped(trainer.networks[network]) as model:
+        return packed_nodes(model, evaluate)
+
+
+def predictions_differ_by_rounding(run: FinishedRun, network: str, packed: Model, inputs: np.ndarray) -> bool:
+    """Return whether a packed file differs from its run by rounding alone, for every example."""
+    own = run.parts.trainer.networks[network]
+    shipped = shipped_weights(run.parts.trainer, run.step)[network]
+    with assigned(own, shipped), _as_shipped(own) as model:
+        return bool(differ_by_rounding(model, packed, inputs).all())
+
+
+def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node], str]:
+    """Return the name of a model's input, its operations as a file holds them, and the name of its output."""
+    input_name, nodes, output = keras_graph(model)
+    nodes = fold_signs(nodes, output, _shapes(model, input_name, nodes, output), evaluate)
+    return input_name, drop_needless_activations(nodes, output), output
+
+
+@contextmanager
+def _as_shipped(network: Network) -> Iterator[keras.Model]:
+    """Give a model that ends as the user's, in float32; where it is so already, the very layers that hooks know."""
+    with put_back(network.model, network.final_activations) as model:
+        yield with_values(model, model, full=True) if is_mixed(model) else model
+
+
+def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every value for one example, by name."""
+    if not nodes:
+        raise UserError(f"'{model.name}' computes nothing. Expected a network with a layer for format=packed.")
+    ops, tensors, _ = encode_nodes(nodes, half=False)
+    shape = tuple(int(each) for each in model.inputs[0].shape[1:])
+    graph = Graph(model.name, input_name, shape, output, ops)
+    return {name: value.shape for name, value in infer(parse_graph(graph_to_json(graph)), tensors).items()}
+
+
+def _deployed_bytes(run: FinishedRun, network: str) -> int:
+    trainer = run.parts.trainer
+    return measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
+
+
+def _rows(stored: Sequence[Stored]) -> tuple[tuple[str, ...], ...]:
+    rows: list[tuple[Any, ...]] = [
+        (each.layer, each.what, f"{each.numbers:,}", each.encoding, str(each.bits), f"{each.bytes:,}")
+        for each in stored
+    ]
+    total = sum(each.bytes for each in stored)
+    return (*rows, ("total", "", f"{sum(each.numbers for each in stored):,}", "", "", f"{total:,}"))
+
+
+def _notes(header: int, data: int, deployed: int, stored: Sequence[Stored]) -> tuple[str, ...]:
+    lines = [
+        f"data {data:,} bytes ({format_bytes(data)}), header {header:,} bytes",
+        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats a channel "
+        "of batch norm, where a threshold takes less, and without the values of codebooks",
+    ]
+    if data - sum(each.value_bytes for each in stored) > deployed:
+        lines.append("that size counts pruned weights in their sparse form, which format=sparse has")
+    return tuple(lines)

@@ -1,0 +1,310 @@
+"""The shipped network as a plain Keras model."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType, ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+
+from hookline.deploy.card import card_of
+from hookline.trainer.config.plugins import check_found
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import put_back, with_final
+from hookline.trainer.network import Network
+from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.run.state import shipped_weights
+from hookline.trainer.step.returned import checked
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
+
+
+@contextmanager
+def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[None]:
+    """Give variables other values while the block runs; afterwards they are what they were.
+
+    Args:
+        network: whose variables they are.
+        weights: values by variable name.
+    """
+    variables = network.variables
+    before = {name: np.array(variables[name].numpy()) for name in weights}
+    try:
+        for name, value in weights.items():
+            variables[name].assign(value)
+        yield
+    finally:
+        for name, value in before.items():
+            variables[name].assign(value)
+
+
+def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
+    """Return a context in which Keras finds what plugins define, as it finds what is registered with it.
+
+    Args:
+        plugins: packages that the user trusts; their code is imported.
+
+    Raises:
+        UserError: a package that is not there, or that cannot be imported.
+    """
+    plugins = list(plugins)
+    if not plugins:
+        return nullcontext()
+    import keras  # not needed by those who read other formats
+
+    check_found(plugins)
+    for package in plugins:
+        try:
+            importlib.import_module(package)
+        except Exception as error:
+            raise UserError(f"plugins={package} cannot be imported: {type(error).__name__}: {error}.") from error
+    parts = {name: part for module in _modules(plugins) for name, part in vars(module).items() if _is_part(part)}
+    return keras.saving.custom_object_scope(parts)
+
+
+def _modules(plugins: Iterable[str]) -> Iterator[ModuleType]:
+    """Yield the modules of packages that are imported."""
+    for name, module in list(sys.modules.items()):
+        if any(f"{name}.".startswith(f"{package}.") for package in plugins):
+            yield module
+
+
+def _is_part(value: Any) -> bool:
+    """Return whether a model may be made of a value: a class with a config, or a function."""
+    return isinstance(value, FunctionType) or (isinstance(value, type) and hasattr(value, "from_config"))
+
+
+MIXED = "mixed_"
+FULL = "float32"
+
+
+def is_mixed(model: keras.Model) -> bool:
+    """Return whether any layer of a model computes in half precision, with variables in float32.
+
+    Args:
+        model: any Keras model.
+    """
+    return bool(_mixed_dtypes(model))
+
+
+def with_values(structure: keras.Model, values: keras.Model, *, full: bool = False) -> keras.Model:
+    """Return a new model with the layers of one model, and the values of another's variables.
+
+    Layers keep the policy that they were built with wherever they are loaded. So a model that was trained in half
+    precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
+
+    Args:
+        structure: whose layers can be made anew of their config.
+        values: of the same layers, perhaps in another precision.
+        full: whether the new model computes in float32 where layers of `structure` are mixed, and what lies between
+            them with it.
+    """
+    config = keras.saving.serialize_keras_object(structure)
+    if full and (mixed := _mixed_dtypes(structure)):
+        config = _in_full(config, mixed)
+    classes = {type(layer).__name__: type(layer) for layer in structure._flatten_layers()}  # not all are of Keras
+    with keras.saving.custom_object_scope(classes):
+        made = keras.saving.deserialize_keras_object(config)
+    assign_weights(made, values)
+    return made
+
+
+def assign_weights(model: keras.Model, values: keras.Model) -> None:
+    """Give a model's weights and moving statistics, and the seed states that both have, another model's values.
+
+    Which layers hold a seed state is no part of a model's config: a dropout whose rate is 0 when it is made has none.
+
+    Args:
+        model: of the layers of the other, in their order.
+        values: perhaps in another precision.
+    """
+    for variable, given in zip(model.weights, values.weights, strict=True):
+        variable.assign(given.value)
+    seeds = dict(_seeds(values))
+    for path, state in _seeds(model):
+        if path in seeds:
+            state.assign(seeds[path].value)
+
+
+def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable]]:
+    """Yield the seed states of a model, by the layer that draws, and which of its generators it is."""
+    for layer in model._flatten_layers():
+        for number, generator in enumerate(layer._seed_generators):
+            yield (layer.path or layer.name, number), generator.state
+
+
+def _mixed_dtypes(model: keras.Model) -> set[str]:
+    """Return in what mixed layers compute, such as {"bfloat16"}."""
+    policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
+    return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
+
+
+def _in_full(config: Any, mixed: set[str]) -> Any:
+    """Return the config of a model with float32 in the place of mixed policies, and of their dtypes between layers."""
+    if isinstance(config, Mapping):
+        if config.get("class_name") == "DTypePolicy":
+            name = config["config"].get("name", "")
+            return {**config, "config": {**config["config"], "name": FULL}} if name.startswith(MIXED) else config
+        return {
+            key: FULL if key == "dtype" and isinstance(value, str) and value in mixed else _in_full(value, mixed)
+            for key, value in config.items()
+        }
+    return [_in_full(value, mixed) for value in config] if isinstance(config, list | tuple) else config
+
+
+@contextmanager
+def plain_model(run: FinishedRun, network: str, *, full: bool = True) -> Iterator[keras.Model]:
+    """Yield the finished model of a network, as `finished_model` has it; the run is afterwards what it was.
+
+    Args:
+        run: restored.
+        network: name of the network.
+        full: whether it computes in float32 where the run computed in half precision.
+    """
+    owner = run.parts.trainer.networks[network]
+    before = {name: variable.numpy() for name, variable in owner.weights.items()}
+    stripped = strip_model(run.parts.trainer, network)
+    with assigned(owner, before), put_back(stripped, owner.final_activations) as model:
+        yield _with_shipped(run, network, model, full=full)
+
+
+def finished_model(run: FinishedRun, network: str) -> keras.Model:
+    """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
+
+    It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
+    with the run. A model that has others, such as a class of the user's, may say too little of itself to be made anew:
+    it is the network's own, whose weights and final activation are changed.
+
+    Args:
+        run: restored.
+        network: name of the network.
+
+    Raises:
+        UserError: it computes in half precision, and cannot be made anew in float32.
+    """
+    owner = run.parts.trainer.networks[network]
+    model = with_final(strip_model(run.parts.trainer, network), owner.final_activations)
+    return _with_shipped(run, network, model, full=True)
+
+
+def _with_shipped(run: FinishedRun, network: str, model: keras.Model, *, full: bool) -> keras.Model:
+    trainer = run.parts.trainer
+    shipped = shipped_weights(trainer, run.step)[network]
+    variables = trainer.networks[network].variables
+    values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
+    made = model
+    if not foreign_names(model):
+        made = with_values(model, model, full=full)
+    elif full and is_mixed(model):
+        made = _own_in_float32(model)
+    for variable, own in zip(made.weights, model.weights, strict=True):
+        if id(own) in values:
+            variable.assign(values[id(own)])
+    return made
+
+
+def _own_in_float32(model: keras.Model) -> keras.Model:
+    try:
+        return with_values(model, model, full=True)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(
+            f"'{model.name}' was trained in half precision, and Keras cannot make it anew in float32: {reason} "
+            "Expected classes whose get_config has every argument of theirs, or a run with trainer.precision=float32."
+        ) from error
+
+
+def strip_model(trainer: Trainer, network: str) -> keras.Model:
+    """Return the model of a network without what hooks put in; it shares the network's variables.
+
+    Args:
+        trainer: with its hooks built.
+        network: name of the network.
+    """
+    model = trainer.networks[network].model
+    for hook in reversed(trainer.hooks):
+        if hook.network == network:
+            with in_stage(hook, "strip_model"):
+                model = checked(hook, "strip_model", hook.strip_model(model))
+    return model
+
+
+def check_plain(model: keras.Model, format_name: str) -> None:
+    """Refuse a model that has parts that Keras alone does not know.
+
+    Args:
+        model: any Keras model.
+        format_name: of the format that takes no other.
+
+    Raises:
+        UserError: names the layers, functions or other parts that are not of Keras.
+    """
+    if foreign := foreign_names(model):
+        raise UserError(
+            f"format={format_name} holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. "
+            "Expected a network without them, or format=saved_model."
+        )
+
+
+def foreign_names(model: keras.Model) -> list[str]:
+    """Return the layers of a model whose class is not of Keras; where there are none, its other parts that are not.
+
+    Args:
+        model: any Keras model.
+    """
+    layers = [f"{layer.name} ({type(layer).__name__})" for layer in model._flatten_layers() if is_foreign(type(layer))]
+    return layers or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
+
+
+def single_model(run: FinishedRun, network: str, model: keras.Model, format_name: str) -> keras.Model:
+    """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis.
+
+    Args:
+        run: restored.
+        network: name of the network.
+        model: finished. A subclassed one becomes the only layer of a graph.
+        format_name: of the format that holds no other.
+
+    Raises:
+        UserError: says how many inputs and outputs there are.
+    """
+    if not hasattr(model, "inputs"):
+        inputs = keras.Input(card_of(run, network).shape)
+        model = keras.Model(inputs, model(inputs), name=model.name)
+    if (len(model.inputs), len(model.outputs)) != (1, 1):
+        raise UserError(
+            f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "
+            f"format={format_name}, or format=keras."
+        )
+    return model
+
+
+def is_foreign(part: type) -> bool:
+    """Return whether a class is not of Keras.
+
+    Args:
+        part: of a layer.
+    """
+    return not _is_of_keras(part.__module__)
+
+
+def _is_of_keras(module: str | None) -> bool:
+    return (module or "").partition(".")[0] == "keras"
+
+
+def foreign_parts(config: Any) -> Iterator[str]:
+    """Yield the names of what a serialized model takes from elsewhere: functions, initializers, regularizers."""
+    if isinstance(config, Mapping):
+        if "module" in config and "class_name" in config and not _is_of_keras(config["module"]):
+            name = config["class_name"]
+            yield str(config["config"]) if name == "function" else str(name)
+        for value in config.values():
+            yield from foreign_parts(value)
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from foreign_parts(value)

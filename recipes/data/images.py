@@ -1,0 +1,157 @@
+"""Image files, decoded."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from hookline.recipes.data.image_formats import KINDS, UnreadableImage, check_beginning
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
+
+FITS = ("crop", "stretch")
+
+
+@dataclass(frozen=True)
+class ImageForm:
+    """Describe the pixels that every image becomes.
+
+    Attributes:
+        height: in pixels.
+        width: in pixels.
+        channels: 3 (colour) or 1 (grey).
+        fit: "crop" keeps the proportions and cuts the middle out; "stretch" changes them and cuts nothing.
+    """
+
+    height: int
+    width: int
+    channels: int
+    fit: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Return height, width and channels."""
+        return (self.height, self.width, self.channels)
+
+    @property
+    def bytes(self) -> int:
+        """Return how much memory one image takes, at one byte a value."""
+        return self.height * self.width * self.channels
+
+
+def image_form(image_size: Any, fit: Any, channels: Any) -> ImageForm:
+    """Return the form that a user describes."""
+    sides = list(image_size) if isinstance(image_size, list | tuple) else [image_size] * 2
+    if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
+        raise UserError(
+            f"Received data.image_size={image_size!r}; expected a number of pixels, or [height, width], such as 96."
+        )
+    if fit not in FITS:
+        raise unknown_name("data.fit", fit, FITS)
+    if not is_whole_number(channels) or channels not in (1, 3):
+        raise UserError(f"Received data.channels={channels!r}; expected 3 for colour or 1 for grey.")
+    return ImageForm(int(sides[0]), int(sides[1]), int(channels), fit)
+
+
+DEPTH_BYTE = 24
+"""Where a PNG file notes how many bits a value has (PNG specification, 11.2.1)."""
+ORIENTATION = 0x0112
+"""The tag in which a camera notes how it was held (EXIF 2.3, 4.6.4)."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE = (5, 6, 7, 8)
+
+
+def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
+    """Return the pixels of an image file, uint8 of the form's shape.
+
+    The kind of file is told by its content, not by its name. Of an animation the first frame counts. Transparency is
+    left out, palettes and CMYK become red, green and blue, values of 16 bits are scaled to 8. A picture is turned as
+    its camera notes (EXIF orientation). Where it shrinks, the filter widens, so that fine patterns do not alias.
+    """
+    check_beginning(data)
+    try:
+        with Image.open(io.BytesIO(data), formats=KINDS) as image:
+            deep = image.format == "PNG" and data[DEPTH_BYTE] == 16
+            return _fitted(_of_16_bits(data) if deep else image, form, _orientation(image))
+    except Exception as error:  # what Pillow raises for a damaged file may be anything
+        raise UnreadableImage(str(error) or type(error).__name__) from error
+
+
+def fit_pixels(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
+    """Return pixels that are decoded already, in the form."""
+    return _fitted(_image(pixels), form, 1)
+
+
+def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray:
+    on_its_side = orientation in ON_ITS_SIDE
+    size = (form.height, form.width) if on_its_side else (form.width, form.height)
+    _decode_smaller(image, size, form.fit)
+    image.load()
+    image.info.pop("transparency", None)
+    if image.mode == "P":
+        image = image.convert("RGB")
+    box = _kept(image.size, size, form.fit)
+    if box != (0, 0, *image.size):
+        image = image.crop(box)
+    mode = "RGB" if form.channels == 3 else "L"
+    if image.mode != mode:
+        image = image.convert(mode)
+    if image.size != size:
+        image = image.resize(size, Image.Resampling.BILINEAR)
+    if orientation in TURNS:
+        image = image.transpose(TURNS[orientation])
+    return np.asarray(image).reshape(form.shape)
+
+
+def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None:
+    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, where what is kept of it stays as large as wanted."""
+    left, top, right, bottom = _kept(image.size, size, fit)
+    width, height = right - left, bottom - top
+    if width >= 2 * size[0] and height >= 2 * size[1]:
+        image.draft(None, (-(-image.width * size[0] // width), -(-image.height * size[1] // height)))
+
+
+def _kept(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> tuple[int, int, int, int]:
+    """Return what is kept of an image as left, top, right, bottom; "crop" takes the largest middle part."""
+    if fit == "stretch":
+        return (0, 0, *size)
+    share = min(size[0] / wanted[0], size[1] / wanted[1])
+    width, height = (min(max(round(each * share), 1), extent) for each, extent in zip(wanted, size, strict=True))
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return (left, top, left + width, top + height)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation that a camera noted, 1 where it noted none or no valid one."""
+    if "exif" not in image.info:
+        return 1
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # noqa: BLE001 - a damaged note does not damage the picture
+        return 1
+
+
+def _of_16_bits(data: bytes) -> Image.Image:
+    """Return a PNG of 16 bits a value with 8: the nearest value, where Pillow and TensorFlow cut the low bits off."""
+    import tensorflow as tf  # Pillow cuts colours of 16 bits to 8. Predictions of other images start without it.
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        values = tf.io.decode_png(data, dtype=tf.uint16).numpy()
+    return _image(((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8))
+
+
+def _image(pixels: np.ndarray) -> Image.Image:
+    colour = pixels.shape[2] >= 3
+    return Image.fromarray(np.ascontiguousarray(pixels[..., :3] if colour else pixels[..., 0]))

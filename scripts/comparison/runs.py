@@ -1,0 +1,317 @@
+"""Runs to compare, as their directories hold them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hookline.trainer.config.stored import FILE_NAME, OVERRIDES, read_overrides, read_stored, recipe_name, recipe_of
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.files import read_json
+from hookline.trainer.run.results import COMPLETE, is_metric, is_total_loss, short_name
+
+SUMMARY = "summary.json"
+UNFINISHED = "unfinished"
+"""The status of a run without a summary: it goes on, or its process was killed."""
+NUMBERS = (("seconds",), ("params", "total"), ("bytes", "deployed"))
+TEXTS = (("status",),)
+PARTS = (("best",), ("test",))
+"""Of summary.json: what is compared, by the type of its values."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """Hold what is known of a run.
+
+    Attributes:
+        name: how it is called: its directory, or the number of its job.
+        recipe: the recipe's name.
+        overrides: of its command line.
+        config: resolved; empty where the run did not get so far as to have one.
+        summary: what its summary.json holds; empty where it has none.
+        status: as in summary.json or sweep.json; "unfinished" where neither tells.
+        directory: where it lies; None where it has no place.
+        written: when its summary was written, in seconds since the epoch.
+    """
+
+    name: str
+    recipe: str
+    overrides: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    status: str = UNFINISHED
+    directory: Path | None = None
+    written: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the run made all its steps, or was ended for good by a hook."""
+        return self.status in COMPLETE and bool(self.summary)
+
+    @property
+    def seed(self) -> int | None:
+        """Return the seed; None where no config is known."""
+        return self.config.get("seed")
+
+    def value(self, split: str, name: str) -> float | None:
+        """Return a metric of the summary; None where it was not measured, or is no finite number."""
+        return number(self.values(split).get(name))
+
+    def values(self, split: str) -> Mapping[str, Any]:
+        """Return all that the summary says of a split, by name."""
+        part = self.summary.get({"train": "final", "validation": "best"}.get(split, split))
+        if split == "validation" and isinstance(part, Mapping):
+            part = part.get("values")
+        return part if isinstance(part, Mapping) else {}
+
+
+def number(value: Any) -> float | None:
+    """Return a value that a file holds as a finite number, or None."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def is_run(directory: Path) -> bool:
+    """Return whether a directory claims to be a run."""
+    return (directory / FILE_NAME).is_file() and (directory / OVERRIDES).is_file()
+
+
+def read_run(directory: Path, name: str | None = None) -> StoredRun:
+    """Return a run."""
+    config, recipe = _read_config(directory)
+    path = directory / SUMMARY
+    summary = _read_summary(path) if path.exists() else {}
+    return StoredRun(
+        name=str(directory) if name is None else name,
+        recipe=recipe,
+        overrides=tuple(read_overrides(directory)),
+        config=config,
+        summary=summary,
+        status=summary.get("status", UNFINISHED),
+        directory=directory,
+        written=path.stat().st_mtime if summary else 0.0,
+    )
+
+
+def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
+    """Return the config and the recipe's name."""
+    try:
+        config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
+    except UserError as error:
+        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user gave by itself
+    trainer, seed = config["trainer"], config.get("seed")
+    if not isinstance(trainer, Mapping) or not isinstance(trainer.get("monitor"), str) or not isinstance(seed, int):
+        raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
+    return config, recipe
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
+    lacking = [".".join(place) for place in NUMBERS if number(_at(summary, place)) is None]
+    lacking += [".".join(place) for place in TEXTS if not isinstance(_at(summary, place), str)]
+    lacking += [".".join(place) for place in PARTS if not isinstance(_at(summary, place), Mapping)]
+    if lacking:
+        raise UserError(f"{path} is of another format: it lacks {', '.join(lacking)}. Expected what train.py writes.")
+    return dict(summary)
+
+
+def _at(summary: Any, place: Sequence[str]) -> Any:
+    for name in place:
+        summary = summary.get(name) if isinstance(summary, Mapping) else None
+    return summary
+
+
+SPLITS = ("train", "validation", "test")
+HIGHER_IS_BETTER = ("accuracy",)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Name what is compared.
+
+    Attributes:
+        split: "train" (the last report), "validation" (the best evaluation) or "test".
+        name: such as "metric/accuracy".
+        direction: "max" or "min": which values are better; None where nobody knows.
+    """
+
+    split: str
+    name: str
+    direction: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the name for people, such as "test accuracy"."""
+        return f"{self.split} {short_name(self.name)}"
+
+    def of(self, run: StoredRun) -> float | None:
+        """Return the value of a run, or None."""
+        return run.value(self.split, self.name)
+
+
+def default_metrics(runs: Sequence[StoredRun]) -> list[Metric]:
+    """Return what runs have measured on the test split: the metrics, or the total losses where there is none."""
+    names = dict.fromkeys(name for run in runs for name in run.values("test"))
+    chosen = [name for name in names if is_metric(name)] or [name for name in names if is_total_loss(name)]
+    return [Metric("test", name, direction_of(name, runs)) for name in chosen]
+
+
+def parse_metrics(text: str, runs: Sequence[StoredRun]) -> list[Metric]:
+    """Return the metrics that a user asks for."""
+    parts = [part.strip() for part in text.strip("[] ").split(",")]
+    if not all(parts):
+        raise UserError(f"metrics={text} received. Expected names such as metrics=accuracy,validation/loss/total.")
+    return list(dict.fromkeys(_parse(part, runs) for part in parts))
+
+
+def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:
+    split, separator, rest = text.partition("/")
+    if not separator or split not in SPLITS:
+        split, rest = "test", text
+    values = [run.values(split) for run in runs]
+    names = list(dict.fromkeys(name for each in values for name in each if number(each[name]) is not None))
+    for name in names:
+        if rest in (name, short_name(name)):
+            return Metric(split, name, direction_of(name, runs))
+    raise unknown_name(f"metric of the {split} split", rest, names)
+
+
+def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
+    """Return which values of a metric are better: "max", "min", or None where nobody knows.
+
+    Losses are better when low, accuracies when high; of others a run knows that decided its best step by them.
+    """
+    last = name.rpartition("/")[2]
+    if name.startswith("loss/") or "/loss/" in name:
+        return "min"
+    if last in HIGHER_IS_BETTER:
+        return "max"
+    modes = {monitor_of(run)[1] for run in runs if monitor_of(run)[0] == name}
+    return modes.pop() if len(modes) == 1 else None
+
+
+def monitor_of(run: StoredRun) -> tuple[str, str]:
+    """Return by which metric of the validation split a run decided its best step, and "max" or "min"."""
+    trainer = run.config.get("trainer", {})
+    return str(trainer.get("monitor", "")), str(trainer.get("monitor_mode", "max"))
+
+
+SWEEP = "sweep.json"
+SWEEP_VERSION = 1
+
+
+@dataclass
+class Found:
+    """Collect what was found.
+
+    Attributes:
+        runs: those that could be read, each once.
+        unreadable: why others could not, one line each.
+    """
+
+    runs: list[StoredRun] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def find_runs(paths: Sequence[str]) -> Found:
+    """Return the runs that paths stand for.
+
+    A damaged run that a path names is an error; one that is found below a directory or in a sweep is told of.
+    """
+    found = Found()
+    for text in paths:
+        path = user_path(text, "runs")
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise UserError(f"{text} {what}. Expected the directory of a run, of a sweep, or one with runs below it.")
+        if (path / SWEEP).exists():
+            _add_sweep(path, found)
+        elif is_run(path):
+            found.runs.append(read_run(path))
+        else:
+            _add_below(path, found)
+    found.runs = _each_once(found.runs)
+    return found
+
+
+def _add_below(top: Path, found: Found) -> None:
+    before = len(found.runs) + len(found.unreadable)
+    for directory in _walk(top):
+        try:
+            if (directory / SWEEP).exists():
+                _add_sweep(directory, found)
+            else:
+                found.runs.append(read_run(directory))
+        except UserError as error:
+            found.unreadable.append(str(error))
+    if len(found.runs) + len(found.unreadable) == before:
+        raise UserError(f"{top} holds no run. Expected the directory of a run, of a sweep, or one with runs below it.")
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    """Yield the runs and sweeps below a directory, in order; what lies within them is theirs."""
+    for folder, inner, files in os.walk(top):
+        here = Path(folder)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if SWEEP in files or is_run(here):
+            inner.clear()
+            yield here
+
+
+def _each_once(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    places = {run.directory.resolve() if run.directory else index: run for index, run in reversed([*enumerate(runs)])}
+    return [run for run in runs if any(run is kept for kept in places.values())]
+
+
+def _add_sweep(directory: Path, found: Found) -> None:
+    for job in _read_jobs(directory / SWEEP):
+        try:
+            found.runs.append(_job(job, directory))
+        except UserError as error:
+            found.unreadable.append(f"job {job['number']}: {error}")
+
+
+def _read_jobs(path: Path) -> list[dict[str, Any]]:
+    try:
+        sweep = read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: it is damaged. Expected what a sweep writes.") from error
+    version = sweep.get("version") if isinstance(sweep, dict) else None
+    if version != SWEEP_VERSION:
+        raise UserError(f"{path} is of version {version}. Expected version {SWEEP_VERSION}.")
+    jobs = sweep.get("jobs")
+    if not isinstance(jobs, list) or not all(_is_job(job) for job in jobs):
+        raise UserError(f"{path} has jobs without number, overrides, run or status. Expected what a sweep writes.")
+    return jobs
+
+
+def _is_job(job: Any) -> bool:
+    return (
+        isinstance(job, dict)
+        and isinstance(job.get("number"), int)
+        and isinstance(job.get("overrides"), list)
+        and all(isinstance(each, str) for each in job["overrides"])
+        and isinstance(job.get("run"), str | None)
+        and isinstance(job.get("status"), str)
+    )
+
+
+def _job(job: dict[str, Any], sweep: Path) -> StoredRun:
+    """Return the run of a job. Of how it ended the run's own summary knows best; where it has none, the sweep does."""
+    code = job.get("exit_code")
+    status = job["status"] if not code else f"{job['status']} (exit code {code})"
+    directory = sweep / job["run"] if job["run"] else None
+    if directory is None or not directory.is_dir():
+        overrides = tuple(job["overrides"])
+        recipes = [each.partition("=")[2] for each in overrides if each.startswith("recipe=")]
+        recipe = recipe_name(recipes[0]) if recipes else ""
+        return StoredRun(f"job {job['number']}", recipe, overrides, status=status)
+    run = replace(read_run(directory, f"job {job['number']}, {directory}"), overrides=tuple(job["overrides"]))
+    return run if run.is_complete else replace(run, status=status)

@@ -1,0 +1,288 @@
+"""The command of a sweep."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hookline.scripts.comparison.comparison import compare
+from hookline.scripts.comparison.report import print_comparison
+from hookline.scripts.comparison.runs import find_runs
+from hookline.scripts.sweep.open import (
+    OpenSweep,
+    added_threads,
+    command_of,
+    is_done,
+    job_arguments,
+    new_job,
+    open_sweep,
+    own_overrides,
+)
+from hookline.scripts.sweep.record import (
+    FAILED,
+    Slots,
+    Sweep,
+    SweepJob,
+    divide,
+    is_complete,
+    read_summary,
+    read_sweep,
+    record,
+    usable_cores,
+    usable_gpus,
+)
+from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
+from hookline.scripts.sweep.search import Search
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import Job, preflight_each
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_lock, write_whole
+from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
+from hookline.trainer.run.lock import locked
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold how one job ended.
+
+    Attributes:
+        overrides: the job's, one value each.
+        summary: what its summary.json holds; empty when the job did not end well.
+    """
+
+    overrides: Sequence[str]
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SweepTask:
+    """Run a job where its run stands: from its start, on from a checkpoint, or not at all when it is complete.
+
+    So a task may be submitted twice; nothing is made twice.
+    """
+
+    def __init__(self, directory: Path, number: int, place: Path, script: Path = TRAIN) -> None:
+        """Name the job."""
+        self._named = (directory, number, place, script)
+        self._run: SweepRun | None = None
+
+    def __call__(self) -> int:
+        """Run the job and return its exit code."""
+        directory, number, place, script = self._named
+        os.chdir(place)
+        descriptor = open_lock(directory / f".{number:02}.lock")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return self._once(directory, number, script)
+        except BlockingIOError:
+            _say(f"Job {number} runs already, by another task.")
+            return 0
+        finally:
+            os.close(descriptor)
+
+    def _once(self, directory: Path, number: int, script: Path) -> int:
+        sweep = read_sweep(directory)
+        job = next(each for each in sweep.jobs if each.number == number)
+        if is_done(sweep, job):
+            job.status = str(read_summary(sweep.run_directory(job))["status"])
+            record(sweep, job)
+            _say(f"Job {number} is complete: nothing is left to do.")
+            return 0
+        (checked,) = preflight_each(command_of(sweep), [job.overrides])
+        left: list[SweepJob] = [job]
+        self._run = SweepRun(
+            sweep,
+            Slots(({},), 1),
+            next_job=lambda: left.pop() if left else None,
+            arguments=lambda each: job_arguments(sweep, each, added_threads(sweep, checked)),
+            label=lambda each: " ".join(each.overrides),
+            say=_say,
+            script=script,
+        )
+        return self._run.run()
+
+    def checkpoint(self) -> Any:
+        """Let the run save and end, and return what shall be queued; submitit calls this before the time is over."""
+        submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
+        if self._run is not None:
+            self._run.stop()
+        return submitit.helpers.DelayedSubmission(SweepTask(*self._named))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+Say = Callable[[str], None]
+WRONG = 2
+"""Exit code of a job whose values do not go together, as `train.py` has it."""
+
+
+def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
+    """Run a sweep and return the worst exit code."""
+    opened = open_sweep(command, datetime.now())
+    if any(job.config["trainer"]["strategy"] == MULTI_WORKER for job in _examples(opened)):
+        raise UserError(
+            f"trainer.strategy={MULTI_WORKER} received with -m, whose jobs are one process each. Expected one run at a "
+            "time: python scripts/launch.py workers=<number> ..., or trainer.strategy=mirrored."
+        )
+    directory = opened.sweep.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory} cannot be made: {error.strerror}. Give another with --sweep.") from error
+    with locked(directory):
+        worst = _run(opened, command.jobs, say, script)
+    _report(opened, say)
+    return worst
+
+
+def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
+    sweep = opened.sweep
+    missing = missing_jobs(sweep)
+    count = len(missing) + (max(0, sweep.trials - len(sweep.jobs)) if sweep.trials else 0)
+    spread = any(job.config["trainer"]["strategy"] != NONE for job in _examples(opened))
+    slots = divide(count, asked, usable_cores(), usable_gpus(), spread=spread)
+    sweep.threads = sweep.threads or slots.threads
+    sweep.write()
+    say(describe_start(opened, count, len(slots)))
+    if not count:
+        return 0
+    supply = _Supply(opened, missing, say)
+    run = SweepRun(
+        sweep,
+        slots,
+        next_job=supply,
+        arguments=lambda job: job_arguments(sweep, job, added_threads(sweep, opened.checked[job.number])),
+        label=lambda job: _label(opened, job),
+        say=say,
+        script=script,
+    )
+    return max(run.run(), supply.worst)
+
+
+def _examples(opened: OpenSweep) -> list[Job]:
+    return [*opened.checked.values(), *([opened.example] if opened.example else [])]
+
+
+def missing_jobs(sweep: Sweep) -> list[SweepJob]:
+    """Return the recorded jobs that are still to be made, and record how the others ended.
+
+    A trial of a search that failed is a result, too: it says where not to look. In a grid it is made again.
+    """
+    missing = []
+    for job in sweep.jobs:
+        if is_done(sweep, job):
+            job.status = str(read_summary(sweep.run_directory(job))["status"])
+        elif sweep.trials is None or job.status != FAILED:
+            missing.append(job)
+    return missing
+
+
+class _Supply:
+    """Give the jobs that are missing, then those that a search chooses; note how wrong its choices were."""
+
+    def __init__(self, opened: OpenSweep, missing: Sequence[SweepJob], say: Say) -> None:
+        self._opened, self._missing, self._say = opened, list(missing), say
+        self.worst = 0
+        config = opened.example.config if opened.example else {}
+        sweep = opened.sweep
+        self._search = Search(sweep, opened.fixed, opened.space, config) if sweep.trials else None
+
+    def __call__(self) -> SweepJob | None:
+        if self._missing:
+            return self._missing.pop(0)
+        sweep = self._opened.sweep
+        while self._search is not None and len(sweep.jobs) < (sweep.trials or 0):
+            overrides = self._search.suggest()
+            job = new_job(
+                len(sweep.jobs) + 1, overrides, [each for each in overrides if each not in self._opened.fixed]
+            )
+            sweep.jobs.append(job)
+            try:
+                (self._opened.checked[job.number],) = preflight_each(command_of(sweep), [overrides])
+            except UserError as error:  # values that are right one by one, but not together
+                job.status, job.exit_code = FAILED, WRONG
+                self.worst = max(self.worst, WRONG)
+                write_whole(sweep.log(job), f"Error: {error}\n")
+                record(sweep, job)
+                self._say(f"[{job.number}/{sweep.trials}] {FAILED:<11} {_label(self._opened, job)}: Error: {error}")
+            else:
+                return job
+        return None
+
+
+def _label(opened: OpenSweep, job: SweepJob) -> str:
+    """Return the overrides that tell a job from the others; all of them where there is no other."""
+    if opened.space:
+        own = [each for each in job.overrides if each not in opened.fixed]
+    else:
+        own = own_overrides(job.overrides, [each.overrides for each in opened.sweep.jobs])
+    return " ".join(own or job.overrides)
+
+
+def describe_start(opened: OpenSweep, missing: int, places: int) -> str:
+    """Return what is going to happen, in a line or two."""
+    sweep = opened.sweep
+    total = sweep.trials or len(sweep.jobs)
+    lines = [f"Sweep of {total} {'trials' if sweep.trials else 'jobs' if total > 1 else 'job'} in {sweep.directory}"]
+    if opened.added:
+        lines.append(f"{opened.added} of them are new: the sweep had {len(sweep.jobs) - opened.added}.")
+    if missing < total:
+        lines.append(f"{total - missing} need{'s' if total - missing == 1 else ''} nothing more.")
+    if missing:
+        threads = f"{sweep.threads} thread{'s' if sweep.threads != 1 else ''} each"
+        lines.append(f"{missing} to run, {places} at a time, {threads}. They print to {sweep.directory}/<number>.log")
+    return "\n".join(lines)
+
+
+def _report(opened: OpenSweep, say: Say) -> None:
+    """Show the jobs side by side, what is missing, and where to look next."""
+    sweep = opened.sweep
+    results = []
+    for job in sweep.jobs:
+        summary = read_summary(sweep.run_directory(job))
+        results.append(Result(job.overrides, summary if is_complete(summary) else {}))
+    if any(each.summary for each in results):
+        console = Console()
+        with console.capture() as capture:
+            print_comparison(console, compare(find_runs([str(sweep.directory)]).runs))
+        say("\n" + capture.get().rstrip())
+    say(describe_end(opened, results))
+
+
+def describe_end(opened: OpenSweep, results: Sequence[Result]) -> str:
+    """Return what came of the jobs and what can be done next."""
+    sweep = opened.sweep
+    directory = shlex.quote(str(sweep.directory))
+    lines = [
+        f"Job {job.number} {job.status}: see {sweep.log(job)}"
+        for job, result in zip(sweep.jobs, results, strict=True)
+        if not result.summary and job.exit_code is not None
+    ]
+    if missing_jobs(sweep) or len(sweep.jobs) < (sweep.trials or 0):
+        lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
+    mode = opened.example.config["trainer"]["monitor_mode"] if opened.example else ""
+    if opened.example and (best := best_result(results, mode)) is not None:
+        value = describe_best(dict(best.summary)).rstrip(", ")
+        lines.append(f"Best {value}: {' '.join(each for each in best.overrides if each not in opened.fixed)}")
+    if any(result.summary for result in results):
+        lines.append(f"Compare: python scripts/compare.py {directory}; tensorboard --logdir {directory}")
+    return "\n".join(lines)
+
+
+def best_result(results: Sequence[Result], mode: str) -> Result | None:
+    """Return the result with the best value of what is monitored; None where none has one."""
+    values = {number: (each.summary.get("best") or {}).get("value") for number, each in enumerate(results)}
+    found = {number: value for number, value in values.items() if value is not None}
+    return results[(max if mode == "max" else min)(found, key=lambda number: found[number])] if found else None

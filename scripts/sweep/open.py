@@ -1,0 +1,259 @@
+"""Open a sweep: a new one, or one that resumes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, is_complete, read_summary, read_sweep
+from hookline.scripts.sweep.search import MAX_TRIALS, Dimension, check_space, import_optuna, read_space
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.plugins import KEY as PLUGINS
+from hookline.trainer.config.preflight import Job, preflight, preflight_each
+from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.early import check_early
+from hookline.trainer.run.lock import FILE_NAME as LOCK
+
+CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
+"""Status in summary.json of a run that can be resumed; None where it was killed before it wrote one."""
+PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+LABEL_LENGTH = 60
+
+
+def is_done(sweep: Sweep, job: SweepJob) -> bool:
+    """Return whether the run of a job is complete on disk, whatever the record says."""
+    return is_complete(read_summary(sweep.run_directory(job)))
+
+
+def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]:
+    """Return the arguments of a job's process; a run that was interrupted goes on, one that failed begins anew."""
+    if resumed_path(job.overrides) is not None:
+        return [*job.overrides, *sweep.flags]
+    run = sweep.run_directory(job)
+    if (run / RUN_CONFIG).is_file() and read_summary(run).get("status") in CAN_GO_ON:
+        plugins = [each for each in job.overrides if each.startswith("plugins=")]
+        return [f"resume={quoted(run)}", *plugins, *sweep.flags]
+    if run.exists():
+        job.run = _unused(sweep.directory, job.run)
+    own = [] if threads is None else [f"trainer.threads={threads}"]
+    return [*job.overrides, f"run_dir={quoted(sweep.run_directory(job))}", *own, *sweep.flags]
+
+
+def added_threads(sweep: Sweep, checked: Job) -> int | None:
+    """Return what trainer.threads shall be for a job; None where its config or the user has said it."""
+    said = checked.config["trainer"]["threads"] is not None
+    typed = any(each.startswith("trainer.threads=") for each in checked.overrides)  # null for all cores
+    return None if said or typed else sweep.threads
+
+
+def resumed_path(overrides: Sequence[str]) -> str | None:
+    """Return what resume= names among the overrides of a job; None for a new run."""
+    found = next((each.partition("=")[2] for each in overrides if each.startswith("resume=")), "null")
+    return None if found == "null" else found.strip("'\"")
+
+
+def run_name(number: int, own: Sequence[str]) -> str:
+    """Return the name of a job's run directory, which is its name in TensorBoard, too."""
+    parts = [f"{number:02}"]
+    for override in own:
+        key, _, value = override.partition("=")
+        text = value if key == "recipe" else f"{key.rpartition('.')[2]}-{value}"
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-"))
+    return "_".join(parts)[:LABEL_LENGTH].rstrip("-_.")
+
+
+def quoted(path: Path) -> str:
+    """Return a path as a value on the command line, in quotes where it holds special characters."""
+    text = str(path)
+    if PLAIN.fullmatch(text):
+        return text
+    # Hydra reads a backslash as itself, except before a quote.
+    return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
+
+
+def _unused(directory: Path, name: str) -> str:
+    base = re.sub(r"_try\d+$", "", name)
+    tries = 2
+    while (directory / f"{base}_try{tries}").exists():
+        tries += 1
+    return f"{base}_try{tries}"
+
+
+DIRECTORY = Path("runs") / "sweeps"
+OWN_KEYS = ("run_dir",)
+
+
+@dataclass
+class OpenSweep:
+    """Hold a sweep with its jobs checked; nothing is written yet.
+
+    Attributes:
+        sweep: as it shall be recorded.
+        checked: the jobs by number.
+        added: how many jobs a sweep that existed gets besides its own.
+        fixed: of a search: the overrides that every job has.
+        space: of a search: the overrides that it sets.
+        example: of a search: a job of its space.
+    """
+
+    sweep: Sweep
+    checked: dict[int, Job] = field(default_factory=dict)
+    added: int = 0
+    fixed: list[str] = field(default_factory=list)
+    space: list[Dimension] = field(default_factory=list)
+    example: Job | None = None
+
+
+def open_sweep(command: Command, now: datetime) -> OpenSweep:
+    """Return the sweep of a command line, every job composed and checked."""
+    directory = _directory(command, now)
+    recorded = read_sweep(directory) if (directory / FILE_NAME).exists() else None
+    if recorded is None and _is_used(directory):
+        raise UserError(f"--sweep {directory} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
+    if recorded is not None and not command.overrides:
+        return _as_recorded(command, recorded)
+    if recorded is None and not command.overrides and command.directory is not None:
+        raise UserError(f"--sweep {directory} is no sweep yet, and no recipe was given. Expected recipe=<name> beside.")
+    if command.trials is not None or (recorded is not None and recorded.trials is not None):
+        return _search(command, directory, recorded)
+    return _grid(command, directory, recorded)
+
+
+def _is_used(directory: Path) -> bool:
+    """Return whether a directory holds more than the lock of a sweep that was killed before it had a record."""
+    return directory.exists() and any(each.name != LOCK for each in directory.iterdir())
+
+
+def _directory(command: Command, now: datetime) -> Path:
+    if command.directory is None:
+        path = candidate = DIRECTORY / now.strftime("%Y-%m-%d_%H-%M-%S")
+        count = 0
+        while candidate.exists():
+            count += 1
+            candidate = path.with_name(f"{path.name}_{count}")
+        path = candidate
+    else:
+        path = user_path(command.directory, "--sweep")
+    nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UserError(f"The directory {path} of the sweep cannot be written. Give another with --sweep <directory>.")
+    return path
+
+
+def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
+    if command.flags and command.flags != sweep.flags:
+        raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep goes on as it was begun.")
+    _check_record(command, sweep)
+    if sweep.trials is not None:
+        return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
+    if command.trials is not None:
+        raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is no search.")
+    return OpenSweep(sweep, _checked(sweep))
+
+
+def _check_record(command: Command, sweep: Sweep) -> None:
+    """Refuse what a stranger's record could have executed, or written elsewhere; who types it trusts it."""
+    named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
+    foreign = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
+    elsewhere = [each for each in sweep.flags[::2] if each == "--config-dir" and command.flags != sweep.flags]
+    if found := [*foreign, *elsewhere]:
+        raise UserError(
+            f"{sweep.directory} records {found[0]}, which --sweep alone does not take from there. Expected the whole "
+            "command line that began the sweep, if you trust it."
+        )
+    for job in sweep.jobs:
+        inside = not Path(job.run).is_absolute() and ".." not in Path(job.run).parts
+        if not inside and resumed_path(job.overrides) is None:
+            raise UserError(f"{sweep.directory} records the run {job.run}, outside of it. Expected runs of its own.")
+
+
+def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
+    import_optuna()
+    overrides = list(command.overrides)
+    if recorded is not None and (recorded.trials is None or recorded.space != overrides):
+        raise UserError(
+            f"{directory} holds another sweep. Expected -m --sweep {directory} alone to go on with it, or another "
+            "directory."
+        )
+    check_own_keys(overrides)
+    sweep = recorded or Sweep(directory, flags=command.flags, space=overrides)
+    sweep.trials = command.trials or sweep.trials
+    if sweep.trials is not None and sweep.trials > MAX_TRIALS:
+        raise UserError(f"--trials {sweep.trials} received. Expected at most {MAX_TRIALS}.")
+    fixed, space = read_space(command_of(sweep), overrides)
+    example = check_space(command_of(sweep), fixed, space)
+    return OpenSweep(sweep, _checked(sweep), fixed=fixed, space=space, example=example)
+
+
+def _checked(sweep: Sweep) -> dict[int, Job]:
+    found = preflight_each(command_of(sweep), [job.overrides for job in sweep.jobs])
+    return {job.number: each for job, each in zip(sweep.jobs, found, strict=True)}
+
+
+def command_of(sweep: Sweep) -> Command:
+    """Return a command with the flags of a sweep, which composes its jobs."""
+    named = dict(zip(sweep.flags[::2], sweep.flags[1::2], strict=True))
+    return Command((), config_dir=named.get("--config-dir"), config_name=named.get("--config-name"))
+
+
+def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
+    found = preflight(command)
+    check_own_keys(command.overrides)
+    _check_each_once(found)
+    sweep = recorded or Sweep(directory, flags=command.flags)
+    if command.flags != sweep.flags:
+        raise UserError(
+            f"{directory} was begun with other flags: {' '.join(sweep.flags) or 'none'}. Expected the same."
+        )
+    asked = {frozenset(job.overrides): job for job in found}
+    for recorded_job in sweep.jobs:
+        if frozenset(recorded_job.overrides) not in asked:
+            raise UserError(
+                f"{directory} holds another sweep: of the job '{' '.join(recorded_job.overrides)}', which this command "
+                "line lacks. Expected all of its jobs, with more or without, or another directory."
+            )
+    before = {frozenset(job.overrides): job.number for job in sweep.jobs}
+    for key, job in asked.items():
+        if key not in before:
+            check_early(job, directories=False)
+    new = [job for key, job in asked.items() if key not in before]
+    lists = [job.overrides for job in found]
+    for job in new:
+        sweep.jobs.append(new_job(len(sweep.jobs) + 1, job.overrides, own_overrides(job.overrides, lists)))
+    checked = {job.number: asked[frozenset(job.overrides)] for job in sweep.jobs}
+    return OpenSweep(sweep, checked, added=len(new) if recorded else 0)
+
+
+def new_job(number: int, overrides: list[str], own: Sequence[str]) -> SweepJob:
+    """Return a job with its run directory."""
+    resumed = resumed_path(overrides)
+    run = run_name(number, own) if resumed is None else str(user_path(resumed, "resume").absolute())
+    return SweepJob(number, overrides, run)
+
+
+def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> list[str]:
+    """Return the overrides of a job that not all jobs have."""
+    shared = set.intersection(*map(set, lists))
+    return [each for each in overrides if each not in shared]
+
+
+def check_own_keys(overrides: Sequence[str]) -> None:
+    """Refuse what a sweep sets by itself."""
+    for override in overrides:
+        if override.partition("=")[0].lstrip("+") in OWN_KEYS:
+            raise UserError(
+                f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
+            )
+
+
+def _check_each_once(jobs: Sequence[Job]) -> None:
+    seen: set[frozenset[str]] = set()
+    for job in jobs:
+        if (key := frozenset(job.overrides)) in seen:
+            raise UserError(f"The sweep has the job '{' '.join(job.overrides)}' twice. Expected each once.")
+        seen.add(key)

@@ -1,0 +1,189 @@
+"""The record of a sweep."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_lock, read_json, write_whole
+from hookline.trainer.run.results import COMPLETE
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Hold the places for jobs.
+
+    Attributes:
+        environments: variables for the job in each place.
+        threads: that each job gets of the cores.
+    """
+
+    environments: tuple[Mapping[str, str], ...]
+    threads: int
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+
+def divide(jobs: int, asked: int | None, cores: int, gpus: tuple[str, ...], *, spread: bool = False) -> Slots:
+    """Return the places for the jobs of a sweep.
+
+    Without GPUs there are as many as cores. With GPUs there are as many as GPUs, since a job takes one for itself;
+    where the user asks for more, those on one GPU take its memory as they need it.
+    """
+    fitting = (1 if spread else len(gpus)) if gpus else cores
+    count = max(1, min(jobs, asked or fitting))
+    environments: list[dict[str, str]] = [{} for _ in range(count)]
+    for place, environment in enumerate(environments):
+        if gpus and not spread:
+            environment[VISIBLE] = gpus[place % len(gpus)]
+        if gpus and count > fitting:
+            environment["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    return Slots(tuple(environments), max(1, cores // count))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+def usable_gpus(command: str = "nvidia-smi") -> tuple[str, ...]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them; none where there are none."""
+    if (named := os.environ.get(VISIBLE)) is not None:
+        names = [name.strip() for name in named.split(",")]
+        return tuple(name for name in names if name and not name.startswith("-"))
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    count = sum(line.startswith("GPU ") for line in listed.splitlines())
+    return tuple(str(number) for number in range(count))
+
+
+FILE_NAME, LOCK, VERSION = "sweep.json", ".record", 1
+WAITING, RUNNING, FAILED, INTERRUPTED = "waiting", "running", "failed", "interrupted"
+STATUSES = (WAITING, RUNNING, *COMPLETE, FAILED, INTERRUPTED)
+
+
+@dataclass
+class SweepJob:
+    """Hold one job of a sweep.
+
+    Attributes:
+        number: from 1, in the order of the command line.
+        overrides: as the user wrote them, one value each.
+        run: the run directory: absolute, or relative to the sweep's.
+        status: one of `STATUSES`.
+        exit_code: of the latest process; None while there is none.
+        seconds: wall time of all its processes.
+    """
+
+    number: int
+    overrides: list[str]
+    run: str
+    status: str = WAITING
+    exit_code: int | None = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Sweep:
+    """Hold a sweep as its directory records it.
+
+    Attributes:
+        directory: of the sweep.
+        jobs: in order.
+        flags: of the command line that each job has, too, such as ["--config-dir", "mine"].
+        threads: of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where
+            the overrides say it.
+        trials: how many jobs a search shall make; None where the jobs are a grid.
+        space: overrides of a search, as the user wrote them.
+    """
+
+    directory: Path
+    jobs: list[SweepJob] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    threads: int | None = None
+    trials: int | None = None
+    space: list[str] = field(default_factory=list)
+
+    def run_directory(self, job: SweepJob) -> Path:
+        """Return where a job runs."""
+        return self.directory / job.run
+
+    def log(self, job: SweepJob) -> Path:
+        """Return the file that holds what a job's processes print."""
+        return self.directory / f"{job.number:02}.log"
+
+    def write(self) -> None:
+        """Write sweep.json by a temporary name, so that a reader never sees half of it."""
+        content = {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "directory"}}
+        try:
+            write_whole(self.directory / FILE_NAME, json.dumps(content, indent=2))
+        except OSError as error:
+            raise UserError(f"{self.directory / FILE_NAME} cannot be written: {error.strerror}.") from error
+
+
+def record(sweep: Sweep, job: SweepJob) -> None:
+    """Write how a job stands now into the record of its sweep; the other jobs keep what others wrote of them."""
+    try:
+        descriptor = open_lock(sweep.directory / LOCK)
+    except OSError as error:
+        raise UserError(f"{sweep.directory / LOCK} cannot be written: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        recorded = read_sweep(sweep.directory)
+        jobs = {each.number: each for each in recorded.jobs} | {job.number: job}
+        recorded.jobs = [jobs[number] for number in sorted(jobs)]
+        recorded.write()
+    finally:
+        os.close(descriptor)
+
+
+def read_sweep(directory: Path) -> Sweep:
+    """Return the sweep that a directory records."""
+    path = directory / FILE_NAME
+    try:
+        content = read_json(path)
+        if content["version"] != VERSION:
+            raise UserError(f"{path} has version {content['version']}. Expected {VERSION}.")
+        named = {each.name for each in fields(Sweep)} - {"directory", "jobs"}
+        return Sweep(directory, [_job(each) for each in content["jobs"]], **{name: content[name] for name in named})
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read as a sweep ({type(error).__name__}: {error}).") from error
+
+
+def _job(content: Mapping[str, Any]) -> SweepJob:
+    job = SweepJob(**content)
+    texts: Any = [job.run, *job.overrides]  # a file may hold anything
+    if not all(isinstance(each, str) for each in texts) or job.status not in STATUSES:
+        raise ValueError(f"job {job.number}")
+    return job
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Return what the summary.json of a run holds; nothing where it has none that can be read."""
+    try:
+        summary = read_json(run / "summary.json")
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def is_complete(summary: Mapping[str, Any]) -> bool:
+    """Return whether a run has come to its end, so that nothing is left to do."""
+    return summary.get("status") in COMPLETE

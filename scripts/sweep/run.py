@@ -1,0 +1,288 @@
+"""Run the jobs of a sweep."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hookline.scripts.sweep.record import (
+    FAILED,
+    INTERRUPTED,
+    RUNNING,
+    Slots,
+    Sweep,
+    SweepJob,
+    is_complete,
+    read_summary,
+    record,
+)
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import open_append, open_file
+from hookline.trainer.run.results import format_value, short_name
+
+TRAIN = Path(__file__).resolve().parents[2] / "train.py"
+TETHER = Path(__file__).resolve().parent / "tether.py"
+ERROR = re.compile(r"^(Error: |\w*(Error|Exception)\b.*: )")
+LAST_BYTES = 20_000
+LINE_LENGTH = 300
+
+
+@dataclass
+class JobProcess:
+    """Hold a process that was started.
+
+    Attributes:
+        process: leads a session of its own, so that Ctrl-C on the terminal reaches the sweep only.
+        log: what it prints, appended to what earlier processes of the job printed.
+        offset: where its part of the log begins.
+        began: by `time.monotonic`.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    offset: int
+    began: float
+
+    @property
+    def seconds(self) -> float:
+        """Return how long ago it began."""
+        return time.monotonic() - self.began
+
+    def exit_code(self) -> int | None:
+        """Return its exit code as shells have it, 128 and the number of the signal that killed it; None while it runs.
+
+        What it may have left behind in its process group is killed.
+        """
+        code = self.process.poll()
+        if code is None:
+            return None
+        self.kill()
+        return 128 - code if code < 0 else code
+
+    def ask_to_end(self, number: int) -> None:
+        """Send a signal to the process; a run saves and ends."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the process group at once."""
+        with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for its end."""
+        self.process.wait()
+
+    def error_line(self) -> str:
+        """Return the line of its log that says what went wrong; the last one where none looks like it."""
+        try:
+            with open_file(self.log) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(self.offset, size - LAST_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        found = next((line for line in reversed(lines) if ERROR.match(line)), lines[-1] if lines else "")
+        return found if len(found) <= LINE_LENGTH else f"{found[: LINE_LENGTH - 3]}..."
+
+
+def start_job(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str], tether: int, script: Path = TRAIN
+) -> JobProcess:
+    """Start a process that ends with this one."""
+    shown = " ".join(
+        [*(f"{name}={value}" for name, value in environment.items()), shlex.join(["python", script.name, *arguments])]
+    )
+    command = [sys.executable, str(TETHER), str(tether), str(script), *arguments]
+    with open_append(log) as file:
+        file.write(f"$ {shown}\n".encode())
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(tether,),
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+        )
+        return JobProcess(process, log, file.tell(), time.monotonic())
+
+
+POLL_SECONDS = 0.05
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALLED = 128
+ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
+"""Exit codes of a job that saved and ended because it was asked to."""
+
+
+@dataclass
+class SweepRun:
+    """Run jobs until there are no more, or a signal ends the sweep.
+
+    Attributes:
+        sweep: whose record is written at every change.
+        slots: for jobs at a time.
+        next_job: returns a job that shall start, or None when there is none.
+        arguments: returns what a job's process gets.
+        label: returns how a job is called on the screen.
+        say: shows a line.
+        ended: is told of each job that has ended.
+        script: that each job runs.
+    """
+
+    sweep: Sweep
+    slots: Slots
+    next_job: Callable[[], SweepJob | None]
+    arguments: Callable[[SweepJob], list[str]]
+    label: Callable[[SweepJob], str]
+    say: Callable[[str], None]
+    ended: Callable[[SweepJob], None] = lambda job: None
+    script: Path = TRAIN
+    worst: int = 0
+    _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
+    _signals: list[int] = field(default_factory=list)
+    _passed_on: int = 0
+
+    def run(self) -> int:
+        """Run the jobs and return the worst exit code; 128 and its number where a signal ended the sweep."""
+        tether, held = os.pipe()
+        try:
+            with _listening(self._signals.append):
+                while self._step(tether):
+                    time.sleep(POLL_SECONDS)
+        finally:
+            self._end_all()
+            os.close(tether)
+            os.close(held)  # only now: it holds the jobs
+        if self._signals:
+            self.worst = max(self.worst, SIGNALLED + self._signals[0])
+        return self.worst
+
+    def stop(self) -> None:
+        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then."""
+        if not self._signals:
+            self._signals.append(signal.SIGTERM)
+        while self._step(None):
+            time.sleep(POLL_SECONDS)
+
+    def _step(self, tether: int | None) -> bool:
+        """Do what there is to do; return whether there is more."""
+        self._pass_signals_on()
+        for place, (job, process) in list(self._running.items()):
+            if (code := process.exit_code()) is not None:
+                del self._running[place]
+                self._end(job, process, code)
+        for place in range(len(self.slots)):
+            if place in self._running or self._signals or tether is None:
+                continue
+            if (following := self.next_job()) is None:
+                break
+            self._start(place, following, tether)
+        return bool(self._running)
+
+    def _start(self, place: int, job: SweepJob, tether: int) -> None:
+        arguments = self.arguments(job)
+        self._change(job, RUNNING, None)
+        process = start_job(arguments, self.sweep.log(job), self.slots.environments[place], tether, script=self.script)
+        self._running[place] = (job, process)
+        self._line(job, "goes on" if arguments[0].startswith("resume=") else "started")
+
+    def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
+        summary = read_summary(self.sweep.run_directory(job))
+        status = _status(code, summary, asked=bool(self._signals))
+        job.seconds = round(job.seconds + process.seconds, 3)
+        self._change(job, status, code)
+        if status != INTERRUPTED or not self._signals:
+            self.worst = max(self.worst, code or int(status == FAILED))
+        took = f"{process.seconds:.1f} s"
+        if status == FAILED:
+            reason = process.error_line() if code else "it left no summary.json"
+            self._line(job, status, f": {reason} (exit code {code}, {took}). Log: {process.log}")
+        elif status == INTERRUPTED:
+            self._line(job, status, f" after {took}")
+        else:
+            self._line(job, status, f": {describe_best(summary)}{took}")
+        self.ended(job)
+
+    def _change(self, job: SweepJob, status: str, code: int | None) -> None:
+        job.status, job.exit_code = status, code
+        try:
+            record(self.sweep, job)
+        except UserError as error:  # the jobs go on; what they did stands in their own directories
+            self.say(f"Warning: {error}")
+
+    def _line(self, job: SweepJob, what: str, more: str = "") -> None:
+        total = self.sweep.trials or len(self.sweep.jobs)
+        self.say(f"[{job.number}/{total}] {what:<11} {self.label(job)}{more}")
+
+    def _pass_signals_on(self) -> None:
+        """Ask the running jobs to save and end at the first signal, kill them at the next."""
+        if len(self._signals) == self._passed_on:
+            return
+        first, self._passed_on = not self._passed_on, len(self._signals)
+        name = signal.Signals(self._signals[0]).name
+        if first and self._running:
+            count = len(self._running)
+            self.say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. Once more ends them at once.")
+        for _, process in self._running.values():
+            if first and len(self._signals) == 1:
+                process.ask_to_end(signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
+            else:
+                process.kill()
+
+    def _end_all(self) -> None:
+        for job, process in self._running.values():
+            process.kill()
+            process.wait()
+            self._change(job, INTERRUPTED, process.exit_code())
+        self._running.clear()
+
+
+def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:
+    """Return how a job ended; a run that is out of time (trainer.max_seconds) ends well, but is not complete."""
+    if code == 0:
+        if is_complete(summary):
+            return str(summary["status"])
+        return INTERRUPTED if summary.get("status") == "paused" else FAILED
+    return INTERRUPTED if code in ENDED or (asked and code > SIGNALLED) else FAILED
+
+
+def describe_best(summary: dict[str, Any]) -> str:
+    """Return the best value of the monitored metric, such as "accuracy 0.9722, "; nothing where there is none."""
+    best = summary.get("best") or {}
+    if best.get("value") is None:
+        return ""
+    return f"{short_name(str(best['monitor']))} {format_value(best['value'])}, "
+
+
+@contextmanager
+def _listening(note: Callable[[int], None]) -> Iterator[None]:
+    """Take note of signals; those that the process was started to ignore, as by nohup, stay ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        del frame
+        note(number)
+
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -1,0 +1,164 @@
+"""Search by Optuna."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
+
+from hookline.scripts.sweep.record import FAILED, Sweep, SweepJob, is_complete, read_summary
+from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
+from hookline.trainer.config.compose import open_composer
+from hookline.trainer.config.preflight import Job, preflight_each
+from hookline.trainer.errors import UserError
+
+MAX_TRIALS = 1000
+LOG = "log"
+DIGITS = 4
+"""Of a number that is suggested: enough to tell trials apart, few enough to read."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """Hold one override that a search sets.
+
+    Attributes:
+        key: such as "optimizer.learning_rate".
+        choices: the values as text; empty for an interval.
+        low: of an interval.
+        high: of an interval, which it may reach.
+        log: whether ratios count in an interval, not differences.
+        whole: whether an interval holds whole numbers only.
+    """
+
+    key: str
+    choices: tuple[str, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+    whole: bool = False
+
+    def ends(self) -> list[str]:
+        """Return overrides that must all be right: every choice, or both ends of the interval."""
+        values = self.choices or tuple(self.text(value) for value in (self.low, self.high))
+        return [f"{self.key}={value}" for value in values]
+
+    def text(self, value: Any) -> str:
+        """Return a value as it stands on the command line."""
+        if isinstance(value, str):
+            return value
+        if self.whole:
+            return str(int(value))
+        return repr(min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high))
+
+
+def import_optuna() -> Any:
+    """Return Optuna, with its own log turned down."""
+    try:
+        optuna: Any = importlib.import_module("optuna")  # an extra, which type checks do without
+    except ImportError as error:
+        raise UserError(
+            "--trials needs Optuna. Expected it installed: python -m pip install '.[search]', in a clone of this "
+            "project."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], list[Dimension]]:
+    """Return the overrides that every trial has, and the dimensions of the space."""
+    with open_composer(command, overrides=texts) as composer:
+        overrides = parse_overrides(texts, composer.loader)
+    fixed = [str(each.input_line) for each in overrides if not each.is_sweep_override()]
+    space = [_dimension(each) for each in overrides if each.is_sweep_override()]
+    if not space:
+        raise UserError(
+            "--trials received, but no override says what to search. Expected such as "
+            "'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))' or model.activation=tanh,relu."
+        )
+    return fixed, space
+
+
+def _dimension(override: Override) -> Dimension:
+    key, value = override.get_key_element(), override.value()
+    if not isinstance(value, IntervalSweep):
+        if isinstance(value, RangeSweep) and value.step == 1:
+            start, stop = value.start or 0, value.stop or 0
+            if isinstance(start, int) and isinstance(stop, int) and start < stop:
+                return Dimension(key, low=start, high=stop - 1, whole=True)
+        return Dimension(key, tuple(each.partition("=")[2] for (each,) in expand_sweep([override], sweep=True)))
+    low, high = value.start, value.end
+    if low is None or high is None or not -math.inf < low < high < math.inf:
+        raise UserError(f"'{override.input_line}' is no interval. Expected two finite numbers, the smaller one first.")
+    log, others = LOG in value.tags, sorted(value.tags - {LOG})
+    if others:
+        raise UserError(f"'{override.input_line}' has the tag '{others[0]}'. Expected no tag but log.")
+    if log and low <= 0:
+        raise UserError(f"'{override.input_line}' begins at {low:g}. Expected a number above 0 with the tag log.")
+    return Dimension(key, low=low, high=high, log=log, whole=isinstance(low, int) and isinstance(high, int))
+
+
+def check_space(command: Command, fixed: Sequence[str], space: Sequence[Dimension]) -> Job:
+    """Compose and check jobs that have every choice and both ends of every interval; return one of them."""
+    columns = [dimension.ends() for dimension in space]
+    longest = max(map(len, columns))
+    rows = [[*fixed, *(column[row % len(column)] for column in columns)] for row in range(longest)]
+    return preflight_each(command, rows)[0]
+
+
+class Search:
+    """Choose the jobs of a search, one after another."""
+
+    def __init__(
+        self, sweep: Sweep, fixed: Sequence[str], space: Sequence[Dimension], config: Mapping[str, Any]
+    ) -> None:
+        """Take up a search where its record stands."""
+        self._optuna = import_optuna()
+        self._sweep, self._fixed, self._space = sweep, list(fixed), list(space)
+        self._seed: int = config["seed"]
+        self._direction = "maximize" if config["trainer"]["monitor_mode"] == "max" else "minimize"
+        self._distributions = {each.key: self._distribution(each) for each in space}
+
+    def _distribution(self, dimension: Dimension) -> Any:
+        distributions = self._optuna.distributions
+        if dimension.choices:
+            return distributions.CategoricalDistribution(dimension.choices)
+        if dimension.whole:
+            return distributions.IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+        return distributions.FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+    def suggest(self) -> list[str]:
+        """Return the overrides of the next job."""
+        optuna, number = self._optuna, len(self._sweep.jobs) + 1
+        seed = (self._seed * MAX_TRIALS + number) % 2**32
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # jobs under way count as bad
+        study = optuna.create_study(direction=self._direction, sampler=sampler)
+        study.add_trials(list(self._trials()))
+        params = study.ask(self._distributions).params
+        return [*self._fixed, *(f"{each.key}={each.text(params[each.key])}" for each in self._space)]
+
+    def _trials(self) -> Iterator[Any]:
+        """Yield what Optuna shall know of each job so far."""
+        states = self._optuna.trial.TrialState
+        for job in self._sweep.jobs:
+            summary = read_summary(self._sweep.run_directory(job))
+            value = (summary.get("best") or {}).get("value") if is_complete(summary) else None
+            failed = job.status == FAILED or (is_complete(summary) and value is None)
+            yield self._optuna.trial.create_trial(
+                state=states.COMPLETE if value is not None else states.FAIL if failed else states.RUNNING,
+                params=self._params(job),
+                distributions=self._distributions,
+                value=value,
+            )
+
+    def _params(self, job: SweepJob) -> dict[str, Any]:
+        """Return the values of a job's dimensions, as Optuna has them."""
+        texts = dict(each.split("=", 1) for each in job.overrides if "=" in each)
+        return {
+            each.key: texts[each.key] if each.choices else (int if each.whole else float)(texts[each.key])
+            for each in self._space
+        }

@@ -1,0 +1,127 @@
+"""How raw inputs become what a network takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hookline.trainer.errors import UserError
+
+FITS = ("crop", "stretch")
+AXES = ("last", "first", "new")
+PIXEL_PEAK = 255
+"""The brightest value of an image file, once it is decoded to 8 bits."""
+MOST = 2**31
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Describe what the data of a run makes of an example.
+
+    Attributes:
+        shape: of one input as the network takes it: [height, width, channels] of an image.
+        scale: a raw value times this, plus the offset, is the network's, in float32.
+        offset: see `scale`.
+        peak: brightest raw value, such as 255; None where raw values are no pixels.
+        fit: how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`).
+        axes: of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of
+            channels, of which there is one.
+    """
+
+    shape: tuple[int, ...]
+    scale: float = 1.0
+    offset: float = 0.0
+    peak: float | None = None
+    fit: str = FITS[0]
+    axes: str = AXES[0]
+
+    @property
+    def raw_shape(self) -> tuple[int, ...]:
+        """Return the shape of one example in a raw array."""
+        if self.axes == "new":
+            return self.shape[:-1]
+        return (self.shape[-1], *self.shape[:-1]) if self.axes == "first" else self.shape
+
+    @property
+    def takes_images(self) -> bool:
+        """Return whether image files can be brought into this form."""
+        return self.peak is not None and len(self.shape) == 3 and self.shape[-1] in (1, 3)
+
+    def of_arrays(self, raw: np.ndarray) -> np.ndarray:
+        """Return raw examples as the network takes them, float32 [n, *shape]."""
+        if raw.dtype.kind not in "iufb":
+            raise UserError(f"Received examples of dtype {raw.dtype}. Expected numbers.")
+        if raw.shape[1:] == self.raw_shape and self.axes == "new":
+            raw = raw[..., np.newaxis]
+        elif raw.shape[1:] == self.raw_shape and self.axes == "first":
+            raw = np.moveaxis(raw, 1, -1)
+        elif raw.shape[1:] != self.shape:
+            expected = [list(each) for each in dict.fromkeys((self.raw_shape, self.shape))]
+            raise UserError(
+                f"Received examples of shape {list(raw.shape[1:])}. Expected {' or '.join(map(str, expected))} for "
+                "each, with an axis of examples before it."
+            )
+        self._check_values(raw)
+        return self._scaled(raw, self.scale)
+
+    def of_images(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the pixels of image files as the network takes them, float32 [n, *shape]."""
+        assert self.peak is not None
+        return self._scaled(pixels, self.scale if self.peak == PIXEL_PEAK else self.scale * self.peak / PIXEL_PEAK)
+
+    def _scaled(self, raw: np.ndarray, scale: float) -> np.ndarray:
+        values = raw.astype(np.float32)
+        if scale != 1.0:
+            values *= np.float32(scale)
+        if self.offset:
+            values += np.float32(self.offset)
+        return np.ascontiguousarray(values)
+
+    def _check_values(self, raw: np.ndarray) -> None:
+        if raw.dtype.kind == "f" and not np.isfinite(raw).all():
+            raise UserError("Received examples with NaN or infinite values. Expected finite numbers.")
+        if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak):
+            raise UserError(
+                f"Received values from {raw.min():g} to {raw.max():g}. Expected pixels from 0 to {self.peak:g}, as "
+                "the network's data has them; it scales them itself."
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the JSON values that `from_json` reads."""
+        return {**asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Preparation:
+        """Return what JSON values describe."""
+        known = {"shape", "scale", "offset", "peak", "fit", "axes"}
+        if not isinstance(value, dict) or set(value) != known:
+            raise UserError(f"The preparation has other fields than {', '.join(sorted(known))}.")
+        shape = check_shape("shape of the preparation", value["shape"])
+        numbers = {name: _number(name, value[name]) for name in ("scale", "offset")}
+        peak = None if value["peak"] is None else _number("peak", value["peak"])
+        if peak is not None and peak <= 0:
+            raise UserError(f"Invalid peak of the preparation: {peak:g}. Expected a number above 0, or null.")
+        for name, allowed in (("fit", FITS), ("axes", AXES)):
+            if value[name] not in allowed:
+                raise UserError(f"Invalid {name} of the preparation. Expected one of: {', '.join(allowed)}.")
+        if len(shape) == 1 and value["axes"] != AXES[0]:
+            raise UserError(f"Invalid axes of the preparation for the shape {list(shape)}. Expected {AXES[0]}.")
+        return cls(shape, peak=peak, fit=value["fit"], axes=value["axes"], **numbers)
+
+
+def check_shape(what: str, value: Any) -> tuple[int, ...]:
+    """Return the shape of an example, from JSON."""
+    if not isinstance(value, list) or not 0 < len(value) <= 8:
+        raise UserError(f"Invalid {what}. Expected a list of 1 to 8 lengths.")
+    if not all(type(each) is int and 0 < each < MOST for each in value):
+        raise UserError(f"Invalid {what}. Expected a list of whole numbers of at least 1.")
+    return tuple(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise UserError(f"Invalid {name} of the preparation. Expected a finite number.")
+    return float(value)

@@ -1,0 +1,190 @@
+"""Batches by class: balanced, or with given shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hookline.trainer.config.schema import BALANCED
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.order import epoch_permutation, hashed_key, keyed_permutation, signed_seed
+from hookline.trainer.input.source import HOST
+
+Setting = str | Mapping[Any, float]
+
+
+def class_weights(setting: Setting, labels: np.ndarray, classes: int, names: Sequence[str] = ()) -> np.ndarray:
+    """Return the weight of each class's loss.
+
+    "balanced" gives a class of n of all N examples, among C classes that have any, the weight N / (C n): each class
+    then has the same sum of weights, and the mean over all examples is 1.
+    """
+    counts = np.bincount(labels, minlength=classes)
+    if setting == BALANCED:
+        return (labels.size / (np.count_nonzero(counts) * np.maximum(counts, 1))).astype(np.float32)
+    weights = np.ones(classes, np.float32)
+    for label, value in by_label("trainer.class_weights", setting, classes, names).items():
+        weights[label] = value
+    if not np.any(weights[counts > 0]):
+        raise UserError("trainer.class_weights is 0 for every class of the training examples. Expected one above 0.")
+    return weights
+
+
+def class_shares(setting: Setting, labels: np.ndarray, classes: int, names: Sequence[str] = ()) -> np.ndarray:
+    """Return the share that each class makes up of the examples that training draws."""
+    counts = np.bincount(labels, minlength=classes)
+    if setting == BALANCED:
+        return (counts > 0) / np.count_nonzero(counts)
+    given = by_label("trainer.class_sampling", setting, classes, names)
+    for label in given:
+        if not counts[label]:
+            raise UserError(
+                f"trainer.class_sampling names class {label}, which has no training example. Expected classes that "
+                "have some: leave it out."
+            )
+    total, rest = sum(given.values()), counts.astype(np.float64)
+    rest[list(given)] = 0
+    complete = not rest.any()
+    if total > 1 + 1e-6 or (complete and total < 1 - 1e-6) or (not complete and total > 1 - 1e-6):
+        expected = "1, since it names all classes" if complete else "less than 1, to leave some to the other classes"
+        raise UserError(f"trainer.class_sampling has shares that add up to {total:g}. Expected {expected}.")
+    shares = rest * ((1 - total) / max(rest.sum(), 1))
+    for label, share in given.items():
+        shares[label] = share
+    return shares / shares.sum()
+
+
+def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> dict[int, float]:
+    """Return what a setting gives to classes, by label."""
+    labels = {**{str(label): label for label in range(classes)}, **{name: i for i, name in enumerate(names)}}
+    found: dict[int, float] = {}
+    for each, value in dict(setting).items():  # type: ignore[arg-type]
+        if str(each) not in labels:
+            if names:
+                raise unknown_name(f"class in {key}", str(each), names)
+            raise UserError(f"{key} names class {each}, which the data has not. Expected 0..{classes - 1}.")
+        if labels[str(each)] in found:
+            raise UserError(f"{key} names class {labels[str(each)]} twice. Expected each class once.")
+        found[labels[str(each)]] = float(value)
+    return found
+
+
+class BalancedOrder:
+    """Choose the examples of a step: P classes that differ, and K examples of each that differ.
+
+    The steps run through the classes in rounds. A round is a permutation of all classes, cut into steps of P; where P
+    does not divide their number, the classes at its end are left out, others in every round. A class runs through its
+    examples in the same way, K a round. So classes come equally often however large they are, and so do the examples
+    within a class. A class of fewer than K examples repeats some.
+
+    Everything follows from (seed, step) by the keyed permutations of `trainer/input/order.py`; nothing is stored but
+    the rows of each class.
+
+    Attributes:
+        classes_per_batch: P.
+        examples_per_class: K.
+    """
+
+    def __init__(self, labels: np.ndarray, *, classes_per_batch: int, batch_size: int, seed: int) -> None:
+        """Sort the examples by class."""
+        if batch_size % classes_per_batch:
+            raise UserError(
+                f"Received batch size {batch_size} and classes_per_batch={classes_per_batch}; expected a multiple, "
+                "since each class gets equally many examples."
+            )
+        present, counts = np.unique(labels, return_counts=True)
+        if classes_per_batch > present.size:
+            raise UserError(
+                f"Received classes_per_batch={classes_per_batch} for examples of {present.size} classes; "
+                f"expected 1..{present.size}."
+            )
+        self.classes_per_batch = classes_per_batch
+        self.examples_per_class = batch_size // classes_per_batch
+        self._classes = int(present.size)
+        self._seed = signed_seed(seed)
+        # Eager tensors, which traced functions capture: no graph holds a copy as a constant.
+        with tf.init_scope(), tf.device(HOST):
+            self._counts = tf.constant(counts, tf.int64)
+            self._starts = tf.constant(np.cumsum(counts) - counts, tf.int64)
+            self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        """Return positions in the split, class by class: int64 [batch]."""
+        steps_per_round = self._classes // self.classes_per_batch
+        round_number = step // steps_per_round
+        chosen = tf.repeat(self._choose_classes(round_number, step % steps_per_round), self.examples_per_class)
+        count = tf.gather(self._counts, chosen)
+        # A class of n examples makes n // K rounds with one permutation; what is left at its end waits for the next.
+        rounds = tf.maximum(count // self.examples_per_class, 1)
+        within = tf.tile(tf.range(self.examples_per_class, dtype=tf.int64), [self.classes_per_batch])
+        place = (round_number % rounds) * self.examples_per_class + within
+        key = hashed_key(tf.zeros_like(chosen) + self._seed, chosen, round_number // rounds)
+        example = keyed_permutation(place % count, count, key)
+        return tf.gather(self._members, tf.gather(self._starts, chosen) + example)
+
+    def _choose_classes(self, round_number: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+        """Return which classes a part of a round holds, as numbers in [0, present classes): int64 [P]."""
+        place = part * self.classes_per_batch + tf.range(self.classes_per_batch, dtype=tf.int64)
+        same = tf.zeros_like(place)
+        return keyed_permutation(place, self._classes, hashed_key(same + self._seed, same + round_number))
+
+
+class SampledOrder:
+    """Choose examples so that classes come in given shares.
+
+    An epoch draws as many examples as the split has. How many of each class is fixed, to within one: its share of the
+    epoch. Where they stand in it is a permutation, of every epoch another. A class runs through its own examples again
+    and again, each time in another order: so those of one class come equally often, small classes repeat and large ones
+    are spread over several epochs.
+
+    Everything follows from (seed, position) by the keyed permutations of `trainer/input/order.py`; nothing is stored
+    but the rows of each class.
+
+    Attributes:
+        counts: how many examples of each class an epoch draws, int64 [classes].
+    """
+
+    def __init__(self, labels: np.ndarray, *, shares: np.ndarray, seed: int) -> None:
+        """Sort the examples by class."""
+        held = np.bincount(labels, minlength=shares.size)
+        if empty := np.flatnonzero((shares > 0) & (held == 0)).tolist():
+            raise UserError(
+                f"Received a share of {shares[empty[0]]:g} for class {empty[0]}, of no example; expected 0."
+            )
+        self.counts = _apportioned(shares, labels.size)
+        if lost := np.flatnonzero((shares > 0) & (self.counts == 0)).tolist():
+            raise UserError(
+                f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is no whole "
+                f"example among {labels.size}: it would never be drawn. Expected at least {1 / labels.size:.2g}."
+            )
+        self._size, self._seed = int(labels.size), signed_seed(seed)
+        # Eager tensors, which traced functions capture: no graph holds a copy as a constant.
+        with tf.init_scope(), tf.device(HOST):
+            self._drawn = tf.constant(self.counts, tf.int64)
+            self._ends = tf.constant(np.cumsum(self.counts), tf.int64)
+            self._held = tf.constant(np.maximum(held, 1), tf.int64)
+            self._starts = tf.constant(np.cumsum(held) - held, tf.int64)
+            self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
+
+    def __call__(self, position: tf.Tensor) -> tf.Tensor:
+        """Return positions in the split: int64 [n]."""
+        place = epoch_permutation(position, self._size, self._seed)
+        label = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
+        drawn, held = tf.gather(self._drawn, label), tf.gather(self._held, label)
+        within = place - (tf.gather(self._ends, label) - drawn)
+        number = (position // self._size) * drawn + within  # of this draw among all draws of the class
+        key = hashed_key(tf.zeros_like(label) + self._seed, label, number // held)
+        example = keyed_permutation(number % held, held, key)
+        return tf.gather(self._members, tf.gather(self._starts, label) + example)
+
+
+def _apportioned(shares: np.ndarray, size: int) -> np.ndarray:
+    """Return whole numbers [classes] that add up to `size`, as near to the shares as can be (largest remainders)."""
+    exact = shares * size
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    largest = np.argsort(counts - exact, kind="stable")[: size - counts.sum()]
+    counts[largest] += 1
+    return counts

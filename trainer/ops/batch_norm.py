@@ -1,0 +1,260 @@
+"""Batch normalization as one op, and moments over all replicas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.override_gradient import declare_override
+
+Mean: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
+
+
+def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mean) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return mean and biased variance of channels over all replicas' parts of a batch, which are equal in size.
+
+    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one sum for both. The variance within a
+    part is that of two passes, and the shift takes the common size of the means out of the difference of squares, which
+    would round (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
+
+    A mean is taken axis by axis: one long sum in float32 rounds by more than the number of replicas may change (over
+    24,000 entries a channel, `tf.nn.moments` was 4e-5 away from the mean).
+
+    Args:
+        x: this replica's part, float32, [..., channels, ...].
+        axis: of the channels, 0 or more.
+        shift: float32 [channels], the same on every replica, near the mean, such as a moving one; gets no gradient.
+        mean: returns the means of tensors over the replicas, as `Replica.mean` does, with gradients.
+
+    Returns:
+        mean and variance, float32 [channels], the same on every replica.
+    """
+    others = [place for place in reversed(range(x.shape.rank)) if place != axis]
+    own_mean = _mean_of_each(x, others)
+    own_variance = _mean_of_each(tf.math.squared_difference(x, tf.stop_gradient(own_mean)), others)
+    shift = tf.stop_gradient(shift)
+    distance = tf.reshape(own_mean, [-1]) - shift
+    distance, squared = mean([distance, tf.reshape(own_variance, [-1]) + tf.square(distance)])
+    return shift + distance, squared - tf.square(distance)
+
+
+def _mean_of_each(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
+    """Return the mean over axes, one after the other; they stay, with one entry."""
+    for axis in axes:
+        x = tf.reduce_mean(x, axis, keepdims=True)
+    return x
+
+
+SMALLEST_EPSILON = 1.001e-5  # cuDNN takes none below it
+FUSED_DTYPES = ("float32", "float16", "bfloat16")
+EXACT_EPSILON = 2.0**-10  # 1 - EXACT_EPSILON + EXACT_EPSILON is 1, also in float32
+Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
+
+
+def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return x normalized by the mean and the variance of its channels, scaled and shifted; and these two.
+
+    y = scale * (x - mean) / sqrt(variance + epsilon) + offset. Ioffe and Szegedy 2015, arXiv 1502.03167, algorithm 1.
+    The variance is the biased one, sum((x - mean)^2) / n, of which Keras keeps a moving average; what TensorFlow's
+    kernel returns is n / (n - 1) times as much.
+
+    Gradients of all three results are right to any order, eagerly, in a `tf.function`, and compiled by XLA. The first
+    derivative of y is a kernel as well; further ones are made of ordinary ops.
+
+    Args:
+        x: [..., channels], of rank 2 or more, float32, float16 or bfloat16; the channels are known when it is traced.
+        scale: float32 [channels], often called gamma.
+        offset: float32 [channels], often called beta.
+        epsilon: at least 1.001e-5.
+
+    Returns:
+        y in shape and dtype of x; mean and variance, float32 [channels]. Without an entry, these are NaN.
+
+    Raises:
+        UserError: another dtype or rank, unknown channels, or a smaller epsilon.
+    """
+    x, scale, offset = (tf.convert_to_tensor(each) for each in (x, scale, offset))
+    _check(x)
+    if epsilon < SMALLEST_EPSILON:
+        raise UserError(f"epsilon={epsilon} received. Expected at least {SMALLEST_EPSILON}, as the fused kernel does.")
+
+    @tf.custom_gradient
+    def normalize(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tuple[Tensors, Callable[..., Tensors]]:
+        none = tf.constant([], tf.float32)
+        y, mean, unbiased, *saved = tf.raw_ops.FusedBatchNormV3(
+            x=_images(x), scale=scale, offset=offset, mean=none, variance=none, epsilon=epsilon, is_training=True
+        )
+
+        def backward(of_y: tf.Tensor, of_mean: tf.Tensor, of_variance: tf.Tensor) -> Tensors:
+            of_x, of_scale, of_offset = _gradients(of_y, x, scale, tuple(saved), epsilon)
+            if not (_is_zero(of_mean) and _is_zero(of_variance)):
+                of_x += _gradient_of_statistics(of_mean, of_variance, x)
+            return of_x, of_scale, of_offset
+
+        return (_in_shape(y, x), mean, unbiased * _bias(x)), backward
+
+    results = normalize(x, scale, offset)
+    _declare("fused_batch_norm", (x, scale, offset), results, partial(_plain, epsilon=epsilon))
+    return results
+
+
+def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
+    """Return x * scale + offset, in one pass over x.
+
+    That is batch norm by given statistics, with scale = gamma / sqrt(variance + epsilon) and offset = beta - mean *
+    scale: the gradients reach all four of them, to any order.
+
+    Args:
+        x: as for `fused_batch_norm`.
+        scale: float32 [channels].
+        offset: float32 [channels].
+
+    Returns:
+        float, in shape and dtype of x.
+
+    Raises:
+        UserError: another dtype or rank of x, or unknown channels.
+    """
+    x, scale, offset = (tf.convert_to_tensor(each) for each in (x, scale, offset))
+    _check(x)
+
+    @tf.custom_gradient
+    def compute(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Tensors]]:
+        mean, variance = tf.zeros_like(scale), tf.fill(tf.shape(scale), 1.0 - EXACT_EPSILON)
+        y, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=_images(x),
+            scale=scale,
+            offset=offset,
+            mean=mean,
+            variance=variance,
+            epsilon=EXACT_EPSILON,
+            is_training=False,
+        )
+
+        def backward(of_y: tf.Tensor) -> Tensors:
+            given = tf.cast(of_y, tf.float32)
+            axes = _all_but_channels(x)
+            of_scale = tf.reduce_sum(given * tf.cast(x, tf.float32), axes)
+            return tf.cast(given * scale, x.dtype), of_scale, tf.reduce_sum(given, axes)
+
+        return _in_shape(y, x), backward
+
+    y = compute(x, scale, offset)
+    _declare("fused_scale_and_shift", (x, scale, offset), y, lambda x, scale, offset: x * scale + offset)
+    return y
+
+
+def _declare(name: str, inputs: Tensors, outputs: Any, surrogate: Callable[..., Any]) -> None:
+    """Record what the gradients belong to; in half precision, their rounding is no reason to doubt them."""
+    if inputs[0].dtype == tf.float32:
+        declare_override(name, inputs, outputs, surrogate)
+
+
+def _plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> Tensors:
+    """Return y, mean and variance from ordinary ops."""
+    axes = _all_but_channels(x)
+    mean = tf.reduce_mean(x, axes)
+    variance = tf.reduce_mean(tf.square(x - mean), axes)
+    return scale * (x - mean) * tf.math.rsqrt(variance + epsilon) + offset, mean, variance
+
+
+def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, epsilon: float) -> Tensors:
+    """Return the gradients of x, scale and offset by the kernel for them, which TensorFlow cannot differentiate."""
+
+    @tf.custom_gradient
+    def compute(
+        of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, *saved: tf.Tensor
+    ) -> tuple[Tensors, Callable[..., tuple[tf.Tensor | None, ...]]]:
+        of_x, of_scale, of_offset, *_ = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=_images(of_y),
+            x=_images(x),
+            scale=scale,
+            reserve_space_1=saved[0],
+            reserve_space_2=saved[1],
+            reserve_space_3=saved[2],
+            epsilon=epsilon,
+            is_training=True,
+        )
+
+        def backward(*upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
+            copies = [tf.identity(each) for each in (of_y, x, scale)]  # the tape looks at these alone
+            with tf.GradientTape() as tape:
+                tape.watch(copies)
+                gradients = _plain_gradients(*copies, epsilon=epsilon)
+            return (*tape.gradient(gradients, copies, output_gradients=list(upstream)), *(None for _ in saved))
+
+        return (_in_shape(of_x, x), of_scale, of_offset), backward
+
+    # The identities take tensors of the forward pass into this graph: a further derivative is made in yet another one.
+    return compute(*(tf.identity(each) for each in (of_y, x, scale, *saved)))
+
+
+def _plain_gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, *, epsilon: float) -> Tensors:
+    """Return what the kernel for gradients does, in ordinary ops: algorithm 1's, with mean and variance from x."""
+    given, values = tf.cast(of_y, tf.float32), tf.cast(x, tf.float32)
+    axes, count = _all_but_channels(x), _count(x)
+    centered = values - tf.reduce_mean(values, axes)
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), axes) + epsilon)
+    normalized = centered * inverse
+    of_scale, of_offset = tf.reduce_sum(given * normalized, axes), tf.reduce_sum(given, axes)
+    of_x = scale * inverse * (given - (of_offset + normalized * of_scale) / count)
+    return tf.cast(of_x, x.dtype), of_scale, of_offset
+
+
+def _gradient_of_statistics(of_mean: tf.Tensor, of_variance: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    values = tf.cast(x, tf.float32)
+    centered = values - tf.reduce_mean(values, _all_but_channels(x))
+    return tf.cast((of_mean + 2.0 * of_variance * centered) / _count(x), x.dtype)
+
+
+def _is_zero(gradient: tf.Tensor) -> bool:
+    """Return whether a gradient is known to be zero when it is traced: the loss does not depend on the result."""
+    if getattr(getattr(gradient, "op", None), "type", "") == "ZerosLike":  # an eager tensor has no op
+        return True
+    value = tf.get_static_value(gradient)
+    return value is not None and not value.any()
+
+
+def _check(x: tf.Tensor) -> None:
+    rank = x.shape.rank
+    if x.dtype.name not in FUSED_DTYPES or rank is None or rank < 2 or not x.shape[-1]:
+        raise UserError(
+            f"The fused kernel received {x.dtype.name} of shape {x.shape}. Expected float32, float16 or bfloat16 of "
+            "shape [..., channels] with a known number of channels."
+        )
+
+
+def _all_but_channels(x: tf.Tensor) -> list[int]:
+    return list(range(x.shape.rank - 1))
+
+
+def _images(x: tf.Tensor) -> tf.Tensor:
+    """Return x with four axes, as the kernels take it."""
+    return x if x.shape.rank == 4 else tf.reshape(x, [-1, 1, 1, x.shape[-1]])
+
+
+def _in_shape(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    if x.shape.rank == 4:
+        return y
+    result = tf.reshape(y, tf.shape(x))
+    result.set_shape(x.shape)
+    return result
+
+
+def _count(x: tf.Tensor) -> tf.Tensor:
+    """Return the number n of entries that a channel has: float32 scalar."""
+    shape = x.shape[:-1]
+    if shape.is_fully_defined():
+        return tf.constant(math.prod(shape), tf.float32)
+    return tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
+
+
+def _bias(x: tf.Tensor) -> tf.Tensor:
+    """Return (n - 1) / n, which takes back the correction of the kernel; it makes none for a single entry."""
+    count = _count(x)
+    return tf.maximum(count - 1.0, 1.0) / count

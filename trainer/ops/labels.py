@@ -1,0 +1,60 @@
+"""Labels and probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+LARGEST = 1.0 - 2.0**-24
+"""The float32 before 1."""
+TOLERANCE = 1e-2
+"""Of a sum: probabilities may be of half precision, or of 8 bits."""
+
+
+def are_probabilities(outputs: np.ndarray) -> bool:
+    """Return whether the outputs of each example lie in [0, 1] and add up to 1.
+
+    Args:
+        outputs: [examples, ...], at least one example.
+    """
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
+        return False
+    wide = outputs.astype(np.float64)
+    return bool((wide >= 0.0).all() and (wide <= 1.0).all() and (np.abs(wide.sum(axis=1) - 1.0) < TOLERANCE).all())
+
+
+def as_logits(outputs: Any, activation: str | None, ops: Any = np) -> Any:
+    """Return logits whose activation gives the outputs; of a softmax those with a log-sum-exp of 0.
+
+    Args:
+        outputs: [..., classes].
+        activation: "softmax" or "sigmoid"; None where the outputs are logits.
+        ops: what computes: NumPy, or `keras.ops`.
+    """
+    if activation is None:
+        return outputs
+    if activation == "softmax":
+        return ops.log(ops.clip(outputs, SMALLEST, 1.0))
+    inside = ops.clip(outputs, SMALLEST, LARGEST)
+    return ops.log(inside) - ops.log1p(-inside)
+
+
+def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return which labels lie in [0, classes), and the labels with all others set to 0.
+
+    For a row out of range `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest row under XLA. These rows
+    are in range; what becomes of an unknown label is for the caller to say.
+
+    Args:
+        labels: integers, any shape.
+        classes: number of classes.
+
+    Returns:
+        bool and int64, in the shape of the labels.
+    """
+    labels = tf.cast(labels, tf.int64)  # small unsigned integers cannot be compared with any number of classes
+    known = tf.logical_and(labels >= 0, labels < classes)
+    return known, tf.where(known, labels, tf.zeros_like(labels))

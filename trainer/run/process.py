@@ -1,0 +1,61 @@
+"""The memory of the process of a run, and what is done without."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+
+UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in which the system counts ru_maxrss."""
+
+
+def peak_memory_bytes() -> dict[str, int | None]:
+    """Return the most bytes that were held at one time since the process began, by place."""
+    gpus = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices("GPU")]
+    peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in gpus]
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * UNIT
+    return {"host": held, "device": max(peaks, default=None)}
+
+
+Value = TypeVar("Value")
+
+
+def estimated(what: str, estimate: Callable[[], Value], otherwise: Value) -> Value:
+    """Return what is estimated; where the estimate fails, warn in one line and return what stands in its place."""
+    try:
+        return estimate()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is no reason to lose a run
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(f"{what} cannot be told, and is left out ({reason}). Training is not affected.", stacklevel=2)
+        return otherwise
+
+
+OF_MEMORY = re.compile(r"\bOOM\b|out of memory", re.IGNORECASE)
+"""What tells a lack of memory from other lacks of TensorFlow's, such as that of room on a disk."""
+ARRAY = re.compile(r"shape ?[\[(]([\d, ]+)[\])] and (?:data )?type (\w+)")
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise a `UserError` where memory was not enough for a tensor of TensorFlow or an array of NumPy."""
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        text = str(error)
+        if isinstance(error, tf.errors.OpError) and not OF_MEMORY.search(text):
+            raise
+        found = ARRAY.search(text)
+        asked = f" for a tensor of shape [{re.sub(r' *, *', ', ', found[1])}], {found[2]}" if found else ""
+        raise UserError(
+            f"There is not enough memory{asked}. Expected a smaller trainer.batch_size, more "
+            "trainer.accumulation_steps, smaller inputs or a smaller model."
+        ) from error

@@ -1,0 +1,217 @@
+"""Where the time of a run goes."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from hookline.trainer.hook import HostHook
+from hookline.trainer.input.batches import QUEUE, TrainingBatches
+from hookline.trainer.run.control import Run
+from hookline.trainer.run.results import format_bytes, format_share
+
+STEP, WAITING = "time/step_ms", "time/waiting_share"
+EVALUATION, SAVE, HOOKS = "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
+WATCHING = ("on_chunk_end", "on_evaluation_end", "before_save")
+"""The stages of host hooks between two reports."""
+MILLISECONDS = 1000.0
+
+
+def time_names(hooks: Iterable[HostHook]) -> list[str]:
+    """Return the names of the times that training reports."""
+    return [WAITING, STEP, EVALUATION, SAVE, *(HOOKS + name for name in _watching(hooks))]
+
+
+def _watching(hooks: Iterable[HostHook]) -> list[str]:
+    """Return the names of the hooks that have something to do between two reports."""
+    return [
+        hook.name
+        for hook in hooks
+        if any(getattr(type(hook), stage) is not getattr(HostHook, stage) for stage in WATCHING)
+    ]
+
+
+@dataclass
+class ReportTimes:
+    """Tell for each report where the time since the one before it went.
+
+    "time/step_ms" is for a step, in the chunks alone, "time/waiting_share" how much of that the steps waited for their
+    batches; both are without the first step, which sets everything up, so a report on it alone has neither. The others
+    are sums: "time/hooks_ms/<hook>" for each host hook that watches, "time/evaluation_ms" for the evaluations of the
+    validation split, and "time/save_ms" for what checkpoints held up the loop, both without what hooks did there, and
+    only where there were any. A report comes before the hooks, the evaluation and the checkpoint of its own step: they
+    count in the next one.
+
+    Attributes:
+        evaluating: seconds of all evaluations so far.
+        saving: seconds of all saves so far.
+    """
+
+    evaluating: float = 0.0
+    saving: float = 0.0
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def begin(self, run: Run, seconds: Mapping[str, float]) -> None:
+        """Count from now on."""
+        self._before = self._so_far(run, seconds)
+
+    def since_last(self, run: Run, seconds: Mapping[str, float], hooks: Iterable[HostHook]) -> dict[str, float]:
+        """Return the values of a report, by name, and count from now on for the next."""
+        now, before = self._so_far(run, seconds), self._before
+        self._before = now
+        spent = {name: total - before.get(name, 0.0) for name, total in now.items()}
+        values = {}
+        if spent["training"]:
+            values[WAITING] = spent["waited"] / spent["training"]
+        if spent["steps"]:
+            values[STEP] = MILLISECONDS * spent["training"] / spent["steps"]
+        values |= {name: MILLISECONDS * spent[name] for name in (EVALUATION, SAVE) if spent[name]}
+        return values | {HOOKS + name: MILLISECONDS * spent.get(HOOKS + name, 0.0) for name in _watching(hooks)}
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Return a context whose time is that of an evaluation."""
+        start = time.perf_counter()
+        yield
+        self.evaluating += time.perf_counter() - start
+
+    @contextmanager
+    def save(self) -> Iterator[None]:
+        """Return a context whose time is that of a save."""
+        start = time.perf_counter()
+        yield
+        self.saving += time.perf_counter() - start
+
+    def _so_far(self, run: Run, seconds: Mapping[str, float]) -> dict[str, float]:
+        totals = {"waited": run.waited_seconds, "training": run.train_seconds, "steps": float(run.timed_steps)}
+        totals |= {EVALUATION: self.evaluating, SAVE: self.saving}
+        return totals | {HOOKS + name: spent for name, spent in seconds.items()}
+
+
+BOUND = 0.1
+"""From this share of the training time on, waiting is worth a remedy."""
+WORTH_SECONDS = 0.5
+"""A run that waited less in all is left alone: to find out why takes as long."""
+REPEATS, ENOUGH_SECONDS = 5, 0.5
+"""How often a part of a batch is made again, and after how long once is enough."""
+TAKEN = 64
+"""How many batches are taken from a queue to see how long it takes for one."""
+THREADS_PAY_SECONDS = 1e-3
+"""Shorter steps were slower with several threads: these take longer to come together than they save."""
+ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
+
+
+def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
+    """Return what `summary.json` says of the input."""
+    training, share = run.training, run.waiting_share
+    verdict = {"placement": training.placement if training else None, "waiting_share": share and round(share, 4)}
+    if training is None or share is None or share < BOUND or run.waited_seconds < WORTH_SECONDS or not measure:
+        return {**verdict, "parts": None, "advice": None}
+    parts = part_shares(training, run.step)
+    settings = run.config.get("trainer", {})
+    cores, accelerated = usable_cores(), bool(tf.config.list_logical_devices("GPU"))
+    step_seconds, spared_seconds = run.train_seconds / run.timed_steps, None
+    if training.placement == "device" and (accelerated or cores > 1):
+        spared_seconds = share * step_seconds - queue_seconds(training, run.step)
+    return {
+        **verdict,
+        "parts": {name: round(part, 4) for name, part in parts.items()},
+        "advice": advise(
+            training,
+            parts,
+            step_seconds=step_seconds,
+            spared_seconds=spared_seconds,
+            cores=cores,
+            threads=settings.get("threads"),
+            cache=run.config.get("data", {}).get("cache"),
+            accelerated=accelerated,
+        ),
+    }
+
+
+def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
+    """Return the share of each part of making a batch, measured: they add up to 1."""
+    now = tf.constant(step, tf.int64)
+    indices = training.indices(now)
+    seconds = {ORDER: _seconds(training.indices, now), READING: _seconds(training.read, indices)}
+    if training.augmentation is not None:
+        seconds[AUGMENTATION] = max(_seconds(training.drawn, indices, now) - seconds[READING], 0.0)
+    total = sum(seconds.values())
+    return {name: each / total for name, each in seconds.items()}
+
+
+def queue_seconds(training: TrainingBatches, step: int) -> float:
+    """Return how long a queue on the host takes for a batch when nothing else works, measured.
+
+    In training it has no more of the machine than here: where it takes longer than a step waits for its batch now, it
+    would hold the run up.
+    """
+    queue = training.on_host().iterator(step)
+    for _ in range(QUEUE):  # while the first is made, others are, too
+        next(queue)
+    start, count = time.perf_counter(), 0
+    while count < TAKEN and time.perf_counter() - start < ENOUGH_SECONDS:
+        next(queue)
+        count += 1
+    return (time.perf_counter() - start) / count
+
+
+def advise(
+    training: TrainingBatches,
+    parts: Mapping[str, float],
+    *,
+    step_seconds: float,
+    spared_seconds: float | None,
+    cores: int,
+    threads: int | None,
+    cache: str | None,
+    accelerated: bool,
+) -> str:
+    """Return the remedy for a run that waits for its batches, in one line."""
+    slowest = max(parts, key=lambda name: parts[name])
+    held_by = f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}"
+    if threads is not None and threads < cores and step_seconds >= THREADS_PAY_SECONDS:
+        return f"{held_by}; trainer.threads={threads} leaves {cores - threads} of {cores} cores idle: try null."
+    source = training.split.source
+    if slowest == READING and source.host_only:
+        remedy = "data.cache keeps what is decoded" if cache == "none" else "give smaller or decoded files"
+        return f"{held_by}: {remedy}."
+    if slowest == READING and accelerated and training.placement == "host":
+        size = format_bytes(source.bytes)
+        return (
+            f"{held_by}: trainer.placement=device holds the data ({size}) in the accelerator's memory, where it fits."
+        )
+    if spared_seconds is not None and spared_seconds >= BOUND * step_seconds:
+        return f"{held_by}: trainer.placement=host makes batches ahead, on other cores."
+    if slowest == AUGMENTATION and training.augmentation is not None:
+        names = ", ".join(f"augment.{each.name}" for each in training.augmentation.augments)
+        return f"{held_by}: leave out what costs most of {names}, or use more cores."
+    if spared_seconds is not None:
+        step = f"{1e3 * step_seconds:,.2f} ms"
+        return f"{held_by}; at steps of {step}, trainer.placement=host would gain little or nothing."
+    return f"{held_by}, with all of {cores} cores in use: more cores, or a larger network for the same batches."
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _seconds(function: Callable[..., Any], *arguments: tf.Tensor) -> float:
+    """Return how long a traced call takes: the median of a few, without the first."""
+    traced = tf.function(function, autograph=False).get_concrete_function(*arguments)
+    taken: list[float] = []
+    while len(taken) <= REPEATS and sum(taken) < ENOUGH_SECONDS:
+        start = time.perf_counter()
+        for tensor in tf.nest.flatten(traced(*arguments)):
+            tensor.numpy()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:] or taken)
