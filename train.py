@@ -9,10 +9,22 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
+
 from hookline.trainer.config.help import help_text
-from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, one_line, printable
+from hookline.trainer.errors import (
+    NonFiniteError,
+    UnsavedError,
+    UserError,
+    WorkersError,
+    as_typed,
+    one_line,
+    printable,
+)
 from hookline.trainer.quiet import open_streams
 from hookline.trainer.replicas.cluster import cluster_of
 
@@ -133,7 +145,7 @@ def say(text: str, end: str = "\n") -> None:
         end: what follows it.
     """
     try:
-        print(printable(text, keep="\n\t"), end=end, flush=True)
+        print(printable(as_typed(text), keep="\n\t"), end=end, flush=True)
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -199,14 +211,18 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
         if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
             traceback.print_exception(error)
         elif isinstance(error, KeyboardInterrupt):
-            print(str(error) or "Interrupted.", file=sys.stderr)
+            print(as_typed(str(error)) or "Interrupted.", file=sys.stderr)
         else:
-            print(f"Error: {one_line(str(error))}{_unnamed_hook(error)}", file=sys.stderr)
+            print(f"Error: {as_typed(one_line(str(error)))}{unnamed_hook(error)}", file=sys.stderr)
     return code
 
 
-def _unnamed_hook(error: BaseException) -> str:
-    """Return the hook that a mistake was found by, in brackets, where its message does not name it."""
+def unnamed_hook(error: BaseException) -> str:
+    """Return the hook that a mistake was found by, in brackets, where its message does not name it.
+
+    Args:
+        error: with the notes of the stages that it went through.
+    """
     if isinstance(error, UserError):
         for note in getattr(error, "__notes__", []):
             found = NOTE.match(note)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from hookline.train import DONE, INTERRUPTED, WRONG, report
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, as_typed, unknown_name
 from hookline.trainer.quiet import open_streams
 
 Options = TypeVar("Options")
@@ -39,7 +39,7 @@ def run_command(
     open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
-        print(usage)
+        print(as_typed(usage))
         return DONE
     try:
         code = command(arguments)

@@ -21,16 +21,19 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
+import hookline
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
 from hookline.scripts.sweep.open import open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError, as_typed, unknown_name
 from hookline.trainer.run.lock import locked
 
 ROOT = Path(__file__).resolve().parents[1]
+IMPORT_ROOT = str(Path(hookline.__file__).absolute().parents[1])
+"""The directory that holds the package `hookline`."""
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
 CLUSTERS = ("slurm", "local")
 USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
@@ -132,14 +135,14 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
             job.status = job.status if job.status == RUNNING else WAITING  # a task of before may be at it
         sweep.write()
         # The nodes unpickle the tasks by their module, wherever they start.
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
         tasks = [SweepTask(sweep.directory, job.number, Path.cwd(), script) for job in missing]
         with executor.batch() if tasks else nullcontext():
             submitted = [executor.submit(task) for task in tasks]
     for job, found in zip(missing, submitted, strict=True):
         print(f"Job {job.number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
     print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; how they stand: {sweep.directory}/sweep.json")
-    print(f"Compare, at any time: python scripts/compare.py {sweep.directory}")
+    print(as_typed(f"Compare, at any time: python scripts/compare.py {sweep.directory}"))
     return submitted
 
 

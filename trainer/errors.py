@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import unicodedata
 import zipfile
 import zlib
@@ -20,7 +21,7 @@ class UserError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        super().__init__(as_typed(one_line(message)))
 
 
 class WriteError(UserError):
@@ -51,6 +52,24 @@ def one_line(text: str) -> str:
 
 def _is_shown(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"  # wide spaces are harmless
+
+
+IS_CLONE = (Path(__file__).resolve().parents[1] / "hookline").is_dir()
+"""Whether this is a clone of the project, with its scripts as files; false for an installed package."""
+SCRIPT = re.compile(r"(?<![\w./-])(?:(?:python )?scripts/(\w+)|(?:python )?(train))\.py\b")
+EXTRA = re.compile(r"'\.\[(\w+)\]', in a clone of this project")
+
+
+def as_typed(text: str) -> str:
+    """Return a text with its commands as they are typed here: files in a clone, `hookline <command>` elsewhere.
+
+    Args:
+        text: with commands as in a clone, such as "python scripts/export.py run=runs/first".
+    """
+    if IS_CLONE:
+        return text
+    text = SCRIPT.sub(lambda found: f"hookline {(found[1] or found[2]).replace('_', '-')}", text)
+    return EXTRA.sub(r"'hookline[\1]'", text)
 
 
 def did_you_mean(received: str, known: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ from hookline.scripts.sweep.record import (
     read_summary,
     record,
 )
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, as_typed
 from hookline.trainer.files import open_append, open_file
 from hookline.trainer.run.results import format_value, short_name
 
@@ -108,7 +108,7 @@ def start_job(
     )
     command = [sys.executable, str(TETHER), str(tether), str(script), *arguments]
     with open_append(log) as file:
-        file.write(f"$ {shown}\n".encode())
+        file.write(f"$ {as_typed(shown)}\n".encode())
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

@@ -32,7 +32,8 @@ def main() -> None:
     descriptor, *arguments = sys.argv[1:]
     threading.Thread(target=end_with, args=(int(descriptor),), name="tether", daemon=True).start()
     sys.argv = arguments
-    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
     runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hookline.cli import SUBCOMMANDS, resume_arguments
+
 PAGES = (
     *("README.md", "CONTRIBUTING.md"),
     *("recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md", "recipes/RESULTS.md"),
@@ -119,4 +121,15 @@ def programs(text: str) -> list[list[str]]:
             found.append([])
         else:
             found[-1].append(word)
-    return found
+    return [as_file(words) for words in found]
+
+
+def as_file(words: list[str]) -> list[str]:
+    """Return a program of the console command as the file in a clone that it stands for."""
+    if words[:1] != ["hookline"]:
+        return words
+    name, rest = words[1], words[2:]
+    if name not in SUBCOMMANDS:
+        return ["python", "-m", *words]
+    script = "/".join(SUBCOMMANDS[name].module.split(".")[1:])
+    return ["python", f"{script}.py", *(resume_arguments(rest) if name == "resume" else rest)]

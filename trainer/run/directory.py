@@ -118,7 +118,10 @@ def cpu_flags() -> list[str]:
 
 
 def _git_commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # installed: a repository around it is somebody else's
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):

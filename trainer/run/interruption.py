@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -20,11 +21,13 @@ class Interrupted(KeyboardInterrupt):
 
     Attributes:
         signal_number: that asked for it; None for the wall-clock budget.
+        outcome: what the run has left until then; None before its end has been written.
     """
 
     def __init__(self, message: str, signal_number: int | None) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+        self.outcome: Any = None
 
 
 @dataclass

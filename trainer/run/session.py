@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -51,9 +52,21 @@ from hookline.trainer.run.workers import ClusterWorkers, Workers, join_workers
 PlanText = Callable[[Mapping[str, Any], str, Assembly], str]
 
 
-@released_graphs()
-@termination_interrupts()
-@memory_errors()
+@dataclass(frozen=True)
+class Outcome:
+    """Hold what a run leaves behind.
+
+    Attributes:
+        summary: what its summary.json holds; empty for a worker beside the first.
+        directory: of the run; None for a worker beside the first, which writes nothing.
+        parts: what was trained; None where the run was complete already, so that nothing was built.
+    """
+
+    summary: dict[str, Any]
+    directory: Path | None = None
+    parts: Assembly | None = None
+
+
 def execute(
     config: Mapping[str, Any],
     recipe: str,
@@ -62,7 +75,30 @@ def execute(
     plan: PlanText | None = None,
     began: float | None = None,
 ) -> dict[str, Any]:
-    """Run a validated config, or go on with a run, and return what its summary.json holds.
+    """Run as `carry_out` does, and return only what summary.json holds.
+
+    Args:
+        config: as for `carry_out`, like all others.
+        recipe: the recipe's name.
+        overrides: the command line's.
+        plan: describes the run for the dashboard.
+        began: when the run was asked for.
+    """
+    return carry_out(config, recipe, overrides, plan=plan, began=began).summary
+
+
+@released_graphs()
+@termination_interrupts()
+@memory_errors()
+def carry_out(
+    config: Mapping[str, Any],
+    recipe: str,
+    overrides: Sequence[str],
+    *,
+    plan: PlanText | None = None,
+    began: float | None = None,
+) -> Outcome:
+    """Run a validated config, or go on with a run, and return what it leaves behind.
 
     Of a new run nothing is written before the data is open, the networks are built, and the step is traced and audited.
 
@@ -87,16 +123,16 @@ def execute(
     try:
         check_precision(settings["precision"], allow_slow=settings["allow_slow_precision"])
         if isinstance(workers, ClusterWorkers) and workers.index:
-            summary = _follow(config, workers)
+            outcome = _follow(config, workers)
         elif config["resume"] is not None:
-            summary = _resume(config, recipe, started, workers, plan)
+            outcome = _resume(config, recipe, started, workers, plan)
         else:
-            summary = _begin(config, recipe, overrides, started, workers, plan)
+            outcome = _begin(config, recipe, overrides, started, workers, plan)
     except BaseException as error:
         workers.leave(error)
         raise
     workers.leave(None)
-    return summary
+    return outcome
 
 
 def _begin(
@@ -106,7 +142,7 @@ def _begin(
     started: StartTime,
     workers: Workers,
     plan: PlanText | None,
-) -> dict[str, Any]:
+) -> Outcome:
     """Make a new run."""
     directory = choose_directory(config["run_dir"], recipe, datetime.now())
     parts = prepare(config, workers)
@@ -120,13 +156,13 @@ def _begin(
         return _train(fit, parts)
 
 
-def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> dict[str, Any]:
+def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
     """Train beside the chief, which writes; nothing is left here to sum up."""
     begun = {} if config["resume"] is None else {"init_from": None}  # the chief gives its variables then
     parts = prepare({**config, **begun}, workers)
     workers.compare({**config, **begun}, parts)
     follow(config["trainer"], parts, workers)
-    return {}
+    return Outcome({})
 
 
 def _note_build(started: StartTime, parts: Assembly) -> None:
@@ -136,14 +172,14 @@ def _note_build(started: StartTime, parts: Assembly) -> None:
 
 def _resume(
     config: Mapping[str, Any], recipe: str, started: StartTime, workers: Workers, plan: PlanText | None
-) -> dict[str, Any]:
+) -> Outcome:
     """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
         if (summary := completed_summary(directory)) is not None:
             warnings.warn(f"{directory} is complete: nothing is left to do.", stacklevel=2)
             workers.leave(None, complete=True)
-            return summary
+            return Outcome(summary, directory)
         digest = config_digest(read_stored(str(directory), "resume"))
         store = open_store(directory, digest)
         checkpoint = store.newest()
@@ -290,7 +326,7 @@ def _views(parts: Assembly) -> Views:
     )
 
 
-def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
+def _train(fit: Fit, parts: Assembly) -> Outcome:
     """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close."""
     test: dict[str, Any] = {}
     failure: BaseException | None = None
@@ -327,11 +363,14 @@ def _train(fit: Fit, parts: Assembly) -> dict[str, Any]:
     )
     summary |= fit.workers.summary()
     failures = [*_summary_failures(fit.run.directory, summary), *fit.call_all("on_fit_end", fit.run, summary)]
+    outcome = Outcome(summary, fit.run.directory, parts)
+    if isinstance(failure, Interrupted):
+        failure.outcome = outcome
     if failure is not None:
         raise failure
     if failures:
         raise failures[0]
-    return summary
+    return outcome
 
 
 def _network_summaries(networks: Mapping[str, Network], forms: Mapping[str, Forms]) -> dict[str, NetworkSummary]:

@@ -1,0 +1,75 @@
+"""Exported files read by their own runtimes: LiteRT and ONNX Runtime, without TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hookline.deploy.formats import Predictor
+from hookline.deploy.options import import_optional
+from hookline.trainer.errors import UserError
+from hookline.trainer.quiet import silent
+
+
+def load_litert(path: Path) -> Predictor:
+    """Return what predicts with a .tflite file of one input and one output.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: it cannot be read, or the runtime is not installed.
+    """
+    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
+    try:
+        interpreter = runtime.Interpreter(model_path=str(path))
+        (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    except (ValueError, RuntimeError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(f"{path} cannot be loaded by LiteRT: {reason} Expected a .tflite file.") from error
+    size: list[int] = []
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        if size != [len(inputs)]:
+            interpreter.resize_tensor_input(given["index"], inputs.shape)
+            with silent():  # a notice of what computes
+                interpreter.allocate_tensors()
+            size[:] = [len(inputs)]
+        interpreter.set_tensor(given["index"], np.asarray(inputs, np.float32))
+        interpreter.invoke()
+        return np.array(interpreter.get_tensor(made["index"]))
+
+    return predict
+
+
+def load_onnx(path: Path) -> Predictor:
+    """Return what predicts with an .onnx file of one input and one output.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: it cannot be read, or ONNX Runtime is not installed.
+    """
+    runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
+    errors: tuple[type[Exception], ...] = (OSError, ValueError, *_own_errors())
+    try:
+        session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        (given,) = session.get_inputs()
+    except errors as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise UserError(
+            f"{path} cannot be loaded by ONNX Runtime: {reason}. Expected an .onnx file of operations that it knows."
+        ) from error
+
+    def predict(inputs: np.ndarray) -> np.ndarray:
+        return np.asarray(session.run(None, {given.name: np.asarray(inputs, np.float32)})[0])
+
+    return predict
+
+
+def _own_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of ONNX Runtime: they have nothing in common but Exception."""
+    state = import_optional("onnxruntime.capi.onnxruntime_pybind11_state", extra="onnx", needed_by="format=onnx")
+    return tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))

@@ -1,0 +1,13 @@
+"""`python -m hookline`: the console command, with the directory that it was called from on the path."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hookline.cli import main
+
+if __name__ == "__main__":
+    if not sys.flags.safe_path:  # Python looks into this directory; the processes of a sweep shall, too
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    sys.exit(main())

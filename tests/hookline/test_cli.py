@@ -1,0 +1,192 @@
+"""The console command: every subcommand is a script, mistakes are one line, and help needs no TensorFlow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hookline
+from hookline import cli
+from hookline.completion import completion_text
+from hookline.trainer import errors
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.help import TITLES
+from hookline.trainer.errors import UserError, as_typed
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT_ONLY = {"benchmark", "catalogue", "kill_runs", "reproduce"}
+"""Scripts for work on the project itself, which stay in a clone."""
+FRAMEWORKS = "{'tensorflow', 'keras', 'jax', 'torch', 'sklearn', 'matplotlib'}"
+
+
+def in_a_process(code: str, *arguments: str, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_script_that_users_need_has_a_subcommand():
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if "\nmain = " in path.read_text()}
+    scripts |= {path.stem for path in (ROOT / "scripts").glob("*.py") if "\ndef main(" in path.read_text()}
+    named = {each.module.rpartition(".")[2] for each in cli.SUBCOMMANDS.values()}
+    assert named == scripts - PROJECT_ONLY | {"train"}
+
+
+def test_importing_is_quick_and_imports_no_framework(tmp_path: Path):
+    code = f"""
+import sys, time
+began = time.process_time()
+import hookline
+took = time.process_time() - began
+assert took < 0.2, took
+assert {{"RunResult", "run"}} <= set(dir(hookline))
+assert not {FRAMEWORKS} & set(sys.modules)
+assert len([name for name in sys.modules if name.startswith("hookline")]) == 1
+"""
+    in_a_process(code, cwd=tmp_path)
+
+
+def test_help_of_every_subcommand_imports_no_framework(tmp_path: Path):
+    code = f"""
+import sys
+from hookline import cli
+for name in cli.SUBCOMMANDS:
+    print("==", name, flush=True)
+    assert cli.main([name, "--help"]) == 0
+assert not {FRAMEWORKS} & set(sys.modules), {FRAMEWORKS} & set(sys.modules)
+"""
+    found = in_a_process(code, cwd=tmp_path)
+    parts = {part.split()[0]: part for part in found.split("== ")[1:]}
+    assert list(parts) == list(cli.SUBCOMMANDS)
+    for name, text in parts.items():
+        assert len(text.splitlines()) > 4, name
+    assert not list(tmp_path.iterdir())
+
+
+def test_its_own_help_lists_every_subcommand_in_one_line(capsys):
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        assert cli.main(arguments) == 0
+        text = capsys.readouterr().out
+        lines = text.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in lines] == list(cli.SUBCOMMANDS)
+        assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("hookline"))
+
+
+def test_help_before_the_name_is_help_of_the_subcommand(capsys):
+    assert cli.main(["--help", "export"]) == cli.main(["export", "--help"]) == 0
+    first, second = capsys.readouterr().out.split("python scripts/export.py run=<run directory> [")[1:]
+    assert first
+    assert second.startswith("key=value")
+
+
+def test_the_version_is_that_of_the_project(capsys, monkeypatch):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hookline ")
+
+    def missing(name: str) -> str:
+        from importlib.metadata import PackageNotFoundError
+
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert "not installed" in cli.version_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trian", "recipe=bnn"], "Unknown command 'trian'. Did you mean 'train'?"),
+        (["check_gradients"], "Did you mean 'check-gradients'?"),
+        (["recipe=bnn"], "Expected a command first: hookline train recipe=bnn."),
+        (["--verison"], "Unknown option '--verison'."),
+        (["resume"], "No run was given. Expected its directory"),
+        (["resume", "trainer.epochs=3"], "Expected the directory of the run first"),
+        (["resume", "nowhere"], "resume=nowhere"),
+        (["train", "recipe=bn"], "Did you mean 'bnn'?"),
+        (["export"], "No run was given."),
+        (["--completion"], "Expected --completion bash."),
+        (["--completion", "bsh"], "Did you mean 'bash'?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    assert line.startswith("Error: ")
+    assert said in line
+
+
+@pytest.mark.parametrize("name", ["runs/first", "runs/a b", "runs/it's", "runs/a=b,c", "runs/[x]", "runs/back\\"])
+def test_any_directory_can_be_resumed(name, tmp_path, monkeypatch):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir(parents=True)
+    override, other = cli.resume_arguments([name, "trainer.max_seconds=null"])
+    assert other == "trainer.max_seconds=null"
+    (parsed,) = OverridesParser.create().parse_overrides([override])
+    assert (parsed.key_or_group, parsed.value()) == ("resume", name) or str(parsed.value()) == name
+    assert parse_command([override]).overrides == (override,)
+    assert cli.resume_arguments([override]) == [override]
+
+
+def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatch):
+    texts = {
+        "Go on with: python train.py resume=runs/a": "Go on with: hookline train resume=runs/a",
+        "python scripts/check_gradients.py recipe=x": "hookline check-gradients recipe=x",
+        "with all that train.py takes": "with all that hookline train takes",
+        "runs/train.py and my_scripts/export.py stay": "runs/train.py and my_scripts/export.py stay",
+        "python -m pip install '.[onnx]', in a clone of this project.": "python -m pip install 'hookline[onnx]'.",
+    }
+    assert all(as_typed(text) == text for text in texts), "in a clone"
+    monkeypatch.setattr(errors, "IS_CLONE", False)
+    assert [as_typed(text) for text in texts] == list(texts.values())
+    assert str(UserError("See python train.py --help.")) == "See hookline train --help."
+
+
+def test_names_that_do_not_exist_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = hookline.trian  # type: ignore[attr-defined]
+    for name in hookline.__all__:
+        assert getattr(hookline, name).__name__ == name
+
+
+COMPLETE = """
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+compopt() { :; }
+_hookline
+echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["pl"], "plan"),
+        (["train", "rec"], "recipe="),
+        (["train", "recipe", "=", "bn"], "bnn"),
+        (["train", "data", "=", "digi"], "digits"),
+        (["train", "+hooks", "=", "pru"], "prune"),
+        (["train", "seed", "=", "1"], ""),
+    ],
+)
+def test_bash_completes_commands_and_names(words, expected):
+    script = completion_text(["bash"], list(cli.SUBCOMMANDS)) + COMPLETE
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", "hookline", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected
+    assert done.stderr == ""
+
+
+def test_completion_knows_every_group():
+    script = completion_text(["bash"], [])
+    assert all(f"{group}) words=" in script for group in TITLES)

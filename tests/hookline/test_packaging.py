@@ -1,0 +1,185 @@
+"""What is installed: `hookline/` alone, which runs from any directory, beside whatever the user has there."""
+
+from __future__ import annotations
+
+import email
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("configs", "deploy", "hooks", "recipes", "scripts", "trainer")
+LEFT_OUT = ("scripts/benchmark", "scripts/catalogue", "scripts/documentation/", "scripts/kill_runs", "scripts/repro")
+QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null")
+SHORT = ("recipe=baseline", "trainer.epochs=1", "trainer.compile=off", "model.units=[16]", *QUIET)
+FOREIGN = ("trainer.py", "train.py", "hooks.py", "cli.py", "running.py", "deploy.py", "recipes/__init__.py")
+FOREIGN += ("scripts/__init__.py", "scripts/export.py", "errors.py", "schema.py")
+
+
+@pytest.fixture(scope="module")
+def packaged() -> set[str]:
+    """The files of a wheel, without building it."""
+    return {each.distribution_path for each in WheelBuilder(str(ROOT)).recurse_included_files()}
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_it_holds_the_package_alone_with_types_and_configs(packaged: set[str]):
+    assert {name.partition("/")[0] for name in packaged} == {"hookline"}
+    assert {name.rpartition(".")[2] for name in packaged} == {"py", "yaml", "typed"}
+    assert {"hookline/py.typed", "hookline/__main__.py", "hookline/train.py", "hookline/scripts/slurm.yaml"} <= packaged
+
+
+def test_every_module_and_config_is_in_it_but_the_tools_of_the_project(packaged: set[str]):
+    files = [path for room in ROOMS for kind in ("py", "yaml") for path in (ROOT / room).rglob(f"*.{kind}")]
+    names = {path.relative_to(ROOT).as_posix() for path in files}
+    wanted = {f"hookline/{name}" for name in names if not name.startswith(LEFT_OUT)}
+    own = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hookline").glob("*.py")}
+    assert packaged == wanted | own | {"hookline/py.typed"}
+
+
+def test_nothing_in_it_imports_what_is_left_out(packaged: set[str]):
+    modules = [f"hookline.{each.strip('/').replace('/', '.')}" for each in LEFT_OUT]
+    for name in packaged:
+        if name.endswith(".py"):
+            text = (ROOT / name).read_text()
+            assert not [module for module in modules if module in text], name
+
+
+def test_extras_and_the_command_are_declared():
+    assert project()["scripts"] == {"hookline": "hookline.cli:main"}
+    (cuda,) = project()["optional-dependencies"]["cuda"]
+    (tensorflow,) = (each for each in project()["dependencies"] if each.startswith("tensorflow>"))
+    assert cuda.replace("[and-cuda]", "") == tensorflow
+
+
+def run(command: list[str], cwd: Path, site: Path | None = None, code: int = 0) -> str:
+    """Run a program as a user of the installed package does: nothing of this clone is on the path before it."""
+    environment = {**os.environ, "PYTHONPATH": str(site) if site else ""}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def build(source: Path, place: Path, target: str) -> Path:
+    run([sys.executable, "-P", "-m", "hatchling", "build", "-t", target, "-d", str(place)], source)
+    (made,) = place.glob("*.whl" if target == "wheel" else "*.tar.gz")
+    return made
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(ROOT, tmp_path_factory.mktemp("dist"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel, installed without a network."""
+    place = tmp_path_factory.mktemp("site")
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", "--target", str(place))
+    run([sys.executable, "-m", "pip", "install", *options, str(wheel)], place)
+    return place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory of a user, whose own files have the names of ours; importing one is an error."""
+    for name in FOREIGN:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise RuntimeError('this is the file of the user')\n")
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "train.yaml").write_text("x: [\n")
+    return tmp_path
+
+
+def summary_of(directory: Path) -> dict:
+    return json.loads((directory / "summary.json").read_text())
+
+
+@pytest.mark.full
+def test_a_built_wheel_holds_what_is_selected(wheel: Path, packaged: set[str]):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = next(name for name in names if name.endswith("/METADATA"))
+        read = email.message_from_bytes(archive.read(metadata))
+    folder = metadata.partition("/")[0]
+    assert folder == f"hookline-{project()['version']}.dist-info"
+    assert {name for name in names if not name.startswith(f"{folder}/")} == packaged
+    assert set(read.get_all("Provides-Extra")) == set(project()["optional-dependencies"])
+
+
+@pytest.mark.full
+def test_the_source_archive_makes_the_same_wheel(wheel: Path, tmp_path: Path):
+    archive = build(ROOT, tmp_path / "sdist", "sdist")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("hookline-*")
+    again = build(source, tmp_path / "wheel", "wheel")
+    with zipfile.ZipFile(wheel) as first, zipfile.ZipFile(again) as second:
+        assert sorted(first.namelist()) == sorted(second.namelist())
+        assert [name for name in first.namelist() if first.read(name) != second.read(name)] == []
+
+
+@pytest.mark.full
+def test_the_module_runs_beside_files_of_the_same_names(site: Path, place: Path):
+    def command(*arguments: str, code: int = 0) -> str:
+        return run([sys.executable, "-m", "hookline", *arguments], place, site, code)
+
+    seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], place, site)
+    assert Path(seen.strip()).is_relative_to(site)
+    assert command("--version").strip() == f"hookline {project()['version']}"
+    assert "hookline train recipe=bnn" in command("train", "--help")
+    assert "hookline train --help" in command("train", "seed=1", code=2)
+    said = command("train", *SHORT, "trainer.max_seconds=0", "run_dir=runs/a")
+    assert "hookline train resume=runs/a" in said
+    command("resume", "runs/a", "trainer.max_seconds=null")
+    assert summary_of(place / "runs" / "a")["status"] == "completed"
+    assert json.loads((place / "runs" / "a" / "environment.json").read_text())["git_commit"] is None
+    assert "step" in command("plan", *SHORT)
+    command("export", "run=runs/a")
+    assert (place / "runs" / "a" / "export" / "model.keras").is_file()
+    command("evaluate", "run=runs/a")
+    command("verify", "run=runs/a")
+
+
+@pytest.mark.full
+def test_processes_that_it_starts_run_there_too(site: Path, place: Path):
+    (place / "my_models.py").write_text((ROOT / "README.md").read_text().split("# my_models.py\n")[1].split("```")[0])
+    own = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
+    shared = [each for each in SHORT if not each.startswith("model.")]
+    program = [sys.executable, "-m", "hookline"]
+    said = run([*program, "train", "-m", *shared, *own, "seed=1,2", "--jobs", "1", "--sweep", "sweep"], place, site)
+    assert "hookline compare sweep" in said
+    assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"] * 2
+    run([*program, "compare", "sweep"], place, site)
+    run([*program, "launch", "workers=2", *SHORT, "run_dir=two"], place, site)
+    assert summary_of(place / "two")["workers"] == {"count": 2, "equal": True}
+    run([*program, "submit", *SHORT, "seed=1,2", "--cluster", "local", "--sweep", "local"], place, site)
+    assert [summary_of(each)["status"] for each in sorted((place / "local").glob("0*/"))] == ["completed"] * 2
+
+
+@pytest.mark.full
+def test_the_console_command_and_the_function_make_the_same_run(site: Path, place: Path):
+    script = [sys.executable, str(site / "bin" / "hookline")]
+    run([*script, "train", *SHORT, "seed=3", "run_dir=a"], place, site)
+    code = """
+import sys, hookline
+found = hookline.run(*sys.argv[1:])
+assert found.networks["model"].count_params() > 0
+print(found.directory)
+"""
+    run([sys.executable, "-c", code, *SHORT, "seed=3", "run_dir=b"], place, site)
+    first, second = summary_of(place / "a"), summary_of(place / "b")
+    assert first["digest"] == second["digest"]
+    wrong = run([sys.executable, "-c", "import hookline; hookline.run('recipe=bn')"], place, site, code=1)
+    assert "UserError: Unknown recipe 'bn'. Did you mean 'bnn'?" in wrong
