@@ -54,7 +54,8 @@ class Code:
         encoding: "sign", "codebook", "float32" or "float16".
         shape: of the numbers.
         data: uint8 bits for the first two, else floats of the shape.
-        extra: float32; scales of a sign, one for all or one a channel, values of a codebook; None without.
+        extra: float32; scales of a sign, one for all or one per channel, or values of a codebook; None if there are
+            none.
         bits: per number, what `extra` takes not counted.
     """
 
@@ -66,7 +67,7 @@ class Code:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the data and of what belongs to it."""
+        """Return the bytes of the data with its scales or codebook."""
         return int(self.data.nbytes + (0 if self.extra is None else self.extra.nbytes))
 
 
@@ -185,7 +186,7 @@ SIGN_KEEPING = {"hard_tanh", "tanh"}
 
 
 def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
-    """Return operations in which every value has one sign at most; several layers may have asked for one each."""
+    """Return operations in which every value has at most one sign op; several layers may each have added one."""
     kept: list[Node] = []
     first: dict[str, str] = {}
     stands_for: dict[str, str] = {}
@@ -212,7 +213,7 @@ def binary_values(nodes: Sequence[Node]) -> set[str]:
 
 
 def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
-    """Return operations without the activations that only a sign follows, and that change no sign."""
+    """Return operations without sign-preserving activations that only a sign follows."""
     nodes = list(nodes)
     for node in [each for each in nodes if each.op.fields.get("function") in SIGN_KEEPING]:
         value, counts = node.op.output, consumers(nodes, output)
@@ -232,5 +233,5 @@ def _rewired(node: Node, value: str, other: str) -> Node:
 
 
 def is_integer_sum(node: Node, binary: set[str]) -> bool:
-    """Return whether a layer adds up signs: a whole number, times the scale of its channel where there is one."""
+    """Return whether a layer sums signs: an integer, times the scale of its channel if there is one."""
     return node.kind in SUMS and node.op.inputs[0] in binary and sign_scale(node.arrays["kernel"]) is not None

@@ -1,4 +1,4 @@
-"""The card of an export: what it holds."""
+"""The contents of an export's card."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hookline.trainer.run.finished import FinishedRun
 
 
 def card_of(run: FinishedRun, network: str) -> Card:
-    """Return what is known of a network's input and outputs.
+    """Return the card's facts on a network's input and outputs.
 
-    Inputs are prepared as the data's where they have their shape, and outputs are its classes where there are as many.
+    Inputs are prepared like the data's if their shapes match, and outputs are its classes if their numbers match.
     """
     model, data = run.parts.trainer.networks[network].model, run.parts.data
     shape = _example_shape(model, "input_shape")
-    if shape is None or None in shape:  # a subclassed model does not tell, and another may take any size
+    if shape is None or None in shape:  # a subclassed model has no known shape, and another may take any size
         shape = data.input_shape
     classifies = any(each.class_losses and network in each.changes for each in run.parts.trainer.objectives)
     classes: tuple[str, ...] = ()

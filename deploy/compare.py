@@ -24,7 +24,7 @@ KERAS = "keras"
 
 @dataclass
 class Difference:
-    """Gather what a file's outputs differ by from those of the run's own model.
+    """Accumulate how much a file's outputs differ from those of the run's own model.
 
     Attributes:
         largest: of outputs, absolute; NaN where one of the two is NaN.
@@ -73,7 +73,7 @@ class Difference:
 
 
 class Stand(keras.layers.Layer):
-    """Return what a file predicts for inputs, in the place of what a model makes of them."""
+    """Predict with a file in place of a model."""
 
     def __init__(self, predict: Predictor, difference: Difference) -> None:
         """Take what predicts.
@@ -123,21 +123,21 @@ def compare(
     tolerance: float | None = None,
     lossy: bool = False,
 ) -> tuple[dict[str, float], Difference | None]:
-    """Return the metrics of a file on the test split, and its difference, once it is certain that it is the run's own.
+    """Return the metrics of a file on the test split, and its difference, after checking that it matches the run.
 
-    Where the run computes in half precision, its model in float32 is compared with it in that, and the file with the
-    model in float32: what they differ by is rounding alone.
+    If the run computes in half precision, its float32 model is compared with it in half precision, and the file with
+    the model in float32: so the two differ by rounding alone.
 
     Args:
         run: restored.
-        network: name of the network for which the file stands.
+        network: name of the network in the file.
         form: of the file.
         predict: loaded from the file.
         tolerance: of metrics, absolute and relative; None for what `lossy` calls for.
         lossy: whether the file holds rounded values.
 
     Returns:
-        Metrics by name, and how outputs differ; None where the file is a Keras model, whose layers are the same.
+        Metrics by name, and how outputs differ; None if the file is a Keras model, whose layers are the same.
 
     Raises:
         UserError: they differ too much.
@@ -172,7 +172,7 @@ def _judge(
 ) -> tuple[dict[str, float], Difference | None]:
     """Return what `compare` does; `plain` is the finished model."""
     difference = None
-    own = bool(foreign_names(plain))  # what a class of the user's is made of again may be another layer
+    own = bool(foreign_names(plain))  # a user's class may be rebuilt as another layer
     model = getattr(predict, "model", None)
     if model is None or own:
         difference = Difference(len(run.parts.evaluated["test"].split.indices))
@@ -218,7 +218,7 @@ def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) ->
 
 
 def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
-    """Return a trainer with a model in the place of a network and its hooks.
+    """Return a trainer with a model in place of a network and its hooks.
 
     Args:
         trainer: of a run.
@@ -235,6 +235,6 @@ def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
 
 
 def _metrics(run: FinishedRun, network: str, model: keras.Model) -> dict[str, float]:
-    """Return the metrics of a run on the test split with a model in the place of a network and its hooks."""
+    """Return the metrics of a run on the test split with a model in place of a network and its hooks."""
     found = run.parts.test.of(with_model(run.parts.trainer, network, model)).run(run.step)
     return {name: value for name, value in found.items() if "metric/" in name}

@@ -51,10 +51,10 @@ class Thresholds:
 
 
 def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | None:
-    """Return thresholds that give the signs of every integer from -largest to largest, or None where there are none.
+    """Return thresholds that give the signs of every integer from -largest to largest, or None if there are none.
 
-    None means that a channel changes its sign more than once. A channel that never changes it gets a threshold that
-    every integer reaches, or none.
+    None means that a channel changes its sign more than once. A channel that never does gets a threshold that every
+    integer reaches, or that none does.
     """
     step = max(1, CHUNK // channels)
     first = before = np.zeros(channels, bool)
@@ -72,7 +72,7 @@ def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | N
             return None
     descending = (changes == 1) & first
     never_changed = np.where(first, -largest, largest + 1)
-    # `place` is the first integer with the other sign: descending ones give +1 up to the one before it.
+    # `place` is the first integer with the other sign: descending ones give +1 up to the integer before it.
     values = np.where(changes == 0, never_changed, place - descending)
     return Thresholds(values.astype(_smallest_type(values)), descending)
 
@@ -88,7 +88,7 @@ def _smallest_type(values: np.ndarray) -> type[np.signedinteger]:
 class EvaluatedLayers:
     """Call layers inside the contexts that hooks put around every forward pass, with tensors of the evaluation's size.
 
-    A hook may have a layer computed otherwise, for large tensors alone perhaps; what it computes differs by rounding.
+    A hook may replace a layer's computation, perhaps for large tensors only; the results then differ by rounding.
     """
 
     def __init__(self, trainer: Trainer, network: str, *, batch_size: int, step: int) -> None:
@@ -129,7 +129,7 @@ class EvaluatedLayers:
 
 
 Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
-"""What calls, one after another, make of tensors [batch, *shape]: float32 [count, channels] to the same."""
+"""The result of calls in a row on tensors [batch, *shape]: float32 [count, channels] to the same."""
 
 BY_CHANNEL = "scale_shift"
 RISING = {
@@ -141,7 +141,7 @@ RISING = {
 
 @dataclass(frozen=True)
 class _Chain:
-    """Hold what lies between a sum and a sign.
+    """Hold the operations between a sum and a sign.
 
     Attributes:
         source: the layer that makes the sum.
@@ -155,7 +155,7 @@ class _Chain:
 
     @property
     def last_by_channel(self) -> int:
-        """Return the place of the last operation that treats channels differently, -1 without one."""
+        """Return the index of the last operation that treats channels differently, -1 if there is none."""
         places = [place for place, node in enumerate(self.between) if node.kind == BY_CHANNEL]
         return places[-1] if places else -1
 
@@ -163,7 +163,7 @@ class _Chain:
 def fold_signs(
     nodes: Sequence[Node], output: str, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate
 ) -> list[Node]:
-    """Return operations in which thresholds of integers stand where they give the same signs.
+    """Return operations with integer thresholds wherever they give the same signs.
 
     Scale and bias of the layer, batch norm and activations between its sum and a sign go into the thresholds, as long
     as each channel's sign changes once at most from the lowest to the highest sum. Everything else stays as it is.
@@ -197,10 +197,10 @@ def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None
 
 
 def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether pooling and reshaping may stand before or behind all that the thresholds take the place of.
+    """Return whether pooling and reshaping commute with everything that the thresholds replace.
 
-    A maximum may change places with a function that never falls; a reshaping with one that treats all entries alike,
-    or that has the same channels before and after it.
+    A maximum commutes with a function that never falls; a reshaping with one that treats all entries alike, or if the
+    channels before and after it are the same.
     """
     channels = shapes[chain.source.op.output][-1]
     for place, node in enumerate(chain.between):

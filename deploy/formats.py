@@ -29,7 +29,7 @@ Predictor = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Format:
-    """Describe a format. What writes and reads it is imported when it is used: each needs other packages.
+    """Describe a format. Its writer and loader are imported on use: each needs other packages.
 
     Attributes:
         name: that users give.
@@ -73,7 +73,7 @@ class Format:
         Args:
             run: restored; it is left as it was.
             network: name of the network.
-            path: to write to; nothing is there, and its directory exists.
+            path: to write to; it does not exist yet, its directory does.
             options: checked.
 
         Raises:
@@ -192,10 +192,10 @@ def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
     Args:
         path: to write to.
         form: of what is written.
-        overwrite: whether what is there is replaced.
+        overwrite: whether an existing export is replaced.
 
     Raises:
-        UserError: something is there already, the name has another ending, or nobody may write there.
+        UserError: the path exists already, the name has another ending, or the place is not writable.
     """
     if not form.is_directory and not path.name.endswith(form.suffix):
         raise UserError(
@@ -211,7 +211,7 @@ def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
 
 @contextmanager
 def put_in_place(path: Path, form: Format) -> Iterator[Path]:
-    """Give a name to write to, and put what is written there in place at the end of the block; on an error, nothing.
+    """Give a temporary path, and move what is written there into place at the end of the block, unless it fails.
 
     Args:
         path: checked by `check_place`.
@@ -261,7 +261,7 @@ def _sync(path: Path) -> None:
 
 
 def _exchange(temporary: Path, path: Path) -> None:
-    """Give what was written its name. An old directory keeps its name until the new one can have it."""
+    """Move what was written into place. An old directory keeps its name until the new one can take it."""
     if not path.is_dir():
         os.replace(temporary, path)
     else:

@@ -20,7 +20,7 @@ FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold
 
 
 def described_op(layer: Any) -> dict[str, Any] | None:
-    """Return the operation by which a layer describes itself; None where it has none."""
+    """Return the operation by which a layer describes itself; None if it has none."""
     describe = getattr(layer, "inference_op", None)
     found = describe() if callable(describe) else None
     if found is None:
@@ -64,7 +64,7 @@ MERGES = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply"}
 
 
 def layer_steps(layer: Any) -> list[Step]:
-    """Return what a layer computes at inference, one operation after another; none where it does nothing."""
+    """Return the operations of a layer at inference, in order; none if it does nothing."""
     described = described_op(layer)
     if described is not None:
         kind = described.pop("op")
@@ -245,11 +245,11 @@ OPERATIONS: dict[str, Callable[[Any], list[Step]]] = {
     "HardTanh": lambda operation: [_activation("hard_tanh", operation)],
     "Sigmoid": lambda operation: [_activation("sigmoid", operation)],
 }
-"""Operations of `keras.ops` that stand in a functional graph by themselves, by the name of their class."""
+"""Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 
 class _Value:
-    """Stand for a tensor in a walk through a graph.
+    """Represent a tensor in a walk through a graph.
 
     Attributes:
         name: of the value.
@@ -322,7 +322,7 @@ class _Walk:
 def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
     """Return the name of a model's input, its operations in order, and the name of its output.
 
-    Models inside it are taken apart. Layers that work in training alone, such as dropout, are left out.
+    Models inside it are expanded. Layers that work only in training, such as dropout, are left out.
     """
     if not is_graph(model):
         raise UserError(

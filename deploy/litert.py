@@ -28,8 +28,8 @@ def write_litert(run: FinishedRun, network: str, path: Path, options: ExportOpti
     """Write a .tflite file, as `Format.write` describes it, for any number of examples.
 
     With `int8` weights are rounded to 8 bits, one scale for each output channel, and activations too, to the ranges
-    that training examples give them. Inputs and outputs stay float32, so that the file is called as one without it:
-    the first operation quantizes, the last one takes it back.
+    that training examples give them. Inputs and outputs stay float32, so the file is called like any other: the first
+    operation quantizes, the last one dequantizes.
     """
     with plain_model(run, network) as own:
         notes = _convert(run, network, single_model(run, network, own, "litert"), path, options)
@@ -71,10 +71,10 @@ def _refused(error: Exception) -> UserError:
 
 
 def calibration_examples(run: FinishedRun, network: str, model: keras.Model) -> np.ndarray:
-    """Return what a network sees when the run evaluates training examples, without augmentation.
+    """Return a network's inputs when the run evaluates training examples, without augmentation.
 
-    They are evenly spaced over the split, so that they are of all classes also where these come in turn. Of a generator
-    it is noise.
+    They are evenly spaced over the split, so they cover all classes even if examples are sorted by class. For a
+    generator it is noise.
     """
     split = run.parts.training.split
     chosen = np.linspace(0, len(split.indices) - 1, min(CALIBRATION_EXAMPLES, len(split.indices))).round()

@@ -47,8 +47,8 @@ class ExportOptions:
     """Hold the options; each format names those that it takes.
 
     Attributes:
-        tolerance: how far a metric on the test split may be from the run's; None for what the file's own form calls
-            for: 0.001 where it holds the weights as they are, 0.02 where it rounds them.
+        tolerance: how far a metric on the test split may be from the run's; None for the default of the file's form:
+            0.001 if it holds the weights as they are, 0.02 if it quantizes them.
         int8: of format=litert: whether weights and activations are rounded to 8 bits after training.
         float16: of format=packed: whether kernels and biases that take more than 8 bits are rounded to 16.
         codebook: of format=sparse: bits of an index into the values that the entries of a dense kernel share, 1 to 8,

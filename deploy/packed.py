@@ -1,4 +1,4 @@
-"""Packed files: one bit a weight."""
+"""Packed files: one bit per weight."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ TOLERANCE = 1e-4  # of the largest magnitude that the tensor has for the example
 def differ_by_rounding(model: keras.Model, packed: Model, inputs: np.ndarray) -> np.ndarray:
     """Return for which examples the outputs of a model and of its packed form differ by the order of additions alone.
 
-    Sums of signs are exact, so what differs begins at a float sum. A sum next to 0 may get another sign, as it may in
-    the model itself on another machine, or in a batch of another size; everything behind it is another example then.
-    So the first signs that differ have to be those of values next to 0, and where no sign differs, outputs have to be
-    as near to each other.
+    Sums of signs are exact, so differences begin at a float sum. A sum close to 0 may get the other sign, as it may in
+    the model itself on another machine, or in a batch of another size; from there on everything differs. So the first
+    signs that differ must be those of values close to 0, and if no sign differs, outputs must be equally close to each
+    other.
     """
     before, expected = _signed_values(model, inputs)
     names = [op.output for op in packed.graph.ops if op.output in before and packed.values[op.output].kind == "binary"]
@@ -67,7 +67,7 @@ def _largest(values: np.ndarray) -> np.ndarray:
 
 
 def _signed_values(model: keras.Model, inputs: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return what a model takes the sign of, by the names that the values of `keras_graph` have, and its outputs."""
+    """Return the inputs of a model's signs, by their names in `keras_graph`, and its outputs."""
     found: dict[str, np.ndarray] = {}
 
     def run(graph: keras.Model, tensors: list[Any], prefix: str) -> Any:
@@ -173,8 +173,8 @@ def _rows(stored: Sequence[Stored]) -> tuple[tuple[str, ...], ...]:
 def _notes(header: int, data: int, deployed: int, stored: Sequence[Stored]) -> tuple[str, ...]:
     lines = [
         f"data {data:,} bytes ({format_bytes(data)}), header {header:,} bytes",
-        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats a channel "
-        "of batch norm, where a threshold takes less, and without the values of codebooks",
+        f"deployed size in the run's summary: {deployed:,} bytes ({format_bytes(deployed)}), with two floats per "
+        "channel of batch norm, where a threshold takes less, and without the values of codebooks",
     ]
     if data - sum(each.value_bytes for each in stored) > deployed:
         lines.append("that size counts pruned weights in their sparse form, which format=sparse has")

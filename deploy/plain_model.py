@@ -26,7 +26,7 @@ from hookline.trainer.step.trainer import Trainer
 
 @contextmanager
 def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Give variables other values while the block runs; afterwards they are what they were.
+    """Give variables other values while the block runs; afterwards they have their own again.
 
     Args:
         network: whose variables they are.
@@ -44,7 +44,7 @@ def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[No
 
 
 def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
-    """Return a context in which Keras finds what plugins define, as it finds what is registered with it.
+    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it.
 
     Args:
         plugins: packages that the user trusts; their code is imported.
@@ -55,7 +55,7 @@ def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
     plugins = list(plugins)
     if not plugins:
         return nullcontext()
-    import keras  # not needed by those who read other formats
+    import keras  # readers of other formats do without it
 
     check_found(plugins)
     for package in plugins:
@@ -75,7 +75,7 @@ def _modules(plugins: Iterable[str]) -> Iterator[ModuleType]:
 
 
 def _is_part(value: Any) -> bool:
-    """Return whether a model may be made of a value: a class with a config, or a function."""
+    """Return whether a value may be part of a model: a class with a config, or a function."""
     return isinstance(value, FunctionType) or (isinstance(value, type) and hasattr(value, "from_config"))
 
 
@@ -99,7 +99,7 @@ def with_values(structure: keras.Model, values: keras.Model, *, full: bool = Fal
     precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
 
     Args:
-        structure: whose layers can be made anew of their config.
+        structure: whose layers can be rebuilt from their config.
         values: of the same layers, perhaps in another precision.
         full: whether the new model computes in float32 where layers of `structure` are mixed, and what lies between
             them with it.
@@ -117,7 +117,7 @@ def with_values(structure: keras.Model, values: keras.Model, *, full: bool = Fal
 def assign_weights(model: keras.Model, values: keras.Model) -> None:
     """Give a model's weights and moving statistics, and the seed states that both have, another model's values.
 
-    Which layers hold a seed state is no part of a model's config: a dropout whose rate is 0 when it is made has none.
+    A model's config does not say which layers hold a seed state: a dropout built with rate 0 has none.
 
     Args:
         model: of the layers of the other, in their order.
@@ -139,13 +139,13 @@ def _seeds(model: keras.Model) -> Iterator[tuple[tuple[str, int], keras.Variable
 
 
 def _mixed_dtypes(model: keras.Model) -> set[str]:
-    """Return in what mixed layers compute, such as {"bfloat16"}."""
+    """Return the compute dtypes of mixed layers, such as {"bfloat16"}."""
     policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
     return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
 
 
 def _in_full(config: Any, mixed: set[str]) -> Any:
-    """Return the config of a model with float32 in the place of mixed policies, and of their dtypes between layers."""
+    """Return the config of a model with float32 in place of mixed policies, and of their dtypes between layers."""
     if isinstance(config, Mapping):
         if config.get("class_name") == "DTypePolicy":
             name = config["config"].get("name", "")
@@ -159,7 +159,7 @@ def _in_full(config: Any, mixed: set[str]) -> Any:
 
 @contextmanager
 def plain_model(run: FinishedRun, network: str, *, full: bool = True) -> Iterator[keras.Model]:
-    """Yield the finished model of a network, as `finished_model` has it; the run is afterwards what it was.
+    """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was.
 
     Args:
         run: restored.
@@ -177,15 +177,15 @@ def finished_model(run: FinishedRun, network: str) -> keras.Model:
     """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
 
     It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
-    with the run. A model that has others, such as a class of the user's, may say too little of itself to be made anew:
-    it is the network's own, whose weights and final activation are changed.
+    with the run. A model with other parts, such as a user's class, may have too little in its config to be rebuilt: it
+    is the network's own, with its weights and final activation changed.
 
     Args:
         run: restored.
         network: name of the network.
 
     Raises:
-        UserError: it computes in half precision, and cannot be made anew in float32.
+        UserError: it computes in half precision, and cannot be rebuilt in float32.
     """
     owner = run.parts.trainer.networks[network]
     model = with_final(strip_model(run.parts.trainer, network), owner.final_activations)
@@ -214,7 +214,7 @@ def _own_in_float32(model: keras.Model) -> keras.Model:
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"'{model.name}' was trained in half precision, and Keras cannot make it anew in float32: {reason} "
+            f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: {reason} "
             "Expected classes whose get_config has every argument of theirs, or a run with trainer.precision=float32."
         ) from error
 
@@ -235,7 +235,7 @@ def strip_model(trainer: Trainer, network: str) -> keras.Model:
 
 
 def check_plain(model: keras.Model, format_name: str) -> None:
-    """Refuse a model that has parts that Keras alone does not know.
+    """Refuse a model with parts that are not Keras's own.
 
     Args:
         model: any Keras model.
@@ -252,7 +252,7 @@ def check_plain(model: keras.Model, format_name: str) -> None:
 
 
 def foreign_names(model: keras.Model) -> list[str]:
-    """Return the layers of a model whose class is not of Keras; where there are none, its other parts that are not.
+    """Return the layers of a model that are not Keras classes; if there are none, its other parts that are not.
 
     Args:
         model: any Keras model.
@@ -298,7 +298,7 @@ def _is_of_keras(module: str | None) -> bool:
 
 
 def foreign_parts(config: Any) -> Iterator[str]:
-    """Yield the names of what a serialized model takes from elsewhere: functions, initializers, regularizers."""
+    """Yield the names of a serialized model's external parts: functions, initializers, regularizers."""
     if isinstance(config, Mapping):
         if "module" in config and "class_name" in config and not _is_of_keras(config["module"]):
             name = config["class_name"]

@@ -93,14 +93,14 @@ def _refused(model: keras.Model, reason: str) -> UserError:
 
 
 def _notes(model: keras.Model) -> tuple[str, ...]:
-    """Return one line where a file loads with code of the user's alone."""
+    """Return one line if a file loads only with the user's code."""
     if not (names := foreign_names(model)):
         return ()
     return (f"loads where these are registered with Keras, or with plugins=[<their module>]: {', '.join(names)}",)
 
 
 def load_keras(path: Path) -> KerasPredictor:
-    """Return what predicts with a .keras file; nothing is built but parts of Keras, and what is registered with it."""
+    """Return the predictor of a .keras file; only parts of Keras, and what is registered with it, are built."""
     try:
         return KerasPredictor(keras.saving.load_model(path, compile=False))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -162,6 +162,6 @@ def write_onnx(run: FinishedRun, network: str, path: Path, options: ExportOption
         model = single_model(run, network, own, "onnx")
         given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
         with silent(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of Keras, which asks NumPy for a name of before
+            warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name
             model.export(path, format="onnx", verbose=False, input_signature=[given], opset_version=OPSET)
         return layer_table(own)

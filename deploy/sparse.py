@@ -43,7 +43,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Stages:
-    """Hold what a weight takes in the end, and the bytes of its data after each stage of Deep Compression.
+    """Hold the final size of a weight, and the bytes of its data after each stage of Deep Compression.
 
     Attributes:
         stored: as it is in the file.
@@ -71,7 +71,7 @@ class Stages:
 
 
 def measure_stages(name: str, values: np.ndarray, given: np.ndarray, *, huffman: bool) -> Stages:
-    """Store a weight, and count what it takes after each stage."""
+    """Store a weight, and count its bytes after each stage."""
     return Stages(
         store(name, given, huffman=huffman),
         kept=int(np.count_nonzero(given)),
@@ -114,7 +114,7 @@ MAX_CODEBOOK = (MAX_SYMBOLS - 1).bit_length()
 CONVOLUTION_BITS = 8
 """Of the paper, for convolutions; dense layers get 5."""
 KERNEL = "kernel"
-"""How the names of weights end that may be shared: depthwise and pointwise kernels too, no bias, no batch norm."""
+"""Name endings of weights that may be shared: depthwise and pointwise kernels too, no bias, no batch norm."""
 
 
 def write_sparse(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
@@ -129,7 +129,7 @@ def write_sparse(run: FinishedRun, network: str, path: Path, options: ExportOpti
 
 
 def _own_metrics(run: FinishedRun) -> str:
-    """Return one line with what the run comes to before its weights are rounded."""
+    """Return one line with the metrics of the run before its weights are quantized."""
     found = {name: value for name, value in run.parts.test.run(run.step).items() if "metric/" in name}
     values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in found.items())
     return f"test split, weights as the run has them: {values}"
@@ -181,7 +181,7 @@ def write_model(
 
 
 def load_sparse(path: Path) -> KerasPredictor:
-    """Return what predicts with a sparse file: its Keras model."""
+    """Return the predictor of a sparse file: its Keras model."""
     return KerasPredictor(load_sparse_model(path))
 
 
@@ -191,7 +191,7 @@ def load_sparse_model(path: Path) -> keras.Model:
     if foreign := sorted(set(foreign_parts(config))):
         raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
     try:
-        with ThreadPoolExecutor(1) as thread:  # what Keras keeps of a model without memory ends with the thread
+        with ThreadPoolExecutor(1) as thread:  # Keras's state of a model without memory ends with the thread
             shapes = thread.submit(_planned_shapes, config).result()
         if shapes != [values.shape for values in weights.values()]:
             raise UserError(f"{path} has weights that do not fit its network. {REMEDY}")

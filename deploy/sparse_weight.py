@@ -22,11 +22,11 @@ MAX_ROUNDS = 300
 
 
 def share_weights(values: np.ndarray, bits: int) -> np.ndarray:
-    """Return each value as the centroid that is nearest to it, at most 2 ** bits different ones.
+    """Return each value as its nearest centroid, at most 2 ** bits different ones.
 
-    The centroids start at equal distances from the lowest to the highest value, which keeps large weights, rare as
-    they are, well represented (section 3.2). Weights of 0, pruned ones, take no part and stay 0; no other becomes 0.
-    Where there are no more different values than that, each stays as it is, bit for bit.
+    The centroids start at equal distances from the lowest to the highest value, which keeps large weights, though rare,
+    well represented (section 3.2). Pruned weights take no part and stay 0; no other becomes 0. If there are no more
+    distinct values than that, each stays as it is, bit for bit.
     """
     kept = values[values != 0]
     distinct, inverse = np.unique(kept, return_inverse=True)
@@ -58,7 +58,7 @@ def _nearest(distinct: np.ndarray, counts: np.ndarray, centroids: int) -> np.nda
 
 
 HEADER_BYTES = 80
-"""What a further array costs in the header of a file, about: a small gain is not worth it."""
+"""Approximate cost of a further array in the header of a file: a smaller gain is not worth it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Stored:
 
     @property
     def cost(self) -> int:
-        """Return the bytes by which the file grows, about."""
+        """Return approximately the bytes by which the file grows."""
         return self.data_bytes + HEADER_BYTES * len(self.parts)
 
 

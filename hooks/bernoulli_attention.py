@@ -42,31 +42,31 @@ from hookline.trainer.step.context import BuildContext, StepContext
 
 EXAMPLES = 8
 COLLAPSED = 0.02  # a mean of A this near to 0 or 1
-DECIDED = 0.01  # bits a position
+DECIDED = 0.01  # bits per position
 
 
 class BernoulliAttention(GraphHook):
     """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
-    The branch is a small convolutional net, trained and saved with the rest. One mask an example and position, for
+    The branch is a small convolutional net, trained and saved with the rest. One mask per example and position, for
     all channels, and nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says otherwise. In the paper
     `join` is "concatenate". Batch norm above the gate then sees masked and plain maps in turn, and its moving
     statistics are those of both.
 
     The gated map is by default the one that the second convolution of the model sees: low-level features. Input
-    quantizers of `bnn_rounding` are in their place before; the gate then comes after one, and features are -1, 0, +1.
+    quantizers of `bnn_rounding` are already in place; the gate then comes after one, and features are -1, 0, +1.
     The branch itself is never quantized or pruned by a hook: patterns such as "*" mean the layers of the given network.
 
-    A hook that is not named "bernoulli_attention" puts its own name in place of "attention". It keeps no state of its
-    own. The seed of the draws is a state variable of the gate in the network: it follows from the run's seed, is
-    counted up by every training step, and is in every checkpoint.
+    Under a name other than "bernoulli_attention", its reports have that name in place of "attention". It keeps no state
+    of its own. The seed of the draws is a state variable of the gate in the network: it is derived from the run's seed,
+    counted up by every training step, and saved in every checkpoint.
 
     Group:
         technique
 
     Equation:
         A = sigmoid(branch(x) / temperature)        [batch, h, w, 1]
-        training:    r ~ Bernoulli(A),  y = r x     one draw an example and position, for all channels
+        training:    r ~ Bernoulli(A),  y = r x     one draw per example and position, for all channels
         backward:    dL/dx = r dL/dy,   dL/dA = sum over channels of x dL/dy
         evaluation:  y = A x (expectation), r x (sample), or [A >= 1/2] x (threshold)
         keep_rate:   + weight * KL(Bernoulli(target) || Bernoulli(mean of A)), for each example
@@ -75,7 +75,7 @@ class BernoulliAttention(GraphHook):
 
     Scalars:
         attention/mean: of A; also of evaluations, with metric/ in front, as all but the keep rate.
-        attention/entropy: of its draws, bits a position.
+        attention/entropy: of its draws, bits per position.
         attention/mass_in_box: share of A inside the batch's map, where there is one ("map", or the supervision's key).
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
@@ -87,18 +87,18 @@ class BernoulliAttention(GraphHook):
 
     Cost:
         The products of the branch, by default three dilated 3x3 convolutions of 16 channels on the gated map, and one
-        draw a position. Measured: 0.66 of the speed (LeNet-5, batch 100), which is what its 1.49 times the products
-        leave. join=concatenate runs the layers above twice.
+        draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as 1.49 times the products suggest.
+        join=concatenate runs the layers above twice.
 
     Pitfalls:
-        tests/unit/ops/test_bernoulli_through.py: a draw has no gradient of its own, so that the branch would stay as it
-            is; its gradient is written by hand, x dL/dy summed over channels.
+        tests/unit/ops/test_bernoulli_through.py: a draw has no gradient of its own, so the branch would never train;
+            its gradient is written by hand, x dL/dy summed over channels.
         tests/unit/hooks/test_bernoulli_attention.py: a run in which the branch would not train is refused, one whose A
             goes to 0 or 1 is warned of, and evaluations do not draw; rounding and pruning by "*" leave the branch
             alone.
         tests/unit/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or a draw made
-            once when the step is traced are other algorithms; here each example and position has a draw, each step
-            anew.
+            once when the step is traced are other algorithms; here each example and position has a draw, a new one in
+            each step.
         tests/unit/attention/test_losses.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
             one pulls a collapsed map back as hard as any other.
 
@@ -111,7 +111,7 @@ class BernoulliAttention(GraphHook):
         python train.py recipe=baseline model=lenet_5 +hooks=bernoulli_attention data=cluttered
     """
 
-    after = ("bnn_rounding",)  # its input quantizers are in their place when the gate is put in
+    after = ("bnn_rounding",)  # its input quantizers are in place when the gate is put in
 
     def __init__(
         self,
@@ -141,8 +141,8 @@ class BernoulliAttention(GraphHook):
             branch_input: "features", the map to gate; or "input", the model's own, resized by area to the map's size.
             temperature: above 0.
             keep_rate: "auto" (a target of 0.5), None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each
-                example's mean of A, on both sides of the target, that no collapsed A can sit out. Without it A may go
-                to 1, as on photographs.
+                example's mean of A, on both sides of the target, that does not fade when A collapses. Without it A may
+                go to 1, as on photographs.
             entropy: weight of the mean entropy of A, in bits: above 0 makes A decided, below 0 undecided.
             supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
                 a map of the batch, resized by area; epochs None for the whole run.
@@ -288,7 +288,7 @@ class BernoulliAttention(GraphHook):
         )
 
     def _reported(self, values: Mapping[str, float], name: str) -> float:
-        """Return one of the hook's measures from a report, whatever the objective's prefix; 1/2 where it is not."""
+        """Return one of the hook's measures from a report, whatever the objective's prefix; 1/2 if it is missing."""
         wanted = f"{self._prefix}/{name}"
         return next((value for key, value in values.items() if f"/{key}".endswith(f"/{wanted}")), 0.5)
 

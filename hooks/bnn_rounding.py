@@ -1,4 +1,4 @@
-"""Binary networks: kernels and layer inputs are rounded to bits in the forward pass, latent weights are trained."""
+"""Binary networks: kernels and layer inputs are binarized in the forward pass, latent weights are trained."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ STOCHASTIC = ("ste_sign", "binary_tanh")
 
 
 class BnnRounding(GraphHook):
-    """Train a network whose kernels, and whose layers' inputs, are -1 or +1.
+    """Train a network whose kernels and layer inputs are -1 or +1.
 
-    The forward pass uses rounded kernels in place of the latent ones, which stay float and are trained; after each
+    The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
     update they are clipped by projection. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to its
     quantized input: `summary` names these layers.
 
-    With an input quantizer this is a BNN (binary neural network), without one a BWN (binary weight network), with
-    nothing but input quantizers a BAN. A hook that is not named "bnn_rounding" puts its own name in place of "bnn". It
-    keeps no state: the latent weights are the network's own.
+    With both quantizers this is a BNN (binary neural network), without an input quantizer a BWN (binary weight
+    network), with input quantizers only a BAN (binary activation network). Under a name other than "bnn_rounding",
+    reports have that name in place of "bnn". It keeps no state: the latent weights are the network's own.
 
     Group:
         technique
@@ -62,23 +62,23 @@ class BnnRounding(GraphHook):
     Scalars:
         bnn/flip_ratio: share of entries whose quantized value this update changed.
         bnn/flip_ratio/<layer>: the same of one layer.
-        bnn/starved_ratio: share of latent entries that stand at the clip.
+        bnn/starved_ratio: share of latent entries that are saturated at the clip.
         bnn/starved_ratio/<layer>: the same of one layer.
 
     Cost:
-        A pass over each kernel and each rounded input, one over each kernel for the clip, and one to count flips.
+        One pass over each kernel and each quantized input, one over each kernel for the clip, and one to count flips.
         Measured: Larq's tutorial CNN, batch 64, on 2 cores, 134 steps a second, against 117 of Larq and 141 of the
         forward and backward pass alone.
 
     Pitfalls:
         tests/unit/ops/test_binary_quantizers.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1 by
             round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
-        tests/unit/hooks/test_bnn_rounding.py: a clip where the weights are read is no clip: the latent weight stays
-            outside and gets no gradient any more. This one moves the variable, and holds for its moving average;
+        tests/unit/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: the latent weight
+            stays outside and no longer gets a gradient. This clip moves the variable, and holds for its moving average;
             scales, biases and batch norm count beside the bits; the size of Larq's tutorial network, all binary, is the
             published one.
-        tests/unit/hooks/test_input_quantizers.py: a ReLU before a sign leaves +1 alone, and is refused; the first and
-            the last layer are found in the graph, not in the list of layers.
+        tests/unit/hooks/test_input_quantizers.py: a ReLU before a sign leaves nothing but +1, and is refused; the first
+            and the last layer are found in the graph, not in the list of layers.
 
     Reference:
         Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,
@@ -92,7 +92,7 @@ class BnnRounding(GraphHook):
         python train.py recipe=baseline +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
     """
 
-    priority = 80  # masks and other transformations of latent weights come before rounding
+    priority = 80  # masks and other transformations of latent weights come before quantization
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class BnnRounding(GraphHook):
         }
 
     def _count_values(self, kernel: Kernel, values: np.ndarray) -> int:
-        """Return how many values the bits have to tell apart, where there is a scale a channel in any one channel."""
+        """Return how many values the bits must encode; with a scale per channel, in any one channel."""
         assert self.kernel_quantizer is not None
         axes = kernel.channel_axes if self.kernel_quantizer.scales_channels else ()
         return most_values(values, axes)
@@ -288,7 +288,7 @@ class BnnRounding(GraphHook):
         return [line for line in lines if line]
 
     def _advise_on_kinds(self, network: Network) -> list[str]:
-        """Return a line on the kernels that are left out for their kind; not for being first or last."""
+        """Return a line on the kernels that are left out for their kind, not for being first or last."""
         layers = {path: layer for path, layer in layer_paths(network.model).items() if is_kernel_layer(layer)}
         offered = {id(variable) for layer in layers.values() for variable in own_kernels(layer)}
         names = [name for name, variable in network.trainable_variables.items() if id(variable) in offered]

@@ -25,11 +25,11 @@ from hookline.trainer.step.metrics import example_weights, sample_weights, weigh
 if TYPE_CHECKING:
     from hookline.trainer.run.control import Run
 
-TRIAL_STEPS = 100  # a shorter run only tries whether something works
+TRIAL_STEPS = 100  # a shorter run is only a smoke test
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
-"""The loss dominates where classes are compact (width by distance) while the other losses still are above this share of
-log(classes), in so many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %. It is no sign that the
-center loss is larger than the others, which go to 0 where all is well, nor does it get large where it rules."""
+"""The loss dominates if classes are compact (width by distance) while the other losses are still above this share of
+log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %. Comparing the center
+loss with the others would be no test: they go to 0 when all is well, and it does not grow when it dominates."""
 COLLAPSED = 1e-3  # distance between centers as a share of their length, or in units where they are shorter than 1
 
 
@@ -43,13 +43,13 @@ class CenterLoss(GraphHook):
     `weight` is the paper's lambda: there both losses are sums over the batch, here both are means. It is lambda times
     the batch for code that adds a sum to a mean, and 2 lambda / d for code that takes a mean over batch and dimensions.
 
-    Centers start at 0 and move from the first step on, also while the weight is still 0, so that they stand among their
+    Centers start at 0 and move from the first step on, also while the weight is still 0, so that they are among their
     features when the pull begins. They belong to no optimizer: no gradient, weight decay or moving average touches
-    them. They move once a step, by the whole batch, also where `trainer.accumulation_steps` cuts it in micro batches.
+    them. They move once per step, by the whole batch, even if `trainer.accumulation_steps` cuts it into micro batches.
 
-    A target outside the classes is nobody's: its step is withheld, and in an evaluation the loss is NaN. With weight=0
-    the centers still follow, and all is reported: that is the twin to compare with. A hook that is not named
-    "center_loss" puts its own name in place of "center".
+    A target outside the classes withholds its step, and makes the loss of an evaluation NaN. With weight=0 the centers
+    still follow, and everything is reported: that is the baseline to compare with. Under a name other than
+    "center_loss", reports have that name in place of "center".
 
     Group:
         technique
@@ -74,19 +74,20 @@ class CenterLoss(GraphHook):
         metric/center_ratio: within / between.
 
     Pictures:
-        center/features: up to 1,000 examples in the plane of two features, by class, with the centers. Of more than two
-            features "_principal_components" stands behind, and the first two are drawn. They are in the projector, too.
+        center/features: up to 1,000 examples in the plane of two features, by class, with the centers. With more than
+            two features, the first two principal components are drawn, and "_principal_components" is appended to the
+            name. They are in the projector, too.
 
     Cost:
-        Per step the distances, [batch, d], and an update of all centers, [classes, d]. Measured: 0.99 of the speed
+        Per step, the distances, [batch, d], and an update of all centers, [classes, d]. Measured: 0.99 of the speed
         (LeNet-5, batch 100).
 
     Pitfalls:
         tests/unit/ops/test_center_update.py: without the 1 + n, examples of one class in a batch multiply the rate, and
             the centers diverge where alpha n > 2.
-        tests/unit/hooks/test_center_loss.py: centers whose update is made but never run stay at 0; here such a run does
-            not start. No optimizer touches them, and micro batches move them once; pictures and embeddings show the
-            features that the loss sees.
+        tests/unit/hooks/test_center_loss.py: centers whose update op is created but never runs stay at 0; here such a
+            run is refused. No optimizer touches them, and micro batches move them once; pictures and embeddings show
+            the features that the loss sees.
         tests/unit/ops/test_class_distances.py: compare networks by the class means of a split, not by the centers,
             which lag behind.
 
@@ -119,7 +120,7 @@ class CenterLoss(GraphHook):
             layer: pattern on the path or name of the layer whose output the features are, [batch, d]; None for the
                 input of the last dense layer.
             begin_epoch: 0 or more; the weight is 0 before it.
-            warm_up_epochs: 0 or more; over so many epochs from `begin_epoch` on, the weight rises linearly from 0.
+            warm_up_epochs: 0 or more; from `begin_epoch` on, the weight rises linearly from 0 over this many epochs.
             network: name of the network.
 
         Raises:
@@ -197,7 +198,7 @@ class CenterLoss(GraphHook):
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."
             )
         features = context.taps[self._tap]
-        if not features.shape[:1].is_compatible_with(labels.shape):  # a generator draws as many samples as it likes
+        if not features.shape[:1].is_compatible_with(labels.shape):  # a generator may draw any number of samples
             raise UserError(
                 f"The network '{self.network}' has features of {features.shape[0]} examples, and the batch has labels "
                 f"of {labels.shape[0]}. Expected hooks.{self.key}.network to run on the examples of the batch."
@@ -210,7 +211,7 @@ class CenterLoss(GraphHook):
         return self.weight * tf.clip_by_value(risen, 0.0, 1.0)
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether a target is no class: its example would silently count for nothing, or for another class."""
+        """Return whether a target is no class: its example would silently count for nothing, or for the wrong class."""
         classes = self._built.shape[0]
         known, _ = known_labels(self._examples(context)[1], classes)
         return {f"{self.key}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}

@@ -21,16 +21,16 @@ OPTIMIZERS_OWN = ("clipnorm", "clipvalue", "global_clipnorm")
 class ClipGradients(GraphHook):
     """Shorten gradients that are too long, before the optimizer sees them.
 
-    by="norm" looks at the norm of the gradients of all chosen variables together: their direction stays.
-    by="variable_norm" does so for each variable by itself. by="value" looks at each entry.
+    by="norm" limits the norm of the gradients of all chosen variables together: their direction is kept.
+    by="variable_norm" limits the norm of each variable separately. by="value" limits each entry.
 
-    It is the last hook that sees gradients: they are those of the whole batch, whatever micro batches it was cut in,
-    and what other hooks froze counts as 0. Each network is clipped by itself. Networks that a recipe stacks into one
-    are one network here: by="norm" wants them apart.
+    It is the last hook that sees gradients: they are those of the whole batch, whatever micro batches it was cut into,
+    and what other hooks froze counts as 0. Each network is clipped separately. Networks that a recipe stacks into one
+    are one network here: for by="norm", do not stack them.
 
     A gradient that is not finite is never clipped to a number: it stays visible to `nan_guard`. NaN in one of them, or
-    a norm beyond float32, leaves the others as they are. A hook of another name puts that in front of what it reports,
-    which is of the chosen layers; "grad_norm/" is of all gradients of a network. It keeps no state.
+    a norm beyond float32, leaves the others as they are. Under another name, the hook's reports are prefixed with that
+    name. They cover the chosen layers; "grad_norm/" covers all gradients of a network. It keeps no state.
 
     Group:
         optimization
@@ -46,11 +46,11 @@ class ClipGradients(GraphHook):
         clip_gradients/clipped: share that was clipped: of steps, of variables or of entries.
 
     Cost:
-        Two passes over the gradients a step: one for the norms, one to shorten. Not measured apart.
+        Two passes over the gradients per step: one for the norms, one to scale. Not measured separately.
 
     Pitfalls:
         tests/unit/hooks/test_clip_gradients.py: a NaN must not become a number, nor a norm beyond float32 a zero; micro
-            batches are clipped once, as a whole; an optimizer that clips as well is refused.
+            batches are clipped once, as a whole; an optimizer that also clips is refused.
 
     Reference:
         Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".
@@ -133,10 +133,10 @@ def squared_norms(values: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tensor:
-    """Return by what to multiply tensors so that no norm is above a limit: float32 [tensors], at most 1.
+    """Return the factors that bring the norms of tensors within a limit: float32 [tensors], at most 1.
 
     Where a squared norm is NaN or so large that their sum could leave float32, its own tensor gets NaN. With `together`
-    the others get 1 then: no norm of all says how much to shorten them.
+    the others then get 1, since no joint norm says how much to scale them.
 
     Args:
         squares: float32 [tensors], the squared norms.
@@ -168,7 +168,7 @@ def _share_of_long_entries(values: Sequence[tf.Tensor], limit: float) -> tf.Tens
 
 
 def _choose(network: Network, layers: str | list[str]) -> list[str]:
-    """Return the names of the latent variables of the layers that match; "*" means all, of whatever layer."""
+    """Return the names of the latent variables of matching layers; "*" means all, of any layer."""
     if layers == "*":
         return list(network.trainable_variables)
     found = select_layers(

@@ -1,4 +1,4 @@
-"""Exponential moving averages of weights and moving statistics, to evaluate with in place of those of now."""
+"""Exponential moving averages of weights and moving statistics, to evaluate with in place of current values."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ MOST_LEFT = 0.05  # share of the weights at the begin that the last average may 
 class Ema(GraphHook):
     """Average every float variable of a network over the steps, and evaluate with the averages.
 
-    With the warm-up a short run forgets its start as well; steps count from `begin_epoch` on. Moving statistics are
-    averaged along with the weights, so that both are of the same time. Whole numbers, such as the state of seeds, are
-    not. Training never sees an average: it goes as without them.
+    With the warm-up even a short run forgets its start; steps count from `begin_epoch` on. Moving statistics are
+    averaged along with the weights, so that the two match. Integers, such as seed states, are not. Training never sees
+    an average, and is the same as without them.
 
-    A step adds the values that it starts from, which the projections of the step before have left; an evaluation adds
-    those of now for itself, and writes nothing. So there is no lag: it uses A_t. A value that never moves keeps its
-    bits. The averages are float32 where the variable has less.
+    A step adds the values that it starts from, which are those after the previous step's projections; an evaluation
+    adds the current values for itself, and writes nothing. So there is no lag: it uses A_t. A value that never moves
+    keeps its bits. The averages are float32 if the variable has lower precision.
 
-    Other hooks come after this one: they round the averages, what they prune is 0, and entries that they hold (a mask,
-    a frozen layer, a level) have the value at which they are held. A clip holds for averages, too. The best checkpoint
-    is the best by its averages, and has them beside the weights; `init_from` takes the weights of now.
+    Other hooks come after this one: they quantize the averages, what they prune is 0, and entries that they hold (a
+    mask, a frozen layer, a level) have the value at which they are held. A clip holds for averages, too. The best
+    checkpoint is the best by its averages, and has them beside the weights; `init_from` takes the weights themselves.
 
-    Micro batches are one step together; where several objectives train the network, a step is the turn of one of them.
-    A hook that is not named "ema" puts its own name in front of what it reports.
+    Micro batches together are one step; if several objectives train the network, each of their turns is a step. Under a
+    name other than "ema", the hook's reports are prefixed with that name.
 
     Group:
         optimization
@@ -46,7 +46,7 @@ class Ema(GraphHook):
         d_t = min(decay, (1 + t) / (10 + t)) with warm_up, else decay
 
     State:
-        average/<variable>: the average; float32 where the variable has less.
+        average/<variable>: the average; float32 if the variable has lower precision.
         updates: how many values were added.
 
     Scalars:
@@ -54,14 +54,13 @@ class Ema(GraphHook):
         ema/distance: ||w - A|| / ||w|| over all latent weights, likewise.
 
     Cost:
-        A pass over every variable a step, and as much memory again as the variables take. Measured: 0.90 of the speed
-        (LeNet-5, batch 100).
+        One pass over every variable per step, and as much memory again as the variables take. Measured: 0.90 of the
+        speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/unit/hooks/test_ema.py: averages of weights beside statistics of now do not belong together; an average
-            taken before the projection, or a step late, is another one. Training keeps its bits; averages of pruned,
-            frozen or quantized entries would be neither 0 nor on a level; here they have the value at which they are
-            held.
+        tests/unit/hooks/test_ema.py: averaged weights do not match current statistics; an average taken before the
+            projection, or a step late, is another one. Training keeps its bits; averages of pruned, frozen or quantized
+            entries would be neither 0 nor on a level; here they have the value at which they are held.
 
     Reference:
         Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; Tarvainen and Valpola 2017,
@@ -88,7 +87,7 @@ class Ema(GraphHook):
         Args:
             decay: in [0, 1), the share of the average that a step keeps; about 1 / (1 - decay) steps count.
             warm_up: whether the decay rises to this value over the first steps.
-            begin_epoch: 0 or more; until then the averages are the values of now.
+            begin_epoch: 0 or more; until then the averages are the current values.
             evaluate: whether evaluations, pictures and the stripped model have the averages; else they are only kept.
             network: name of the network.
 
@@ -141,7 +140,7 @@ class Ema(GraphHook):
         return self._for_evaluation(state, context.state, context)
 
     def _for_evaluation(self, values: Tensors, read: Tensors, context: StepContext) -> Tensors:
-        """Return the averages in an evaluation that is to have them, with the values of now where these are held."""
+        """Return the averages in an evaluation that uses them, with current values where entries are held."""
         if context.training or not self.evaluates:
             return values
         if any(values[name] is not read[name] for name in values):
@@ -183,7 +182,7 @@ class Ema(GraphHook):
         values = {**context.latent, **context.state}
         added = self._next({name: values[name] for name in self._averages})
         assigned = [self._averages[name].assign(average) for name, average in added.items()]
-        # Until the begin no value counts, so that the first one from there on replaces what is there.
+        # Before the begin no value counts, so the first one after it replaces what is there.
         return [*assigned, self._updates.assign_add(tf.cast(context.step >= self._begin, tf.int64))]
 
     def measure(self, context: StepContext) -> Tensors:
@@ -191,7 +190,7 @@ class Ema(GraphHook):
         variables = context.network.trainable_variables
         latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
         away = _length(latent[name] - average for name, average in averages.items())
-        decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the one before it
+        decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the previous one
         prefix = self.key or "ema"
         return {
             f"{prefix}/distance": decay * tf.math.divide_no_nan(away, _length(latent.values())),
@@ -227,5 +226,5 @@ def _length(tensors: Iterable[tf.Tensor]) -> tf.Tensor:
 
 
 def _precise(dtype: tf.DType) -> tf.DType:
-    """Return the type of an average: a small share of a step is lost in a type of half the precision."""
+    """Return the type of an average: half precision would lose a small share of a step."""
     return tf.float32 if dtype.size < tf.float32.size else dtype

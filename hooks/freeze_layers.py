@@ -28,8 +28,8 @@ class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
 
     The gradient stops at the weights: that of the layer's input still flows, to the layers before it. With
-    stop="upstream" these are frozen, too: every layer from which data reaches a frozen one, even if it feeds the
-    output on another way as well.
+    stop="upstream" these are frozen, too: every layer from which data reaches a frozen one, even if it also feeds the
+    output along another path.
 
     While a layer is frozen, nothing that the optimizer does moves it: momentum from before, weight decay, a
     regularizer, or a moving average of the weights (which holds the frozen value itself). Its slots are reset to
@@ -37,19 +37,19 @@ class FreezeLayers(GraphHook):
     whole run has no gradient at all: neither its backward pass nor its update is computed.
 
     In training, batch norm normalizes by the batch's own statistics, frozen or not; `batch_norm` says what becomes of
-    the moving ones that evaluation uses. "inference" normalizes by the moving statistics in training, too: Keras does
-    so for a batch norm layer that is not trainable, and the hook makes it so.
+    the moving ones that evaluation uses. "inference" normalizes by the moving statistics in training, too, as Keras
+    does for a batch norm layer that is not trainable.
 
-    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping. A hook
-    of another name puts that in front of what it reports. It keeps no state: whether a step is frozen follows from its
-    number.
+    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping. Under
+    another name, the hook's reports are prefixed with that name. It keeps no state: whether a step is frozen follows
+    from its number.
 
     Group:
         technique
 
     Equation:
         in each step t with begin <= t < end, for each weight w of these layers:
-        forward:               stop_gradient(w) in the place of w
+        forward:               stop_gradient(w) in place of w
         after the optimizer:   w <- w as the step found it;  its slots <- their first values;  its average <- w
         for a whole run:       dL/dw = None, so that the optimizer leaves w out
 
@@ -63,8 +63,8 @@ class FreezeLayers(GraphHook):
 
     Pitfalls:
         tests/unit/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
-            still move the weights (held for several optimizers); statistics of batch norm go on unless they are held;
-            setting `trainable` during a fit is ignored by Keras, and takes effect here.
+            still move the weights (held for several optimizers); batch norm statistics keep moving unless they are
+            held; setting `trainable` during a fit is ignored by Keras, and takes effect here.
         tests/unit/hooks/test_ema.py: an average over the steps has the frozen value while the layer is frozen.
 
     Reference:
@@ -91,11 +91,11 @@ class FreezeLayers(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers of any kind; a layer that holds layers stands for all of them.
+            layers: patterns on paths or names of layers of any kind; a layer that holds layers means all of them.
             stop: "weights" freezes these layers, "upstream" also every layer before them (functional models only).
-            batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" lets them go on, "inference"
-                keeps them and uses them in training, too (only for a whole run).
-            begin_epoch: 0 or more; frozen from the first step after so many epochs.
+            batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" keeps updating them,
+                "inference" keeps them and uses them in training, too (only for a whole run).
+            begin_epoch: 0 or more; frozen from the first step after this many epochs.
             end_epoch: above `begin_epoch`; trained again from there. None: frozen to the end.
             network: name of the network.
 
@@ -130,7 +130,7 @@ class FreezeLayers(GraphHook):
         self._slots: dict[str, list[tuple[keras.Variable, float]]] = {}
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
-        """Return every layer to freeze, by path; layers that hold layers and these, both."""
+        """Return every layer to freeze, by path: layers that hold layers and those inside them."""
         chosen = select_layers(model, self.layers)
         frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
@@ -185,7 +185,7 @@ class FreezeLayers(GraphHook):
             )
 
     def _find_slots(self, network: Network) -> None:
-        """Find what the optimizer keeps of the frozen weights, and the value that its slots start with."""
+        """Find the optimizer's variables for the frozen weights, and the value that its slots start with."""
         found = ((name, moving_average(network.optimizer, network.variables[name])) for name in self._latent)
         self._averages = {name: average for name, average in found if average is not None}
         self._slots = {
@@ -224,7 +224,7 @@ class FreezeLayers(GraphHook):
         return {**weights, **stopped}
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Stop what reached a latent variable past the weights of the forward pass, such as a penalty on it."""
+        """Stop gradients that bypass the forward pass's weights, such as those of a penalty on the latent variable."""
         stopped: Gradients = {}
         for name in self._latent:
             gradient = gradients[name]

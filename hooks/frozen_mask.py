@@ -45,8 +45,8 @@ class FrozenMask(GraphHook):
     gradient from the start: with such masks give it an epsilon_1 of 1e-12.
 
     With masks=hook it reads the states "mask/<variable>" of that hook, comes after it, and has no masks of its own.
-    With a `begin_epoch` above 0 it writes its masks once, in the step of the begin. A hook of another name puts that in
-    front of what it reports.
+    With a `begin_epoch` above 0 it writes its masks once, in the step in which freezing begins. Under another name, the
+    hook's reports are prefixed with that name.
 
     Group:
         technique
@@ -68,20 +68,20 @@ class FrozenMask(GraphHook):
         frozen_mask/mask/<variable>: the hook's own masks; those that it follows are the other hook's to show.
 
     Cost:
-        Two passes over the masked kernels a step; slots are touched only where masks change. Measured: 1.05 of the
-        speed (LeNet-5, batch 100), so nothing that shows.
+        Two passes over the masked kernels per step; slots are touched only when masks change. Measured: 1.05 of the
+        speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
         tests/unit/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before, weight
             decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of Keras
-            holds them bit for bit; ties and kernels of zeros are masked in the exact number, and masks that are
-            followed hold from the step on in which they change.
+            holds them bit for bit; with ties and kernels of zeros, the number of masked entries is still exact, and
+            masks that are followed hold from the very step in which they change.
         tests/unit/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into NaN,
             and loses the gradient's 0 where what arrives is NaN.
 
     Reference:
         Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the
-        survivors' values. Slots, decay and averages are held by the project's own contract.
+        survivors' values. That slots, decay and averages are held is this project's own contract.
 
     Example:
         python train.py recipe=frozen_mask
@@ -116,8 +116,8 @@ class FrozenMask(GraphHook):
                 "zeros", a run directory.
             hook: for "hook", the name of a hook with the states "mask/<variable>".
             freeze: "masked" freezes the masked entries and trains the survivors; "survivors" the other way round.
-            begin_epoch: 0 or more; before it nothing is frozen. To follow masks whose entries shall come back first, as
-                those of splicing, begin when they are final.
+            begin_epoch: 0 or more; before it nothing is frozen. To follow masks whose entries may still come back, as
+                in splicing, begin when they are final.
             network: name of the network.
 
         Raises:
@@ -171,7 +171,7 @@ class FrozenMask(GraphHook):
         return tf.Variable(mask, trainable=False, name="mask")
 
     def _choose(self, target: Target, latent: tf.Tensor) -> tf.Tensor:
-        """Return the mask that holds from the begin on: True where entries train."""
+        """Return the mask that holds from `begin_epoch` on: True where entries train."""
         if target.name in self._known:
             return self._known[target.name]
         return self._trains(largest_entries(latent, self.fraction))
@@ -203,7 +203,7 @@ class FrozenMask(GraphHook):
         return {**weights, **stopped}
 
     def _read_masks(self, context: StepContext) -> dict[str, tf.Tensor]:
-        """Return the masks as they stand; in the step of the begin, those that hold from then on."""
+        """Return the current masks; in the step in which freezing begins, those that hold from then on."""
         masks = {name: tf.convert_to_tensor(variable) for name, variable in self._mask_variables().items()}
         if not self._begin:
             return masks
@@ -251,7 +251,7 @@ class FrozenMask(GraphHook):
 
     def advise(self, run: Run) -> Sequence[str]:
         if self.masks not in ("magnitude", "zeros"):
-            return ()  # whoever made the masks chose what they cover
+            return ()  # the maker of the masks chose what they cover
         covered = [target.name for target in self._targets]
         reason = "Of layers of your own, weights that are named 'kernel' have masks."
         return left_out_advice(self._network, self.layers, covered, state="without a mask", reason=reason)

@@ -23,13 +23,13 @@ class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
     Keras computes batch norm from about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
-    gradients and moving statistics within rounding. On small inputs it is slower, for it always divides its work among
-    threads: below `min_entries` entries, Keras keeps the call. With trainer.threads=1 the kernel is no slower on inputs
-    of 1,000 entries, so that `min_entries=1000` is better there.
+    gradients and moving statistics within rounding. On small inputs it is slower, as it always divides its work among
+    threads: below `min_entries` entries, Keras keeps the call. With trainer.threads=1 the kernel is no slower from
+    1,000 entries on, so `min_entries=1000` is better there.
 
-    While a forward pass is traced, the layers are called with another function. Nothing else sees it: the model, its
-    layers and variables, other hooks, checkpoints and exports are the same with and without this hook. New moving
-    statistics are values of the step, as always, and update ops write them. It keeps no state.
+    While a forward pass is traced, the layers' `call` is replaced. Nothing else notices: the model, its layers and
+    variables, other hooks, checkpoints and exports are the same with and without this hook. New moving statistics are
+    values of the step, as always, and update ops write them. It keeps no state.
 
     Left to Keras, layer by layer and call by call: another axis than the last, masks, `renorm`, `synchronized`, an
     epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with a `call` of their own, and passes
@@ -66,10 +66,10 @@ class FusedBatchNorm(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of batch norm layers; "*" for all that there are, also for none.
-            min_entries: how many entries (batch times pixels times channels) the inputs of a layer have at least where
-                the batch's own statistics normalize them, as in training; where the moving ones do, as in evaluation,
-                twice as many, or 50 times as many with more than 64 channels. 0 leaves nothing to Keras for its size.
+            layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
+            min_entries: smallest number of entries (batch times pixels times channels) of a layer's inputs for which
+                the kernel is used with batch statistics, as in training; with moving statistics, as in evaluation,
+                twice as many, or 50 times as many with more than 64 channels. 0 uses the kernel for inputs of any size.
             network: name of the network, or a pattern; "*" for every network of a run.
 
         Raises:

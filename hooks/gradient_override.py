@@ -23,25 +23,25 @@ EVERY_LAYER = "*"
 
 
 class GradientOverride(GraphHook):
-    r"""Override what goes backward through layers, or through ops of a type, of an unmodified Keras model.
+    r"""Override the backward pass of layers, or of all ops of a type, in an unmodified Keras model.
 
-    With `layers`, the gradient of a layer's inputs is overridden: what comes before the layer changes, the layer's own
-    weights and all that comes after keep their gradients. With `op_type`, the gradients of all inputs of every such op
-    in the network's forward pass are: for a MatMul that is the kernel, too.
+    With `layers`, the gradient of a layer's inputs is overridden: earlier layers get other gradients; the layer's own
+    weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every such op in the network's
+    forward pass are: for a MatMul that is the kernel, too.
 
     A backward pass replaces the gradient, as "identity", "round_through", "hard_tanh_through" and "guided_relu" do, or
-    changes the one that there is, as "clip", "reverse" and "scale" do. One that replaces returns one gradient for each
-    input, in its shape. One of the user's own is a function that returns a
-    `hookline.trainer.ops.backward.Backward`, named by a `_target_`.
+    modifies it, as "clip", "reverse" and "scale" do. One that replaces returns one gradient for each input, in its
+    shape. To use one of your own, name by `_target_` a function that returns a
+    `hookline.trainer.ops.backward.Backward`.
 
-    Where gradients go in evaluation nobody asks: the forward pass is the same with and without this hook. The stripped
-    model is the one that it was given. It keeps no state. A hook of another name puts that in front of what it reports.
+    Evaluations are unaffected: the forward pass is the same with and without this hook. The stripped model is the one
+    that it was given. It keeps no state. Under another name, the hook's reports are prefixed with that name.
 
     Group:
         technique
 
     Equation:
-        y = f(x), with g the gradient that f itself hands on to x:
+        y = f(x), with g the gradient of x by f's own backward pass:
         identity, round_through:  dL/dx = dL/dy
         hard_tanh_through:        dL/dx = dL/dy where |x| <= limit, else 0
         guided_relu:              dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0
@@ -53,14 +53,13 @@ class GradientOverride(GraphHook):
         gradient_override/rise: how far the gradient has risen, where `rise` is set.
 
     Cost:
-        An identity a layer in the forward pass, and the formula in the backward pass. Measured: 0.99 of the speed
-        (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of what comes before is computed
-        all the same.
+        One identity per layer in the forward pass, and the formula in the backward pass. Measured: 0.99 of the speed
+        (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still computed.
 
     Pitfalls:
         tests/unit/hooks/test_gradient_override.py: the layer's own weights keep their gradients, a layer that is called
             twice is overridden twice, and a name or an op type that does not occur is refused instead of ignored; what
-            rises is what goes on to the layers before, not the loss.
+            rises is the gradient passed to earlier layers, not the loss.
         tests/unit/ops/test_backwards.py: every formula against its declared surrogate or its closed form.
 
     Reference:
@@ -76,7 +75,7 @@ class GradientOverride(GraphHook):
             hooks.gradient_override.op_type=Relu model.activation=relu
     """
 
-    priority = 90  # what other hooks insert is in the graph by then, and the layers that they look at are still bare
+    priority = 90  # other hooks' inserts are in the graph by then, and the layers that they inspect are still bare
 
     def __init__(
         self,
@@ -94,9 +93,9 @@ class GradientOverride(GraphHook):
             backward: name of the catalogue, or a dict with its arguments such as {"name": "reverse", "factor": 0.5}, or
                 a `Backward`.
             op_type: type of TensorFlow ops such as "Relu"; None for layers.
-            rise: 0 or more; above 0, what a backward pass that modifies hands on is multiplied by
-                2 / (1 + exp(-rise * p)) - 1, with p the share of the run's steps that are made (Ganin et al. 2016,
-                section 5.2.2, where rise is 10). 0: the full gradient from the first step on.
+            rise: 0 or more; above 0, the gradient that a modifying backward pass returns is multiplied by 2 / (1 +
+                exp(-rise * p)) - 1, with p the share of the run's steps that are made (Ganin et al. 2016, section
+                5.2.2, where rise is 10). 0: the full gradient from the first step on.
             network: name of the network.
 
         Raises:
@@ -162,7 +161,7 @@ class GradientOverride(GraphHook):
         return {f"{self._name}/rise": self._risen(context.step)} if self.rise else {}
 
     def _rising(self) -> Backward:
-        """Return the backward pass that is put on layers: what it hands on is multiplied by the rise of the step."""
+        """Return the backward pass that is put on layers: its gradients are multiplied by the rise of the step."""
         if not self.rise:
             return self.backward
 

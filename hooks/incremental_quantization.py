@@ -1,4 +1,4 @@
-"""Incremental network quantization: share by share, weights become powers of two and freeze; the rest trains on."""
+"""Incremental network quantization: share by share, weights become powers of two and freeze; the rest still trains."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MOST_BITS = 8
 class IncrementalQuantization(GraphHook):
     """Quantize kernels to 0 or a signed power of two, a growing share of each at a time, and train the rest.
 
-    At each step of the plan the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
-    n2 <= k <= n1, and never move again; those not yet chosen train on and make up for the error. The levels of a kernel
-    come from its largest weight at the first step, and stay. At the last step everything is quantized, at the latest in
-    the last step of the run. Biases and batch norm are left alone.
+    At each quantization step the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
+    n2 <= k <= n1, and never move again; the others keep training and make up for the error. The levels of a kernel
+    follow from its largest weight at the first quantization step, and stay. After the last one, at the latest in the
+    last step of the run, everything is quantized. Biases and batch norm are left alone.
 
-    The hook holds what it quantized by itself: no gradient reaches these entries, and after every step, whatever
-    momentum, weight decay or regularizers did, they and the optimizer's moving average of them have their level. The
-    hook `frozen_mask` beside this one clears the optimizer's slots, too. A hook of another name puts that in front of
-    what it reports.
+    The hook itself holds what it quantized: no gradient reaches these entries, and after every step, whatever momentum,
+    weight decay or regularizers did, they and the optimizer's moving average of them are on their level. Add the hook
+    `frozen_mask` to clear the optimizer's slots, too. Under another name, the hook's reports are prefixed with that
+    name.
 
     Group:
         technique
@@ -47,20 +47,21 @@ class IncrementalQuantization(GraphHook):
         levels: 0 and +-2^k for n2 <= k <= n1
         w -> sign(w) b, for the level b with (a + b) / 2 <= |w| < 3 b / 2, where a is the level below b; 0 below all
         of n entries round(share * n) are quantized: those with the largest |w|, or drawn
-        these have dL/dw = 0, and after the optimizer they are what the step found, so their level
+        these have dL/dw = 0, and after the optimizer they are restored to their values at the start of the step: the
+        level
 
     State:
         mask/<variable>: True where an entry still trains.
-        exponents/<variable>: n1 and n2 of its levels; 0 until the first step of the plan.
-        updates: how many steps of the plan are done.
+        exponents/<variable>: n1 and n2 of its levels; 0 until the first quantization step.
+        updates: how many quantization steps are done.
 
     Scalars:
         incremental_quantization/share: share of quantized entries.
         incremental_quantization/share/<layer>: the same of one layer.
 
     Cost:
-        A pass over the gradients and one over the kernels a step; sorting and rounding only at the steps of the plan.
-        Measured: 1.03 of the speed (LeNet-5, batch 100), so nothing that shows.
+        A pass over the gradients and one over the kernels per step; sorting and rounding only at quantization steps.
+        Measured: 1.03 of the speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
         tests/unit/hooks/test_incremental_quantization.py: a numpy oracle of the paper step by step; levels are fixed at
@@ -70,7 +71,7 @@ class IncrementalQuantization(GraphHook):
 
     Reference:
         Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. What is above
-        1.5 * 2^n1 goes to 2^n1, which the paper leaves open.
+        1.5 * 2^n1 is rounded to 2^n1, which the paper leaves open.
 
     Example:
         python train.py recipe=incremental_quantization
@@ -95,7 +96,7 @@ class IncrementalQuantization(GraphHook):
 
         Args:
             layers: patterns on paths or names of layers that hold kernels, those of `prune`.
-            shares: of a kernel's entries that are quantized after each step of the plan; rising, the last one 1.
+            shares: of a kernel's entries that are quantized after each quantization step; rising, the last one 1.
             begin_epoch: of the first share, 0 or more.
             step_epochs: epochs from one share to the next, above 0; None divides the rest of the run into equal parts.
             bits: 2 to 8 per weight: zero and 2^(bits - 1) signed powers of two.
@@ -188,7 +189,7 @@ class IncrementalQuantization(GraphHook):
         assert self._updates is not None
         done = tf.convert_to_tensor(self._updates)
         wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
-        due = wanted > done  # in the steps of the plan only, or later where such a step was held back
+        due = wanted > done  # at quantization steps only, or later if such a step was held back
         context.taps[self._due] = due
         operations = []
         for kernel in self._kernels:
@@ -211,7 +212,7 @@ class IncrementalQuantization(GraphHook):
 
         def change() -> tuple[tf.Tensor, tf.Tensor]:
             scores = self._scores(latent, f"{self.name}/{kernel.name}", context)
-            scores = tf.where(mask, scores, float("inf"))  # what is quantized stays so, and counts
+            scores = tf.where(mask, scores, float("inf"))  # what is quantized stays quantized, and counts
             chosen = keep_largest(tf.reshape(scores, [-1]), tf.gather(counts, wanted - 1))
             left = tf.logical_and(mask, tf.logical_not(tf.reshape(chosen, mask.shape)))
             return left, tf.where(done == 0, level_exponents(latent, self.bits), exponents)

@@ -75,7 +75,7 @@ class Kernel:
 def is_kernel_layer(layer: keras.Layer) -> bool:
     """Return whether a layer is a dense layer or a convolution of any kind: those whose weights and inputs are rounded.
 
-    Layers that another hook put into the network, such as the branch of Bernoulli attention, are none.
+    Layers that another hook put into the network, such as the branch of Bernoulli attention, do not count.
 
     Args:
         layer: any Keras layer.
@@ -113,7 +113,7 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
         doing: what is done to kernels, for the error.
 
     Raises:
-        UserError: a kernel is not trainable, so that nothing could stand in for it.
+        UserError: a kernel is not trainable, so nothing could replace it.
     """
     names = {id(variable): name for name, variable in network.trainable_variables.items()}
     kernels = []
@@ -188,9 +188,9 @@ def variable_layers(network: Network) -> dict[str, str]:
 
 
 def kernel_names(network: Network) -> list[str]:
-    """Return the names of the trainable kernels, of whatever layer.
+    """Return the names of the trainable kernels of all layers.
 
-    Biases and batch norm are none; nor are kernels of layers that do not train, which are frozen as they are.
+    Biases and batch norm do not count; nor do kernels of layers that do not train, which are frozen as they are.
 
     Args:
         network: with a built model.
@@ -247,7 +247,7 @@ MOST_NAMED = 3
 
 
 def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]:
-    """Return the trainable weights of two axes or more that are not covered. Biases are none of them.
+    """Return the trainable weights of two axes or more that are not covered. Biases are not among them.
 
     Args:
         network: built.
@@ -268,7 +268,7 @@ def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]
 def left_out_advice(
     network: Network, patterns: str | Sequence[str], covered: Collection[str], *, state: str, reason: str
 ) -> list[str]:
-    """Return one line with the share of entries that "*" leaves out, where it does.
+    """Return one line with the share of entries that "*" leaves out, if any.
 
     Args:
         network: built.

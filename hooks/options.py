@@ -1,4 +1,4 @@
-"""What hooks share: checks of options, epochs as steps."""
+"""Shared by hooks: checks of options, epochs as steps."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_patterns(name: str, value: Any) -> str | list[str]:
 
 
 def epoch_start(epoch: float, steps_per_epoch: float) -> int:
-    """Return the first step before which so many epochs have been drawn.
+    """Return the first step before which this many epochs have been drawn.
 
     Args:
         epoch: 0 or more.

@@ -39,21 +39,22 @@ class Prune(GraphHook):
     "*" leaves other weights of two axes or more dense, a line says which, and how many.
 
     Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on and
-    computes the masks anew until `end_epoch` (the schedule of TensorFlow Model Optimization's ConstantSparsity; what is
-    pruned here stays exactly 0, and so the smallest, so that the masks found again are the same). "polynomial" goes
-    from `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the survivors in
-    between. "splicing" runs along the polynomial, too, but only the forward pass sees zeros: latent entries keep their
-    value and get the gradient of the masked ones, and may come back until `end_epoch`.
+    recomputes the masks until `end_epoch` (the schedule of TensorFlow Model Optimization's ConstantSparsity; here
+    pruned entries stay exactly 0, and so the smallest, so the recomputed masks are the same). "polynomial" goes from
+    `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the survivors in between.
+    "splicing" runs along the polynomial, too, but only the forward pass sees zeros: latent entries keep their value and
+    get the gradient of the masked ones, and may come back until `end_epoch`.
 
-    In a step the masks change before the weights do: they are made from the weights as the step finds them, and hold
-    from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned; among equal
-    ones the last go first; the largest one always stays, also at sparsity 1. Biases and batch norm are left alone.
+    In a step the masks change before the weights do: they are computed from the weights at the start of the step, and
+    hold from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned; among
+    equal ones the last go first; the largest one always stays, also at sparsity 1. Biases and batch norm are left
+    alone.
 
-    From the masks' last change on (`settled_at`), and but for splicing always before, pruned entries get no gradient
-    and are exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or
-    regularizers would do. The hook `frozen_mask` beside this one clears the optimizer's slots, too.
+    Once the masks are final (`settled_at`), and without splicing also before, pruned entries get no gradient and are
+    exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or regularizers
+    would do. Add the hook `frozen_mask` to clear the optimizer's slots, too.
 
-    A hook that is not named "prune" puts its own name and "/" in front of what it reports.
+    Under a name other than "prune", the hook's reports are prefixed with that name and "/".
 
     Group:
         technique
@@ -61,7 +62,7 @@ class Prune(GraphHook):
     Equation:
         polynomial:  s_t = s_f + (s_i - s_f) (1 - (t - t0) / (t1 - t0))^power    at t0, every `frequency` steps, and t1
         m = 0 at the round(s_t n) units with the smallest score: |w|; of blocks and channels the L1 norm, or the L2 norm
-        forward:              m w in the place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
+        forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
         after the optimizer:  w <- m w, for splicing from t1 on; and so its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
 
@@ -72,21 +73,21 @@ class Prune(GraphHook):
     Scalars:
         sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
         sparsity/<layer>: the same of one layer.
-        sparsity/network: the same with the kernels that are left out of `layers`, where there is one.
+        sparsity/network: the same with the kernels that `layers` leaves out, if there are any.
 
     Pictures:
         prune/mask/<variable>: the mask.
 
     Cost:
-        Two passes over the kernels a step; the sort that makes masks runs only where they change. Measured: 0.97 of the
+        Two passes over the kernels per step; the sort for the masks runs only when they change. Measured: 0.97 of the
         speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network.
 
     Pitfalls:
         tests/unit/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final sparsity
             is missed; here the end is always an update.
         tests/unit/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
-            and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; what is
-            spliced gets the gradient of the masked network, and comes back.
+            and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; with
+            splicing, entries get the gradient of the masked network, and come back.
         tests/unit/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
 
     Reference:
@@ -211,7 +212,7 @@ class Prune(GraphHook):
         return zero_unless(self._trained(mask), straight_through(masked, weight))
 
     def _trained(self, mask: tf.Variable) -> tf.Tensor:
-        """Return where entries get a gradient and keep their value: what is kept; in splicing all, until the end."""
+        """Return where entries get a gradient and keep their value: kept entries; in splicing all, until the end."""
         kept = tf.convert_to_tensor(mask)
         return tf.logical_or(kept, self._updates < len(self._steps)) if self._splices else kept
 

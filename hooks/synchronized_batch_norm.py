@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of the whole batch where replicas share it."""
+"""Batch norm by the statistics of the whole batch when replicas share it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ EVERY_LAYER = "*"
 class SynchronizedBatchNorm(GraphHook):
     """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without it each replica normalizes by its own part of the batch: with few examples a replica, the statistics are
-    noisy, and a run depends on how many replicas it has. With it, any number of replicas trains the run that one would,
-    within rounding. A run with one replica computes the statistics in the same way, which rounds less than
-    `tf.nn.moments` (see `synchronized_moments`). It keeps no state.
+    Without it each replica normalizes by its own part of the batch: with few examples per replica, the statistics are
+    noisy, and a run depends on how many replicas it has. With it, any number of replicas trains as one would, within
+    rounding. A run with one replica computes the statistics in the same way, which rounds less than `tf.nn.moments`
+    (see `synchronized_moments`). It keeps no state.
 
     Group:
         optimization
@@ -39,12 +39,12 @@ class SynchronizedBatchNorm(GraphHook):
         y = gamma (x - mean) / sqrt(var + epsilon) + beta
 
     Cost:
-        One sum over the replicas a layer, forward, and one backward: 9 messages and 0.35 MB a step of `recipe=bnn` in
-        all. A sum of 64 bytes took 1 ms over loopback.
+        Per layer, one sum over the replicas forward and one backward: 9 messages and 0.35 MB per step of `recipe=bnn`
+        in total. A sum of 64 bytes took 1 ms over loopback.
 
     Pitfalls:
-        tests/unit/ops/test_synchronized_moments.py: the mean of squares less the square of the mean drowns in large
-            means; and gradients have to go through the sums, on every replica.
+        tests/unit/ops/test_synchronized_moments.py: the mean of squares minus the square of the mean cancels when means
+            are large; and gradients must flow through the sums, on every replica.
         tests/unit/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; a
             layer with statistics of its own is refused on several.
         tests/distributed/test_mirrored_steps.py: with it replicas make the steps of one, without it their moving
@@ -58,13 +58,13 @@ class SynchronizedBatchNorm(GraphHook):
         python train.py recipe=bnn trainer.strategy=mirrored trainer.replicas=2 +hooks=synchronized_batch_norm
     """
 
-    after = ("fused_batch_norm",)  # of two that replace the call of a layer, the later one counts
+    after = ("fused_batch_norm",)  # if two hooks replace a layer's call, the later one counts
 
     def __init__(self, *, layers: str | Sequence[str] = "*", network: str = "*") -> None:
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of batch norm layers; "*" for all that there are, also for none.
+            layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
             network: name of the network, or a pattern; "*" for every network of a run.
 
         Raises:
@@ -130,7 +130,7 @@ def _is_plain(layer: keras.Layer) -> bool:
 
 
 def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
-    """Return what makes the statistics of a layer others than those of a plain one; None where they are."""
+    """Return what makes the statistics of a layer differ from a plain one's; None if they do not."""
     if any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS):
         return f"a class {type(layer).__name__}"
     return "renorm" if layer.renorm else None

@@ -1,4 +1,4 @@
-"""Which hooks of a run are its technique: all but those that watch, and those that every run has."""
+"""Which hooks of a run are its technique: all except those that only watch and those that every run has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MONITORS = "hookline.hooks.monitors."
 
 
 def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the hooks of a config that make a run what it is, by name.
+    """Return the technique hooks of a config, by name.
 
     Args:
         hooks: nodes with a `_target_`, by name; None for one that was removed.

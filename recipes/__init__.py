@@ -1,3 +1,3 @@
-"""What is trained: networks, objectives, evaluation."""
+"""Recipes: the networks, objectives, data and evaluation to train with."""
 
 from __future__ import annotations

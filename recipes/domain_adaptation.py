@@ -31,14 +31,14 @@ PROJECTED_PAIRS = 500
 
 
 class DomainAdaptation(Objective):
-    """Tell the classes of the source, and the two domains from each other.
+    """Classify the source, and tell the two domains apart.
 
     Minimises the softmax cross-entropy of the source's classes plus the weighted sigmoid cross-entropy of the domain,
-    the mean of both. Whether the features come to tell the domains apart or not to tell them is not decided here: a
-    hook that reverses the gradient before the domain head makes the body work against the second loss (Ganin et al.
-    2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equation 9).
+    the mean of both. Whether the features learn to separate the domains or to confuse them is not decided here: a hook
+    that reverses the gradient before the domain head makes the body work against the second loss (Ganin et al. 2016,
+    "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equation 9).
 
-    The labels of the target are used by an evaluation on a split that has them, and by nothing else.
+    The labels of the target are used only by an evaluation on a split that has them.
     """
 
     name = "domain_adaptation"
@@ -55,10 +55,10 @@ class DomainAdaptation(Objective):
         self.classes, self.domain_weight = classes, domain_weight
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return both losses and what the heads get right, for each pair of images.
+        """Return both losses and the accuracies of the heads, for each pair of images.
 
-        Metrics: `source_accuracy` of the classes; `domain_accuracy`, the mean of both domains, 0.5 where the
-        features tell nothing of the domain; `target_accuracy` where the batch has the target's labels.
+        Metrics: `source_accuracy` of the classes; `domain_accuracy`, the mean of both domains, 0.5 if the features
+        carry no information on the domain; `target_accuracy` if the batch has the target's labels.
 
         Args:
             forward: runs the network "model"; its outputs are logits of classes and of the domain.

@@ -48,10 +48,10 @@ class Retrieval(Objective):
     growing or shrinking all embeddings.
 
     An evaluation searches neighbours in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
-    metrics are of other batches than training's: of whatever stands together in the split. Compare them between
-    evaluations, not with training. `anchors` near 0 says that they mean little: images sorted by class leave a batch
-    with few classes. With `trainer.accumulation_steps` triplets are mined within each micro batch: they are fewer and
-    easier than those of the whole batch.
+    metrics are of batches in the order of the split, unlike training's. Compare them between evaluations, not with
+    training. `anchors` near 0 says that they mean little: if images are sorted by class, a batch has few classes. With
+    `trainer.accumulation_steps` triplets are mined within each micro batch: they are fewer and easier than those of the
+    whole batch.
     """
 
     name = "retrieval"
@@ -76,11 +76,11 @@ class Retrieval(Objective):
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the triplet loss of the batch, and what tells whether the embeddings collapse.
+        """Return the triplet loss of the batch, and measures of whether the embeddings collapse.
 
-        Metrics: `active_triplets`, the share of the mined triplets that are not yet as they should be;
-        `positive_distance` and `negative_distance`, means of all such pairs, which both go to 0 where the network
-        maps everything to one point; `anchors`, the share of examples with a positive and a negative in the batch.
+        Metrics: `active_triplets`, the share of the mined triplets that still violate the margin; `positive_distance`
+        and `negative_distance`, means of all such pairs, which both go to 0 if the network maps everything to one
+        point; `anchors`, the share of examples with a positive and a negative in the batch.
 
         Args:
             forward: runs the network "model"; its outputs are embeddings [batch, d] of any length.
@@ -105,7 +105,7 @@ class Retrieval(Objective):
         )
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return recall@k, map@r and r_precision of each half of the split among the other.
+        """Return recall@k, map@r and r_precision of each half of the split searched in the other.
 
         Args:
             collected: "embedding" [examples, d], "target" [examples], "index" [examples].
@@ -156,7 +156,7 @@ def retrieval(
 ) -> Recipe:
     """Build a network with as many outputs as the embedding has dimensions, and its retrieval objective.
 
-    Any model of the config will do: `embedding_size` takes the place of its number of classes.
+    Any model of the config will do: `embedding_size` replaces its number of classes.
 
     Args:
         parts: data and builders.

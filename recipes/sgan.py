@@ -1,11 +1,11 @@
-"""SGAN: pairs that train alone, and a global pair that learns from all of them and never changes any.
+"""SGAN: pairs that train on their own, and a global pair that learns from all of them without changing any.
 
 In each step, in this order: every local discriminator learns from its own real examples and its own generator's
 samples ("local_discriminators"); every local generator learns from its own discriminator ("local_generators"); every
-messenger, which is made a deep copy of its local discriminator again and again, learns to tell the global generator's
+messenger, which regularly becomes a deep copy of its local discriminator, learns to recognize the global generator's
 samples ("messengers"); the global generator learns from the messengers ("global_generator"); the global discriminator
-learns to tell the samples of all local generators ("global_discriminator"). So the global pair depends on the local
-ones, and no local network on the global pair; the two global networks never meet.
+learns to recognize the samples of all local generators ("global_discriminator"). So the global pair depends on the
+local ones, and no local network on the global pair; the two global networks never meet.
 
 Chavdarova and Fleuret, SGAN: An Alternative Training of Generative Adversarial Networks, 2018, arXiv 1712.02330.
 """
@@ -56,9 +56,9 @@ def sgan(
         stacked: whether the networks of all pairs are built as one, with the pairs along the first axis of each
             weight: True, False, or None or "auto", which stacks them where the model and the optimizer allow it.
         messenger_every: steps from one copy of the local discriminators to the next; in between, the messengers play
-            the global generator as any discriminators do. With few they forget too soon what they have learned of it,
-            and the global generator loses modes; with 1 it falls to the one point that they like best.
-        messenger_optimizer: what becomes of a messenger's optimizer when it becomes a copy: "copy" (that of the local
+            the global generator as any discriminators do. With few steps they forget too soon what they have learned of
+            it, and the global generator loses modes; with 1 it collapses to the one point that they score highest.
+        messenger_optimizer: what happens to a messenger's optimizer when it becomes a copy: "copy" (that of the local
             discriminator), "reset" (a new one) or "keep" (its own).
         loss: this and what follows are as for `hookline.recipes.gan.gan`.
         gradient_penalty: of all discriminators.

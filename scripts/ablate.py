@@ -109,7 +109,7 @@ def _command(options: Options) -> int:
 
 
 def show(console: Console, options: Options, variants: Sequence[Variant]) -> None:
-    """Print the table, and what is to be said of it."""
+    """Print the table, and notes on it."""
     comparison = comparison_of(options, [variant for variant in variants if variant.reason is None])
     impossible = [variant for variant in variants if variant.reason is not None]
     console.print()

@@ -1,8 +1,8 @@
 """Time ways to do the same work, side by side: `python scripts/benchmark.py what=input [key=value ...]`.
 
-Each contender has a process of its own, which prepares once. Then those of a case take turns: each repeat goes once
-through all of them, so that what else the machine does meets all alike. A contender is a small function in
-`scripts/benchmarks/`; what takes part in `what=training` is in `scripts/benchmarks/training/contenders.py`.
+Each contender has a process of its own, which prepares once. Then the contenders of a case take turns: each repeat runs
+all of them once, so that other load on the machine affects all alike. A contender is a small function in
+`scripts/benchmarks/`; those of `what=training` are in `scripts/benchmarks/training/contenders.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ USAGE = """python scripts/benchmark.py what=<comparison> [key=value ...]
   data          path of the data, such as mnist.npz; without it, what is embedded or generated
   repeats       how often the contenders take turns
   seconds       how long a contender works in one turn
-  batch_size    examples a batch; without it, as the case has it
+  batch_size    examples per batch; without it, as the case has it
   threads       of each framework; without it, as many as there are cores, and 1 for inference
   peak          what the device reaches at most, in 10^12 floating-point operations a second, such as 19.5; without it,
                 as published for the GPU, or else as measured
@@ -62,7 +62,7 @@ class Options:
         data: path of the data; empty for what is embedded.
         repeats: turns of each contender, at least 1.
         seconds: of a turn, above 0.
-        batch_size: examples a batch, at least 1; None for what the case has.
+        batch_size: examples per batch, at least 1; None for what the case has.
         threads: of each framework, or None.
         peak: 10^12 floating-point operations a second, above 0; None for what is published or measured.
         out: file for the figures; empty for none.
@@ -134,7 +134,7 @@ def choose(options: Options) -> list[Contender]:
 def compare(
     contenders: Sequence[Contender], options: Options, tell: Callable[[str], None] = lambda line: None
 ) -> tuple[list[Result], dict[str, str], dict[str, str]]:
-    """Return what was measured of the contenders of a case, their versions, and why which of them were left out."""
+    """Return the measurements of a case's contenders, their versions, and why some were left out."""
     left_out: dict[str, str] = {}
     with ExitStack() as stack:
         started: list[Worker] = []
@@ -161,7 +161,7 @@ def compare(
 
 
 def _able(workers: Sequence[Worker], act: Callable[[Worker], None], left_out: dict[str, str]) -> list[Worker]:
-    """Let workers act, one after the other, and return those that could; note why the others could not."""
+    """Run an action on workers, one after the other, and return those that succeeded; note why the others did not."""
     able = []
     for worker in workers:
         try:

@@ -70,12 +70,12 @@ def _command(options: Options) -> int:
         return DONE
     if (differing := compare_pages(path.read_text(encoding="utf-8") if path.is_file() else "", made)) is None:
         return DONE
-    print(f"{path} is out of date: {differing}. Write it anew: python scripts/catalogue.py")
+    print(f"{path} is out of date: {differing}. Write it again: python scripts/catalogue.py")
     return FAILED
 
 
 def compare_pages(found: str, made: str) -> str | None:
-    """Return which hooks' parts of a page are not as they should be, in words; None where all is as it should be."""
+    """Return which hooks' parts of a page are not as they should be, in words; None if all is as it should be."""
     from hookline.scripts.documentation.page import parts_of
 
     if found == made:

@@ -100,7 +100,7 @@ def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected one that is there.")
+        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected an existing one.")
 
 
 def _command(request: Request) -> None:
@@ -110,7 +110,7 @@ def _command(request: Request) -> None:
     found = find_runs(request.paths)
     choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
     if not any(run.is_complete for run in found.runs):
-        choose = default_metrics  # nothing has been measured: what was asked for cannot be wrong
+        choose = default_metrics  # nothing has been measured: the request cannot be wrong
     comparison = compare(found.runs, choose)
     comparison.unreadable = found.unreadable
     if options.sort is not None:
@@ -139,12 +139,12 @@ def find_group(comparison: Comparison, text: str) -> Group:
     ]
     if len(matching) != 1:
         labels = "; ".join(comparison.label(group).replace(" ", ",") for group in comparison.groups)
-        raise UserError(f"against={text} stands for {len(matching)} groups. Expected one of: {labels}.")
+        raise UserError(f"against={text} matches {len(matching)} groups. Expected one of: {labels}.")
     return matching[0]
 
 
 def write_files(comparison: Comparison, options: Options) -> list[str]:
-    """Write the files that were asked for; return a line for each, and what is to be said of it."""
+    """Write the files that were asked for; return a line for each, and notes on it."""
     if (options.csv or options.chart) and not comparison.groups:
         raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
     lines = []

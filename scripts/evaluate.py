@@ -39,7 +39,7 @@ USAGE = """python scripts/evaluate.py run=<run directory> | model=<export> [data
   bins         of the reliability diagram (15)
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 
-Of a run that learns no classes, the metrics of its recipe are told, such as recall@k.
+For a run that learns no classes, the metrics of its recipe are reported, such as recall@k.
 """
 
 

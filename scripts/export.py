@@ -61,10 +61,10 @@ class Options(ExportOptions):
     Attributes:
         run: directory of the run.
         format: name of the format.
-        checkpoint: "best", "last", or None for the best that there is.
+        checkpoint: "best", "last", or None for "best" if it exists, else "last".
         output: path to write to, or None for its place in the run directory.
         overwrite: whether what exists is replaced.
-        average: whether moving averages stand in for the weights, also where the run evaluated without them.
+        average: whether moving averages replace the weights, even if the run evaluated without them.
         network: name of the network.
         plugins: packages that the run may use; its own file is not believed.
     """

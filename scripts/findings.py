@@ -122,7 +122,7 @@ def _yaml(path: Path) -> Any:
 
 
 def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> dict[tuple[str, int], Line] | None:
-    """Return the lines by split and step; None where there are none to compare with."""
+    """Return the lines by split and step; None if there are none to compare with."""
     try:
         texts = list(read_lines(path))
     except OSError as error:
@@ -131,7 +131,7 @@ def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> di
         return None
     lines: dict[tuple[str, int], Line] = {}
     if texts and not texts[-1].endswith("\n") and not complete:
-        found.notes.append(f"The last line of {path} is cut off: the run was killed, and drops it when it goes on.")
+        found.notes.append(f"The last line of {path} is cut off: the run was killed, and drops it when it is resumed.")
         texts.pop()
     for number, text in enumerate(texts, start=1):
         try:

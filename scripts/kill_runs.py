@@ -1,8 +1,8 @@
 """Kill runs at random moments and see that nothing is lost: `python scripts/kill_runs.py out=<new directory>`.
 
-For each recipe a run is made whole. Then runs of the same command are killed by SIGKILL, again and again, a good part
-of them while a checkpoint is being written, and go on each time with resume=. At its end each must have the digest of
-all variables, the curves and the test result of the whole run.
+For each recipe, one run is made without interruption. Then runs of the same command are killed by SIGKILL, again and
+again, many of them while a checkpoint is being written, and are resumed each time with resume=. At its end each must
+have the digest of all variables, the curves and the test result of the uninterrupted run.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def checked(options: Options) -> Options:
-    """Return options whose config is right: a mistake is told once, before anything is started."""
+    """Return options with a valid config: a mistake is reported once, before anything is started."""
     for job in check(options.overrides):
         cluster_of(job.config["trainer"], environments(options.workers, {})[0])
     return options

@@ -49,7 +49,7 @@ class Options:
     """Hold the options.
 
     Attributes:
-        job: the run to plan; None where the command line only shows a config, and has done so.
+        job: the run to plan; None if the command line only shows a config, and has done so.
         form: `TEXT`, `FULL`, `DOT` or `MERMAID`.
     """
 
@@ -127,7 +127,7 @@ def _table(section: Section, width: int) -> Table:
 
 
 def column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return how wide each column should be; None where there is no room for words, so that no choice is a good one.
+    """Return how wide each column should be; None if there is no room for words, so that no choice is a good one.
 
     Names in the first column stay whole up to a length, so do the words of the others, and all bytes. What room is left
     goes to the columns that need the least to be whole.

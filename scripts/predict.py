@@ -34,7 +34,7 @@ USAGE = """python scripts/predict.py model=<export or run> images=<files> [key=v
   array        name of the array in an npz file; without it inputs, x_test, or the only one
   top          how many classes to list of each example, the likeliest first (3)
   outputs      true lists the network's outputs, such as logits or embeddings, in place of classes
-  class_names  names in place of those that the export carries: [cat,dog], or a text file with one a line
+  class_names  names in place of those that the export carries: [cat,dog], or a text file with one per line
   output       file that ends with .csv or .json; - prints CSV; without it a table
   overwrite    true writes over an output that exists
   batch_size   examples at a time (64)
@@ -122,7 +122,7 @@ def check_output(options: Options) -> None:
     if path.is_dir() or (path.exists() and not options.overwrite):
         raise UserError(f"{path} exists already. Expected another output, or overwrite=true.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"output={path}: {path.absolute().parent} is no directory. Expected one that is there.")
+        raise UserError(f"output={path}: {path.absolute().parent} is no directory. Expected an existing one.")
 
 
 def _read_names(given: Any) -> list[str]:
@@ -172,7 +172,7 @@ def _preparation(model: Model, options: Options) -> Any:
 
 
 def predict(model: Model, examples: Examples, options: Options) -> Predictions | None:
-    """Return the predictions of all examples that can be read; None where none can."""
+    """Return the predictions of all examples that can be read; None if none can."""
     import numpy as np
 
     from hookline.scripts.prediction.results import Predictions, name_classes, rank

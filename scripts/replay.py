@@ -29,7 +29,7 @@ class Replay:
         expected: sha256 of the newer one's variables.
         found: sha256 of the same variables, trained again.
         differing: keys of those that are not the same, bit for bit.
-        changes: what is different here from where the newer one was written.
+        changes: how this environment differs from the one that wrote the newer checkpoint.
     """
 
     start: int
@@ -119,7 +119,7 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
 def train_again(
     settings: Mapping[str, Any], parts: Assembly, step: int, end: int, rates: Mapping[int, float] | None = None
 ) -> None:
-    """Make the steps; the sums of the metrics begin anew after each report, as they did in the run."""
+    """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
     from hookline.trainer.run.control import Cadence
 
     rates = rates or {}
@@ -131,7 +131,7 @@ def train_again(
         report = cadence.next_report(step)
         edge = min([report, end, *(each for each in rates if each > step)])
         step, vetoes = parts.loop.run(step, edge - step)
-        step += bool(vetoes)  # held back, and left out by the run, too: it came further
+        step += bool(vetoes)  # held back, and skipped by the run, too: it got further
         if step == report:
             parts.loop.accumulators.reset()
         _lower_rates(parts, rates.get(step, 1.0))

@@ -1,7 +1,7 @@
 """Measure what the recipes reach, against the papers' figures: `python scripts/reproduce.py`.
 
 The runs of each target are made in out/<target>/<variant>_<seed>. It can be killed at any moment and called again:
-finished runs stay, interrupted ones go on, failed ones begin anew. Rows whose runs are all there go to
+finished runs stay, interrupted ones resume, failed ones start over. Rows whose runs are complete go to
 recipes/results.json and to the table recipes/RESULTS.md.
 """
 
@@ -37,7 +37,7 @@ USAGE = """python scripts/reproduce.py [key=value ...]
   jobs       runs at a time (1, so that times are honest)
   results    where rows are kept (recipes/results.json); the table RESULTS.md is written beside it
   targets    what is measured (scripts/reproduction/targets.yaml)
-  list       true, or --list: show the targets, their commands and how they stand; nothing is run
+  list       true, or --list: show the targets, their commands and their status; nothing is run
   render     true, or --render: write RESULTS.md again from results.json; nothing is run
 
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.

@@ -132,7 +132,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
         executor = make_executor(options, sweep.directory / "submitit")
         missing = missing_jobs(sweep)
         for job in missing:
-            job.status = job.status if job.status == RUNNING else WAITING  # a task of before may be at it
+            job.status = job.status if job.status == RUNNING else WAITING  # an earlier task may be running it
         sweep.write()
         # The nodes unpickle the tasks by their module, wherever they start.
         os.environ["PYTHONPATH"] = os.pathsep.join([IMPORT_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -141,7 +141,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
             submitted = [executor.submit(task) for task in tasks]
     for job, found in zip(missing, submitted, strict=True):
         print(f"Job {job.number}: {found.job_id}, {' '.join(job.overrides)}. It prints to {sweep.log(job)}")
-    print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; how they stand: {sweep.directory}/sweep.json")
+    print(f"{len(missing)} of {len(sweep.jobs)} jobs submitted; their status: {sweep.directory}/sweep.json")
     print(as_typed(f"Compare, at any time: python scripts/compare.py {sweep.directory}"))
     return submitted
 

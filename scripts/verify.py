@@ -1,7 +1,7 @@
 """Say whether a run directory is sound: `python scripts/verify.py run=<run directory>`.
 
-Every file is read, every hash compared, and what different files say of one thing. With replay=<steps>, the last steps
-are trained again and must give the same bits. Nothing is changed.
+Every file is read, every hash verified, and files that report the same fact are compared. With replay=<steps>, the last
+steps are trained again and must give the same bits. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _command(options: Options) -> int:
 
 
 def _replay(options: Options, directory: Path, steps: int) -> list[str]:
-    """Train again, print what came of it, and return what is damaged."""
+    """Train again, print the outcome, and return what is damaged."""
     pair = choose_pair(directory / CHECKPOINTS, steps)
     config = read_config(options.run, options.plugins)
     from hookline.trainer.quiet import plain_warnings, quiet_start

@@ -1,3 +1,3 @@
-"""How a step and a run proceed: the ground floor. Knows the hook interface, no hook and no recipe."""
+"""How a step and a run proceed: the bottom layer. It knows the hook interface, but no hook and no recipe."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ATTRIBUTE = "precheck"
 def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
     """Give a data source, model, task or schedule a check that is called before TensorFlow is imported.
 
-    So its mistakes show at once. The function itself has to find them as well: it may be called without.
+    Mistakes then show at once. The function itself must find them as well: it may be called without the check.
     """
 
     def give(function: Function) -> Function:
@@ -55,7 +55,7 @@ SELDOM = frozenset(
     }.items()
     for name in names
 )
-"""Packages of Keras that it imports with itself, with scikit-learn and Matplotlib in turn, and that no run uses."""
+"""Packages that Keras imports, scikit-learn and Matplotlib with them, and that no run uses."""
 KNOWN = frozenset(("__class__", "__spec__", "__name__", "__loader__", "__package__", "__file__", "__warningregistry__"))
 """Attributes of a module that can be asked for before it is executed."""
 WAITING = "_deferred_loader"
@@ -64,12 +64,12 @@ WAITING = "_deferred_loader"
 class NeedsFramework(BaseException):
     """Say that TensorFlow or Keras is needed where neither may be imported yet.
 
-    It is no `Exception`, so that code which can do without a missing package does not take it for that.
+    It is not an `Exception`, so that code which tolerates a missing package does not mistake it for one.
     """
 
 
 class _Deferred(ModuleType):
-    """Stand for a module that is executed, in place, when it is first asked for an attribute."""
+    """Stand in for a module that is executed, in place, on the first access to one of its attributes."""
 
     def __getattribute__(self, name: str) -> Any:
         if name not in KNOWN:
@@ -88,7 +88,7 @@ class _DeferredLoader(Loader):
         self._executing = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return a module that stands for the one to come."""
+        """Return a placeholder for the deferred module."""
         return _Deferred(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -96,7 +96,7 @@ class _DeferredLoader(Loader):
         object.__setattr__(module, WAITING, self)
 
     def execute(self, module: ModuleType) -> None:
-        """Execute the module; while it is, what it imports sees it as it stands, as with any import."""
+        """Execute the module; what it imports meanwhile sees it half executed, as with any import."""
         if self._finder.forbidding and module.__name__ in FRAMEWORKS:
             raise NeedsFramework(module.__name__)
         with self._lock:
@@ -114,10 +114,10 @@ class _DeferredLoader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules whose import is put off.
+    """Find the modules whose import is deferred.
 
     Attributes:
-        forbidding: how many times over their use is forbidden.
+        forbidding: how many nested blocks forbid their use.
     """
 
     def __init__(self) -> None:
@@ -134,9 +134,9 @@ class _Finder(MetaPathFinder):
 
 
 def defer_frameworks() -> None:
-    """Let every later `import tensorflow` and `import keras` of this process wait for the first use of the module.
+    """Defer every later `import tensorflow` and `import keras` of this process to the first use of the module.
 
-    Where they are imported already, nothing changes. What Keras imports for no run's sake waits, too.
+    If they are imported already, nothing changes. Packages that Keras imports and no run uses are deferred, too.
     """
     if _finder() is None:
         sys.meta_path.insert(0, _Finder())
@@ -144,9 +144,9 @@ def defer_frameworks() -> None:
 
 @contextmanager
 def without_frameworks() -> Iterator[None]:
-    """Put TensorFlow and Keras off, and raise `NeedsFramework` inside where one would have to be imported now.
+    """Defer TensorFlow and Keras, and raise `NeedsFramework` inside the block where one would have to be imported.
 
-    Modules whose import ends so are as if they had not been imported. Where TensorFlow is there, nothing changes.
+    Modules whose import ends that way count as not imported. If TensorFlow is imported already, nothing changes.
     """
     defer_frameworks()
     finder = _finder()

@@ -1,4 +1,4 @@
-"""Files where anybody may have put them: no link is followed, no pipe waited for, no more read than expected."""
+"""Files in untrusted places: no link is followed, no pipe waited for, no more read than expected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_BYTES = 10 * 2**20
 """The largest file that is read as a whole where nothing else is said."""
 MAX_LINE = 2**20
 MAX_DEPTH = 100
-"""How deep JSON and YAML may be nested: no code that walks what was read meets Python's limit."""
+"""How deep JSON and YAML may be nested: code that walks them stays below Python's recursion limit."""
 
 
 def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
@@ -28,7 +28,7 @@ def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
 
 
 def open_new(path: Path) -> BufferedWriter:
-    """Open a file for writing that nobody else has made; what has its name, such as a link, is removed first."""
+    """Open a new file for writing; anything of that name, such as a link, is removed first."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
@@ -90,7 +90,7 @@ def remove(path: Path) -> None:
 
 
 def check_folders(directory: Path, key: str) -> None:
-    """Refuse a directory with links to folders below it: what is written or removed there lies somewhere else."""
+    """Refuse a directory with links to folders below it: writes and removals there would happen elsewhere."""
     waiting = [str(directory)] if directory.is_dir() else []
     while waiting:
         try:

@@ -82,7 +82,7 @@ def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> ke
 
 
 def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return a model that returns logits, from one that ends in activations and shall keep them."""
+    """Return a model that returns logits, from one that ends in activations and keeps them."""
 
     def undoing(name: str) -> Callable[[Any], Any]:
         return lambda outputs: as_logits(outputs, name, keras.ops)
@@ -109,7 +109,7 @@ def check_logits(model: keras.Model, data: Data) -> None:
 
 
 def _name_of(function: Any) -> str | None:
-    """Return what a function or class of Keras or TensorFlow computes, where it makes probabilities."""
+    """Return the activation that a function or class of Keras or TensorFlow computes, if it gives probabilities."""
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     return NAMES.get(getattr(function, "__name__", "").lower()) if package in ("keras", "tensorflow") else None
 
@@ -124,7 +124,7 @@ def _ends_linear(model: keras.Model) -> bool:
 
 
 def _last_operation(model: keras.Model, output: int) -> Any:
-    """Return what computes an output's values; None where other parts of the graph take them too."""
+    """Return what computes an output's values; None if other parts of the graph take them too."""
     tensor, node = as_functional(model).outputs[output], None
     while (node := maker(model, tensor, node)) is not None:
         if is_graph(node.operation):
@@ -137,7 +137,7 @@ def _last_operation(model: keras.Model, output: int) -> Any:
 
 
 def _keeps_values(node: Any) -> bool:
-    """Return whether a layer gives what it gets, [batch, n], perhaps from a shape with axes of 1 before n."""
+    """Return whether a layer returns its input as [batch, n], perhaps without some axes of 1."""
     layer, output = node.operation, node.output_tensors[0].shape
     if is_of(layer, ["Activation"]):
         return layer.activation is keras.activations.linear

@@ -1,4 +1,4 @@
-"""The graph of a functional model: whether it is known, and the tensors at a layer."""
+"""The graph of a functional model: whether it is known, and the tensors around a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import keras
 from hookline.trainer.errors import UserError
 
 BELONGS_TO = "belongs_to"
-"""Attribute of a layer that a hook inserted right before or behind another, as a part of it: that one's identity.
+"""Attribute of a layer that a hook inserted right before or after another, as a part of it: the other's identity.
 
 It returns its first inputs as they are, in their order.
 """
@@ -26,7 +26,7 @@ class Call:
 
     Attributes:
         operation: that is called.
-        inputs: shapes with the batch first, None where a size is open.
+        inputs: shapes with the batch first, None if a size is open.
         outputs: likewise.
     """
 
@@ -36,10 +36,10 @@ class Call:
 
 
 def graph_calls(model: keras.Model) -> list[Call]:
-    """Return every call in a model's graph, each after those that it takes from.
+    """Return every call in a model's graph in topological order.
 
-    A nested model whose graph is known is followed: its own calls stand in its place, as often as it is called. Other
-    layers that hold layers are one call.
+    A nested model whose graph is known is expanded: its own calls take its place, once for each time it is called.
+    Other layers that hold layers are one call.
     """
     calls: list[Call] = []
     for node in _nodes(model):
@@ -88,7 +88,7 @@ def layer_input(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
-    """Return the tensor that comes out of a layer in a model's own graph, or of what `BELONGS_TO` it behind it."""
+    """Return the output tensor of a layer in a model's own graph, or of the layer that `BELONGS_TO` it after it."""
     tensor = _single(_node(model, layer).output_tensors, layer, "outputs")
     for node in _nodes(model):
         if getattr(node.operation, BELONGS_TO, None) == id(layer) and node.input_tensors[0] is tensor:
@@ -97,7 +97,7 @@ def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:
-    """Return the node of a model's own graph that makes a tensor; None where other nodes than one take it."""
+    """Return the node of a model's own graph that makes a tensor; None if other nodes than one take it."""
     nodes = _nodes(model)
     if any(each is tensor for node in nodes if node is not taker for each in node.input_tensors):
         return None
@@ -118,7 +118,7 @@ def _node(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def _nodes(model: keras.Model) -> list[Any]:
-    """Return the nodes of a model's own graph, each after those that it takes from."""
+    """Return the nodes of a model's own graph in topological order."""
     functional = model._functional if isinstance(model, keras.Sequential) else model
     levels = functional._nodes_by_depth
     return [node for depth in sorted(levels, reverse=True) for node in levels[depth]]

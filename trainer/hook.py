@@ -1,4 +1,4 @@
-"""The hook interface: a GraphHook may change training, a HostHook watches it and asks."""
+"""The hook interface: a GraphHook may change training, a HostHook watches it and makes requests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Hook(ABC):
     Attributes:
         name: unique in a run; set by the builder: the key under `hooks` in the config, and "@<network>" where the hook
             works on several networks.
-        before: names of hooks that must come after this one, where they are present.
-        after: names of hooks that must come before this one, where they are present.
+        before: names of hooks that must come after this one, if present.
+        after: names of hooks that must come before this one, if present.
         conflicts: names of hooks that cannot run beside this one.
         priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered.
     """
@@ -65,7 +65,7 @@ class Hook(ABC):
         return {}
 
     def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
-        """Return vectors of examples to look at in a projector, by name.
+        """Return vectors of examples to show in a projector, by name.
 
         Args:
             observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
@@ -73,10 +73,10 @@ class Hook(ABC):
         return {}
 
     def advise(self, run: Run) -> Sequence[str]:
-        """Return lines for the user on what will silently go wrong, as config and built networks tell before training.
+        """Return lines for the user on what will silently go wrong, judged before training by config and networks.
 
-        Each says what was seen, what it costs, with the number, and an override that mends it. They are shown once, and
-        stand in summary.json. What is certain to fail is no advice but a UserError, in `build`.
+        Each says what was found, what it costs, in numbers, and which override fixes it. They are shown once, and are
+        kept in summary.json. What is certain to fail is not advice but a UserError, raised in `build`.
 
         Args:
             run: about to begin. Its networks are those that are trained, after every `rebuild_model`.
@@ -84,7 +84,7 @@ class Hook(ABC):
         return ()
 
     def distributions(self) -> Arrays:
-        """Return arrays of which to show the distribution now, by name, such as "center/centers"; of any shape."""
+        """Return arrays whose distribution is to be shown, by name, such as "center/centers"; of any shape."""
         return {}
 
     def warning(self, values: Mapping[str, float]) -> str | None:
@@ -100,16 +100,16 @@ class GraphHook(Hook):
     """Change training from inside the traced step.
 
     Every stage but `rebuild_model` and `build` is traced once and must be pure: it takes tensors and returns
-    tensors; it prints nothing and touches no file. The stages run in the order in which they stand here. A stage
+    tensors; it prints nothing and touches no file. The stages run in the order in which they are defined here. A stage
     that a hook does not override costs nothing.
 
     An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
     instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are
     several. What such instances report has "<network>/" before its name. All networks share the batch: of several
-    instances, the first alone is asked for `transform_batch`.
+    instances, only the first is asked for `transform_batch`.
 
-    What a network is, it is everywhere: in each objective that runs it, and in evaluations, which do not know
-    objectives apart. So the stages that make it are called wherever it runs: `rebuild_model`, `request_taps`,
+    A network is the same everywhere: in each objective that runs it, and in evaluations, which do not distinguish
+    objectives. So the stages that define it are called wherever it runs: `rebuild_model`, `request_taps`,
     `transform_batch`, `held`, `transform_weights`, `transform_statistics`, `around_forward`. So is `project`, which
     keeps a promise about its variables, after every objective that changes them. The other stages of a step and of
     evaluations, those of training, run within the objectives that change the network: `add_losses`, `evaluate`,
@@ -167,9 +167,9 @@ class GraphHook(Hook):
         return set()
 
     def settled_at(self) -> int:
-        """Return the step from which the network has the form that the hook promises, such as its final sparsity.
+        """Return the step from which the network has the final form that the hook promises, such as its sparsity.
 
-        Evaluations before it are never the best, and early stopping waits for it.
+        Earlier evaluations never count as the best, and early stopping waits for it.
         """
         return 0
 
@@ -185,9 +185,9 @@ class GraphHook(Hook):
         return {}
 
     def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the bits in which this hook's weights can be multiplied, by variable name, where they are no floats.
+        """Return the bits in which this hook's weights can be multiplied, by variable name, if they are not floats.
 
-        They tell the values apart; scales, and what a sparse form saves, do not count. A variable whose shipped values
+        They encode the values; scales, and what a sparse form saves, do not count. A variable whose shipped values
         they cannot hold exactly is left out. Where several hooks name a variable, the fewest count.
 
         Args:
@@ -196,13 +196,13 @@ class GraphHook(Hook):
         return {}
 
     def input_bits(self) -> dict[str, int]:
-        """Return the bits of what layers see, by the layer's path, where this hook rounds the input of a layer."""
+        """Return the bits of layer inputs, by the layer's path, where this hook quantizes them."""
         return {}
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         """Return the model to ship: the same outputs, variables and layers, without what `rebuild_model` put in.
 
-        It holds the shipped weights when it is saved, and must load where nothing but Keras is.
+        It holds the shipped weights when it is saved, and must load with nothing but Keras installed.
         """
         return model
 
@@ -213,8 +213,8 @@ class GraphHook(Hook):
     def held(self, context: StepContext) -> Tensors:
         """Return which entries of the network's variables this hook keeps as they are, by variable name.
 
-        Asked for in evaluations alone. A hook that evaluates with other values than those of now, such as averages over
-        steps, leaves the entries that any hook holds at the value of now: `context.held` has them all.
+        Called in evaluations only. A hook that evaluates with other than the current values, such as averages over
+        steps, leaves the entries that any hook holds at their current value: `context.held` has them all.
 
         Returns:
             bool, of the variable's shape or [], True where held; a variable without such entries may be left out.
@@ -228,14 +228,14 @@ class GraphHook(Hook):
     def transform_statistics(self, state: Tensors, context: StepContext) -> Tensors:
         """Return the values of the state variables that the forward pass starts from, under the same names.
 
-        They are the moving statistics and the seed state. In training, what the pass wants to write follows from them.
+        They are the moving statistics and the seed state. In training, the new values of the pass follow from them.
         """
         return state
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         """Return a context in which a forward pass of the network is traced, such as a `gradient_override_map`.
 
-        It is entered anew for each forward pass, in evaluation as well.
+        It is entered once for each forward pass, in evaluation as well.
         """
         return nullcontext()
 
@@ -266,9 +266,9 @@ class GraphHook(Hook):
     def batch_sums(self, context: StepContext) -> Tensors:
         """Return sums over the examples of the batch that `update_ops` needs, by name: float, of fixed shapes.
 
-        Where replicas share the batch, each sees a part of it: what comes from examples must be added up before it
-        changes state, or the replicas drift apart. Later stages find the sums over the whole batch in `context.sums`,
-        as "<hook>/<name>". What comes from weights and gradients alone is the same on every replica.
+        If replicas share the batch, each sees a part of it: values that depend on examples must be summed before they
+        change state, or the replicas drift apart. Later stages find the sums over the whole batch in `context.sums`, as
+        "<hook>/<name>". Values that depend only on weights and gradients are the same on every replica.
         """
         return {}
 
@@ -325,12 +325,12 @@ class HostHook(Hook):
     """
 
     def next_step(self, step: int) -> int | None:
-        """Return the next step after `step` at which the loop must come up for this hook; None for no wish."""
+        """Return the next step after `step` at which the loop must pause for this hook; None if it need not."""
         return None
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on exactly: JSON values only. An empty dict declares: no state."""
+        """Return the state that a resumed run needs: JSON values only. An empty dict declares: no state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
@@ -339,7 +339,7 @@ class HostHook(Hook):
         """Start: the networks are built, the step is traced and audited, nothing has been trained."""
 
     def on_resume(self, run: Run) -> None:
-        """Go on after `load_state_dict`; called in place of nothing, before `on_fit_begin`."""
+        """Continue after `load_state_dict`: before `on_fit_begin` in a resumed run, or after a rollback."""
 
     def on_veto(self, run: Run) -> None:
         """See which vetoes (`run.vetoes`) held back the step after `run.step`; raise, or ask `run.control.skip_step()`.

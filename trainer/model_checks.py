@@ -1,4 +1,4 @@
-"""A model of anybody's against the data that it shall take: what does not fit is one line."""
+"""Checks of any model against the data that it is given: a mismatch is reported in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 """What TensorFlow takes as the name of a scope, which every layer opens."""
 LONGEST_REASON = 300
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
-"""Colours of Keras, places in TensorFlow's graphs."""
+"""Keras's colours, and positions in TensorFlow's graphs."""
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def check_one_output(model: keras.Model, expected: str) -> None:
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
-    """Return the mistake of a model that returns something else than one tensor."""
+    """Return the error for a model that returns anything but one tensor."""
     items = outputs.items() if isinstance(outputs, dict) else enumerate(outputs)
     listed = ", ".join(f"{key}: {list(each.shape)}" for key, each in items)
     return UserError(

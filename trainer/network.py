@@ -40,7 +40,7 @@ class Network:
     final_activations: tuple[FinalActivation, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what a function of the user's may return in the place of a built model.
+        """Refuse what a user's function may return instead of a built model.
 
         Raises:
             UserError: no Keras model, or one without variables yet.
@@ -90,9 +90,9 @@ class Network:
 
     @property
     def rate_factor(self) -> tf.Variable | None:
-        """Return the variable that scales the schedule of the learning rate; None where the rate is a number."""
+        """Return the variable that scales the schedule of the learning rate; None if the rate is a number."""
         from hookline.trainer.rate_schedules import (
-            ScaledRate,  # a class of Keras: networks are spoken of before it is imported
+            ScaledRate,  # a class of Keras: this module is imported before it
         )
 
         rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate

@@ -33,8 +33,8 @@ Batch: TypeAlias = "dict[str, tf.Tensor]"
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
 TARGET_SHARES = "target_shares"
-"""What stands in place of "targets" where augmentation mixed examples: float32 [batch, classes], each row adds up to
-1. Code that reads "targets" can so never take a mixed example for one of a single class."""
+"""The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row adds up to 1. So
+code that reads "targets" can never mistake a mixed example for one of a single class."""
 SAMPLE_WEIGHTS = "sample_weights"
 """How much each example counts, where a source gives it: float32 [batch], 0 or more, as Keras's `sample_weight`.
 Losses of shape [batch] are multiplied by it, and divided by the number of examples: heavy examples make larger steps.
@@ -54,7 +54,7 @@ class ForwardFunction(Protocol):
         """Return what the model of the network `name` returns for `inputs`."""
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return a seed for `tf.random.stateless_*`, such as of a generator's noise.
+        """Return a seed for `tf.random.stateless_*`, such as for a generator's noise.
 
         In training it is a pure function of (run seed, objective, which of its updates, step, micro batch, salt). In
         an evaluation it depends on the run seed and the salt alone, so that evaluations can be compared.
@@ -67,7 +67,7 @@ class ForwardFunction(Protocol):
         """
 
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return gradients that the loss is made of, such as the slope that a penalty holds: float32, one a source.
+        """Return gradients that are part of the loss, such as the slope in a gradient penalty: float32, one per source.
 
         They can be differentiated again, as those of `tf.gradients`. In the training of networks that compute in
         float16 they are kept from vanishing; a step in which they overflow is left out, see `LossScale`.
@@ -83,7 +83,7 @@ Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
 
 
 def one_class_each(batch: Batch, reader: str) -> tf.Tensor:
-    """Return the batch's targets, for who cannot do with shares of several classes.
+    """Return the batch's targets, for code that cannot handle shares of several classes.
 
     Args:
         batch: of training or evaluation.
@@ -192,7 +192,7 @@ class Objective(ABC):
         return {}
 
     def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
-        """Return vectors of examples to look at in a projector, by name.
+        """Return vectors of examples to show in a projector, by name.
 
         Args:
             collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.

@@ -13,9 +13,9 @@ from hookline.trainer.errors import one_line
 
 
 def open_streams() -> None:
-    """Send what a standard stream that was closed at the start would get to nowhere.
+    """Discard what is written to a standard stream that was closed at the start.
 
-    Its number would go to the next file that is opened otherwise, and what libraries print into that file.
+    Otherwise the next file to be opened would get its number, and whatever libraries print.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -27,7 +27,7 @@ def open_streams() -> None:
 
 @contextmanager
 def quiet_start(*, errors: bool = True) -> Iterator[None]:
-    """Import TensorFlow and look for devices, with what the C++ libraries print meanwhile sent to nowhere.
+    """Import TensorFlow and look for devices; discard what the C++ libraries print meanwhile.
 
     They print device notices before TensorFlow's own log level applies, and once more when devices are first looked
     for. A Python exception is not affected.
@@ -43,7 +43,7 @@ def quiet_start(*, errors: bool = True) -> Iterator[None]:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Send what is written to the standard error inside, also by C++ libraries, to nowhere."""
+    """Discard what is written to standard error inside the block, also by C++ libraries."""
     sys.stderr.flush()
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -59,7 +59,7 @@ class SeveralUpdates(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ScaledRate(keras.optimizers.schedules.LearningRateSchedule):
-    """Follow a schedule at a share of its rate, which can be lowered while the run goes on.
+    """Follow a schedule at a share of its rate, which can be lowered during the run.
 
     Attributes:
         factor: float32 scalar, 1 at first.

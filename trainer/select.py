@@ -17,7 +17,7 @@ def layer_paths(model: keras.Model) -> dict[str, keras.Layer]:
     """Return every layer below a model by its path, in the order of `model.layers`, containers before their content.
 
     The path joins the names of nested models and of layers that hold layers with "/", such as "encoder/dense_1".
-    A path that repeats gets "_1", "_2", ... in order. A layer that stands in several places is listed once.
+    A path that repeats gets "_1", "_2", ... in order. A layer that occurs in several places is listed once.
 
     Args:
         model: any built Keras model.
@@ -71,7 +71,7 @@ def select_layers(
 
 
 def _matches(patterns: str | Sequence[str], names: dict[str, tuple[str, ...]], kind: str) -> list[str]:
-    """Return the paths of which a name matches any of the patterns; every pattern must match something."""
+    """Return the paths with a name that matches any of the patterns; every pattern must match something."""
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     if not patterns:
         raise UserError(f"No {kind} pattern was given. Expected one or more, such as '*'.")

@@ -81,7 +81,7 @@ def as_words(packed: np.ndarray) -> np.ndarray:
 BLOCK = 2**15
 """Words of an intermediate result: 256 KiB, and as many bytes for the counts."""
 DEEPEST = 1000
-"""Words of a sum in 16 bits: 64 of each may differ."""
+"""Words in a 16-bit sum: up to 64 bits of each may differ."""
 
 
 class SignSums(Protocol):

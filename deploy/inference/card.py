@@ -13,7 +13,7 @@ from hookline.trainer.input.preparation import Preparation, check_shape
 
 VERSION = 1
 CARD = "card"
-"""Where it stands in the `about` of a packed or a sparse file."""
+"""Its key in the `about` of a packed or a sparse file."""
 ACTIVATION = "activation"
 CONTAINER_SUFFIX = ".safetensors"
 MAX_BYTES = 2**22
@@ -29,9 +29,9 @@ class Card:
         checkpoint: "best" or "last".
         step: steps made when it was written.
         shape: of one input.
-        classes: what each output is called; empty where outputs are no classes.
-        preparation: how raw examples become inputs; None where the run's data does not say.
-        activation: "softmax" or "sigmoid" where outputs come out of it; None where they are logits, or no classes.
+        classes: what each output is called; empty if outputs are no classes.
+        preparation: how raw examples become inputs; None if the run's data does not say.
+        activation: "softmax" or "sigmoid" where outputs come out of it; None if they are logits, or no classes.
     """
 
     network: str
@@ -83,7 +83,7 @@ class Card:
 
 
 def card_path(path: Path) -> Path:
-    """Return where the card of an export lies that cannot hold it itself."""
+    """Return the path of the card beside an export that cannot hold it."""
     return path.with_name(f"{path.name}.json")
 
 
@@ -93,7 +93,7 @@ def write_card(path: Path, card: Card) -> None:
 
 
 def read_card(path: Path) -> Card | None:
-    """Return the card of an export; None where it has none."""
+    """Return the card of an export; None if it has none."""
     if path.name.endswith(CONTAINER_SUFFIX):
         from hookline.deploy.inference.container import PACKED, SPARSE, read_container
 

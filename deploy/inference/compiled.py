@@ -20,7 +20,7 @@ except ImportError as error:
     ) from error
 
 ROWS = 32
-"""Rows that meet the same units one after the other, while both are in the first cache."""
+"""Rows that are combined with the same units while both are in the first-level cache."""
 
 
 @extending.intrinsic
@@ -38,7 +38,7 @@ def _sums(words: np.ndarray, kernel: np.ndarray, count: int, found: np.ndarray) 
     units = len(kernel)
     for start in range(0, rows, ROWS):
         stop = min(rows, start + ROWS)
-        four = units // 4 * 4 if rows > 1 else 0  # one row alone waits for the memory, and one stream is read fastest
+        four = units // 4 * 4 if rows > 1 else 0  # a single row is bound by memory, and one stream is read fastest
         for unit in range(0, four, 4):
             a, b, c, d = kernel[unit], kernel[unit + 1], kernel[unit + 2], kernel[unit + 3]
             for row in range(start, stop):
@@ -89,7 +89,7 @@ def _products(inputs: np.ndarray, kernel: np.ndarray, found: np.ndarray) -> None
 
 
 def numba_products(kernel: np.ndarray) -> Products:
-    """Return what multiplies floats with signs, which take a byte each in place of four: less to read."""
+    """Return the product of floats with signs, which take one byte each instead of four: less to read."""
     signs = np.ascontiguousarray(kernel.T.astype(np.int8))
 
     def products(inputs: np.ndarray) -> np.ndarray:

@@ -109,7 +109,7 @@ def write_container(path: Path, kind: str, model: Mapping[str, Any], tensors: Ma
 
 
 def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the model's JSON values and the arrays of a file, which may not be written to."""
+    """Return the model's JSON values and the read-only arrays of a file."""
     path = Path(path)
     try:
         with open_file(path, follow=True) as file:

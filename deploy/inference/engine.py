@@ -46,12 +46,12 @@ STEPS: dict[str, Callable[[Context], Step]] = {
     "subtract": arranging.subtract,
     "multiply": arranging.multiply,
 }
-"""What builds the step of each operation."""
+"""The builder of each operation's step."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Hold a step, the names of what it takes and gives, and of what nobody needs after it."""
+    """Hold a step, the names of its inputs and outputs, and of the values that are free after it."""
 
     step: Step
     inputs: tuple[str, ...]
@@ -64,7 +64,7 @@ class Model:
 
     Attributes:
         graph: of the network.
-        values: what each value is, by name.
+        values: description of each value, by name.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
 """Klambauer et al. 2017, "Self-Normalizing Neural Networks", arXiv 1706.02515."""
 SLOPES = {"leaky_relu": 0.2, "elu": 1.0}
-"""What stands where no slope is given: Keras's defaults of `negative_slope` and `alpha`."""
+"""Default slopes: Keras's defaults of `negative_slope` and `alpha`."""
 
 Activation = Callable[[np.ndarray], np.ndarray]
 
@@ -83,7 +83,7 @@ MAX_SIZE = 2**20
 PADDINGS = ("valid", "same")
 REQUIRED: Final = object()
 ENCODED: Final = object()
-"""Stands for the check of an encoded array, which is of more than one value."""
+"""Marks the check of an encoded array, which involves more than one value."""
 Check = Callable[[str, Any], Any]
 
 
@@ -179,7 +179,7 @@ FIELDS: dict[str, dict[str, tuple[Any, Any]]] = {
     "concatenate": {"axis": (_whole(-8, 8), REQUIRED)},
     "rescale": {"scale": (_number, REQUIRED), "offset": (_number, REQUIRED)},
 }
-"""Fields of each operation: how a value is checked, and what stands where it is missing."""
+"""Fields of each operation: the check of a value, and its default."""
 
 
 MAX_OPS = 100_000
@@ -195,7 +195,7 @@ OF_ENCODING = {
 
 @dataclass(frozen=True)
 class Encoded:
-    """Say how an array of numbers stands in the file.
+    """Say how an array of numbers is stored in the file.
 
     "sign": scale * (-1 or +1), a bit each, 1 for +1. "codebook": values[index], `bits` bits each. Bits and indices
     are one stream, lowest bit first, zero bits at its end; the order is that of moveaxis(array, -1, 0).ravel(), all of
@@ -224,7 +224,7 @@ class Op:
 
     Attributes:
         op: which operation.
-        name: of the layer that it stands for.
+        name: of the layer that it implements.
         inputs: names of values.
         output: name of the value that it gives.
         fields: what else it takes; what is missing has its default. Kernels and biases are `Encoded`.

@@ -12,7 +12,7 @@ MAX_BITS = 8
 
 
 def to_gaps(places: np.ndarray, bits: int) -> np.ndarray:
-    """Return positions as numbers: how many places lie before each entry, or the filler, which moves on that far."""
+    """Return positions as gaps: the number of places before each entry, or the filler, which skips that many."""
     filler = (1 << bits) - 1
     gaps = np.diff(places, prepend=-1) - 1
     fillers = gaps // filler
@@ -55,11 +55,11 @@ def read_fields(stream: np.ndarray, width: int, count: int) -> np.ndarray:
 
 
 def check_end(stream: np.ndarray, bits: int) -> None:
-    """Refuse a stream that is not as long as what it holds."""
+    """Refuse a stream whose length does not match its content."""
     if len(stream) != -(-bits // 8):
         raise DamagedError(f"a stream of {bits:,} bits has {len(stream):,} bytes.")
     if bits % 8 and stream[-1] & (0xFF >> bits % 8):
-        raise DamagedError("a stream goes on behind its last number.")
+        raise DamagedError("a stream continues after its last number.")
 
 
 MAX_LENGTH = 15
@@ -96,7 +96,7 @@ def canonical_codes(lengths: np.ndarray) -> np.ndarray:
 
 
 def decoding_table(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which symbol any bits begin with, and the length of its code."""
+    """Return the symbol that any bits begin with, and the length of its code."""
     order = _in_order(lengths)
     spans = 1 << (int(lengths.max()) - lengths[order].astype(np.int64))
     return np.repeat(order, spans).astype(np.uint8), np.repeat(lengths[order], spans)
@@ -109,7 +109,7 @@ def write_lengths(lengths: np.ndarray) -> np.ndarray:
 
 
 def read_lengths(stream: np.ndarray, symbols: int) -> np.ndarray:
-    """Return code lengths, once it is certain that each stream of bits has exactly one meaning under them."""
+    """Return code lengths, after checking that they decode every stream of bits in exactly one way."""
     found = read_fields(stream, LENGTH_BITS, 2 * min(len(stream), MAX_SYMBOLS))
     if found[symbols:].any() or len(stream) > MAX_SYMBOLS // 2:
         raise DamagedError(f"a code has lengths for more than {symbols} symbols.")
@@ -130,7 +130,7 @@ def _in_order(lengths: np.ndarray) -> np.ndarray:
 WINDOW_BYTES = 3
 """A code of 15 bits that begins at any bit of a byte ends in the second byte after it."""
 BLOCK = 2**16
-"""Bytes that are decoded at once: each of their bits takes a few bytes of memory."""
+"""Bytes decoded at a time: each of their bits takes a few bytes of memory."""
 
 
 def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -143,7 +143,7 @@ def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
     """Return the symbols of a stream.
 
-    For every bit it is looked up, all at once, which code begins there. A short loop then goes from code to code.
+    The code that begins at each bit is looked up for all bits at once. A short loop then goes from code to code.
     """
     used = np.flatnonzero(lengths)
     if len(used) < 2:

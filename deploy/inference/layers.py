@@ -87,7 +87,7 @@ class Windows:
         return padded
 
     def inside(self, axis: int) -> np.ndarray:
-        """Return which entries of which window lie in the image: bool [windows, entries]."""
+        """Return which entries of each window lie in the image: bool [windows, entries]."""
         count, before, _ = self.axis(axis)
         starts = np.arange(count)[:, None] * self.strides[axis] - before
         places = starts + np.arange(self.window[axis]) * self.dilation[axis]
@@ -180,7 +180,7 @@ def _sign_conv2d(context: Context, kernel: Encoded) -> Step:
 
 
 def depthwise_conv2d(context: Context) -> Step:
-    """Return the step of a convolution of each channel by itself."""
+    """Return the step of a depthwise convolution."""
     kernel: Encoded = context.op.fields["kernel"]
     weights, convert = decode(kernel, context.tensors), to_float(context.inputs[0])
     windows = _windows(context, kernel)
@@ -200,7 +200,7 @@ def depthwise_conv2d(context: Context) -> Step:
 
 
 def _shifted(padded: np.ndarray, windows: Windows, entry: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-    """Return what an entry of the window meets, window by window."""
+    """Return the input values under an entry of the window, window by window."""
     starts = [entry[axis] * windows.dilation[axis] for axis in (0, 1)]
     rows, columns = (
         slice(starts[axis], starts[axis] + (size[axis] - 1) * windows.strides[axis] + 1, windows.strides[axis])
@@ -225,7 +225,7 @@ def _bias(context: Context) -> np.ndarray | None:
 
 
 def _finish(context: Context, kernel: Encoded) -> Finish:
-    """Return what applies scale and bias to sums; exact integers without either stay as they are."""
+    """Return the function that applies scale and bias to sums; exact integers without either stay as they are."""
     bias = _bias(context)
     scale = scale_of(kernel, context.tensors) if kernel.scale is not None else None
 
@@ -241,9 +241,9 @@ def _finish(context: Context, kernel: Encoded) -> Finish:
 
 
 def _border(context: Context, kernel: Encoded, windows: Windows) -> Callable[[np.ndarray, slice], np.ndarray] | None:
-    """Return what makes sums exact at the border, where the padding's zeros were taken for -1.
+    """Return the correction of sums at the border, where the padding's zeros were taken for -1.
 
-    Each zero bit outside the image took the weights that it met away once; they are given back. Which entries of a
+    Each zero bit outside the image subtracted the weights at its place once; they are added back. Which entries of a
     window are outside depends on a few rows and columns only.
     """
     insides = windows.inside(0), windows.inside(1)
@@ -311,7 +311,7 @@ def _pooling_windows(context: Context) -> Windows:
 
 
 def _entries(windows: Windows) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Return, for each entry of the window, which windows have it in the image, and where it is there."""
+    """Return, for each entry of the window, which windows have it inside the image, and where."""
     axes = []
     for axis in (0, 1):
         _, before, _ = windows.axis(axis)

@@ -35,7 +35,7 @@ class Value:
 
 
 class ShapeInference:
-    """Find what the values of a graph are, and check that each array fits where it is used."""
+    """Infer the kinds and shapes of a graph's values, and check that each array fits where it is used."""
 
     def __init__(self, graph: Graph, tensors: Mapping[str, np.ndarray]) -> None:
         """Take what is checked."""
@@ -115,7 +115,7 @@ class ShapeInference:
             if encoded.scale is not None:
                 scale = self._array(what, encoded.scale, np.float32)
                 if scale.shape not in {(1,), encoded.shape[-1:]}:
-                    raise UserError(f"The scale of the {what} has shape {scale.shape}. Expected one a channel.")
+                    raise UserError(f"The scale of the {what} has shape {scale.shape}. Expected one per channel.")
         elif encoded.encoding == CODEBOOK:
             assert encoded.bits
             assert encoded.values
@@ -133,7 +133,7 @@ class ShapeInference:
             raise UserError(f"The input of {owner} is of kind {value.kind}. Expected integer sums; use sign.")
         array = self._array(owner, op.fields["thresholds"])
         if array.dtype not in (np.int8, np.int16, np.int32) or array.shape != value.shape[-1:]:
-            raise UserError(f"The thresholds of {owner} are {array.dtype} {array.shape}. Expected an int a channel.")
+            raise UserError(f"The thresholds of {owner} are {array.dtype} {array.shape}. Expected an int per channel.")
         if (descending := op.fields["descending"]) is not None:
             self._array(owner, descending, np.uint8, (stream_bytes(value.shape[-1], 1),))
 
@@ -151,7 +151,7 @@ class ShapeInference:
 
 
 def infer(graph: Graph, tensors: Mapping[str, np.ndarray]) -> dict[str, Value]:
-    """Return what the values of a graph are, by name."""
+    """Return descriptions of a graph's values, by name."""
     return ShapeInference(graph, tensors).run()
 
 
@@ -195,7 +195,7 @@ def _slide(owner: str, shape: Sequence[int], window: Sequence[int], op: Op) -> t
 
 
 def _of_one(owner: str, op: Op, value: Value) -> Value:
-    """Return what an operation without a kernel gives."""
+    """Return the output of an operation without a kernel."""
     shape, keep = value.shape, value.kind
     match op.op:
         case "sign" | "threshold":
@@ -259,7 +259,7 @@ Step = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 @dataclass(frozen=True)
 class Context:
-    """Hold what a step is built from.
+    """Hold the parts of a step.
 
     Attributes:
         op: the operation.
@@ -277,7 +277,7 @@ class Context:
 
 
 def to_float(value: Value) -> Convert:
-    """Return what turns a value into float32 [batch, *shape]."""
+    """Return the conversion of a value to float32 [batch, *shape]."""
     if value.kind == FLOAT:
         return lambda array: array
     if value.kind == BINARY:

@@ -24,11 +24,11 @@ from hookline.deploy.inference.huffman import (
 from hookline.trainer.errors import UserError
 
 ALL, BITMAP, GAPS = "all", "bitmap", "gaps"
-"""Positions: every entry is stored; a bit says of each whether it is; the gaps between those that are."""
+"""Positions: every entry is stored; a bitmap marks those that are; the gaps between those that are."""
 FLOATS, CODEBOOK = "float32", "codebook"
-"""Values: as they are; each as its place among a few shared values."""
+"""Values: as they are; or as indices into a few shared values."""
 ROWS, COLUMNS = "rows", "columns"
-"""Orders: as the array lies in memory; or each output channel (last axis) by itself."""
+"""Orders: as the array lies in memory; or each output channel (last axis) separately."""
 FIELDS = ("name", "shape", "order", "positions", "kept", "values")
 GAP_FIELDS = ("gap_bits", "gaps")
 
@@ -124,7 +124,7 @@ def to_dense(weight: SparseWeight, parts: Parts) -> np.ndarray:
 
 
 def _read_places(weight: SparseWeight, parts: dict[str, np.ndarray]) -> np.ndarray | None:
-    """Return where the stored entries are, or None where all are stored."""
+    """Return where the stored entries are, or None if all are stored."""
     if weight.positions == ALL:
         return None
     if weight.positions == GAPS:
@@ -178,7 +178,7 @@ NETWORK = "network"
 KEYS = {"weights"}
 OPTIONAL = {"about"}
 LEAST, TIMES = 2**26, 2**12
-"""Bytes that a file may claim whatever its size is, and how many times its size it may claim: what memory it takes."""
+"""Memory that a file may claim whatever its size, and how many times its size it may claim beyond that."""
 
 
 def read_sparse(path: Path) -> dict[str, np.ndarray]:
@@ -194,7 +194,7 @@ def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarra
         if not KEYS <= set(model) <= KEYS | OPTIONAL or NETWORK not in tensors:
             raise DamagedError("its description of the model says more or less than network and weights.")
         if not isinstance(model.get("about", {}), dict):
-            raise DamagedError("what it tells about the network is no mapping.")
+            raise DamagedError("what it says about the network is no mapping.")
         network = expand_json(tensors[NETWORK], NETWORK)
         if not isinstance(network, dict):
             raise DamagedError("its network is no mapping.")

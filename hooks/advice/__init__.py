@@ -1,1 +1,1 @@
-"""What commonly goes wrong without an error and belongs to no technique, one idea a file: each gives a line or None."""
+"""Common silent mistakes that belong to no technique, one idea per file: each check gives a line or None."""

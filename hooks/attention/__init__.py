@@ -1,3 +1,3 @@
-"""The parts of attention by a Bernoulli gate: the gate, the branch before it, where they go, what is asked of them."""
+"""Parts of attention by a Bernoulli gate: the gate, the branch before it, where they go, their options."""
 
 from __future__ import annotations

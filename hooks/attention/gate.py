@@ -97,7 +97,7 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 class BernoulliGate(keras.layers.Layer):
     """Multiply features x [batch, height, width, channels] by a mask r made from attention A [batch, height, width, 1].
 
-    One mask an example and position, for all channels; nothing is divided by A. In training, "bernoulli" draws
+    One mask per example and position, for all channels; nothing is divided by A. In training, "bernoulli" draws
     r ~ Bernoulli(A), with the gradient passed straight through to A, and "product" takes r = A. In evaluation r is A
     ("expectation"), a draw ("sample") or A >= 1/2 ("threshold"); of "product" it is always A.
 
@@ -133,7 +133,7 @@ class BernoulliGate(keras.layers.Layer):
 
     @contextmanager
     def drawing_for(self, replica: Replica) -> Iterator[None]:
-        """Draw for a replica's part of the batch inside the block: what it would be within a draw for all of it."""
+        """Draw for a replica's part of the batch inside the block, as that part of a draw for the whole batch."""
         before, self._replica = self._replica, replica
         try:
             yield
@@ -159,7 +159,7 @@ OWN = (AreaResize, AttentionMap, BernoulliGate, DilatedConv2D)
 
 
 def write_out_attention(model: keras.Model) -> keras.Model:
-    """Return the model with parts of Keras in the place of attention's own layers: the same variables.
+    """Return the model with Keras layers in place of attention's own: the same variables.
 
     Its outputs are those of evaluation, to within rounding. Nothing is drawn, so it serves inference alone.
     """

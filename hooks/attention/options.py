@@ -24,7 +24,7 @@ def mean_keep_rate(attention: tf.Tensor) -> tf.Tensor:
 
 
 def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Return the entropy of the draw at a position, on average, in bits: float32 [batch], 0 to 1."""
+    """Return the mean entropy of the draw at a position, in bits: float32 [batch], 0 to 1."""
     logits = tf.cast(logits, tf.float32)
     on, off = tf.sigmoid(logits), tf.sigmoid(-logits)
     nats = on * tf.nn.softplus(-logits) + off * tf.nn.softplus(logits)
@@ -135,7 +135,7 @@ class Supervision:
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
-    """Return what a config says of the branch."""
+    """Return the branch as a config describes it."""
     if isinstance(value, str) and value == "auto":
         return BranchOptions()
     if not isinstance(value, Mapping):
@@ -191,7 +191,7 @@ def parse_supervision(value: Any) -> Supervision | None:
 
 
 def check_mode(name: str, value: Any, known: Sequence[str]) -> str:
-    """Return one of several names; YAML's own null stands for "none"."""
+    """Return one of several names; YAML's own null means "none"."""
     return check_choice(name, "none" if value is None and "none" in known else value, known)
 
 
@@ -213,7 +213,7 @@ def check_layer(value: Any) -> str | None:
 
 
 def _known(value: Any, option: str, kind: type) -> dict[str, Any]:
-    """Return a mapping of which every key is a field of a dataclass."""
+    """Return a mapping whose keys are all fields of a dataclass."""
     fields = list(kind.__annotations__)
     if not isinstance(value, Mapping):
         raise UserError(f"Invalid {option}: {value!r}. Expected a mapping with {', '.join(fields)}.")
@@ -269,7 +269,7 @@ def heat_colors(values: np.ndarray) -> np.ndarray:
 
 
 def _colored(inputs: np.ndarray) -> np.ndarray:
-    """Return images of three channels in [0, 1]; of other than three, the mean stands for all."""
+    """Return images of three channels in [0, 1]; with any other number of channels, their mean."""
     images = inputs.astype(np.float64)
     low, high = images.min(), images.max()
     images = (images - low) / (high - low) if high > low else np.zeros_like(images)

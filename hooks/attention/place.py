@@ -144,7 +144,7 @@ ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "Leaky
 
 
 def refuse_sign_after(place: Place) -> None:
-    """Refuse to gate a map of which a sign is taken later, with nothing in between that could move a zero."""
+    """Refuse to gate a map that reaches a sign with nothing in between that could move a zero."""
     from hookline.hooks.quantization.input_quantizer import (
         InputQuantizer,  # a class of Keras: not for a look at options
     )
@@ -165,7 +165,7 @@ def refuse_sign_after(place: Place) -> None:
 
 @dataclass(frozen=True)
 class Both:
-    """Stand for a tensor in two forms on the way up from a gate.
+    """Represent a tensor in two forms on the way up from a gate.
 
     Attributes:
         masked: as it follows from the gated map.
@@ -193,7 +193,7 @@ def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Mod
 
 
 def _call(operation: Any, args: Any, kwargs: Any) -> Any:
-    """Return what an operation makes of its arguments: in both forms where one of them has two."""
+    """Return the result of an operation: in both forms if one of its arguments has two."""
     if not any(isinstance(each, Both) for each in keras.tree.flatten((args, kwargs))):
         return operation(*args, **kwargs)
     forms = []

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def area_resize(maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Return maps of another size, of which each cell is the mean over the area that it covers.
+    """Return maps resized by area: each cell is the mean over the area that it covers.
 
     Two products with constant matrices: any ratio of sizes, up or down, any float dtype, with a gradient, also under
     XLA, which has no area resizing of its own.
@@ -79,8 +79,8 @@ class DilatedConv2D(keras.layers.Conv2D):
 def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, int]) -> tf.Tensor:
     """Return the dilated convolution of maps with padding "same", by one without dilation over each phase.
 
-    Every d-th row and column of a map is a small map of its own, on which a kernel of dilation d has none. Zeros beyond
-    its border are those beyond the border of the whole.
+    Every d-th row and column of a map is a small map of its own, on which a kernel of dilation d is not dilated. Zeros
+    beyond its border are those beyond the border of the whole.
     """
     if max(dilations) == 1:
         return tf.nn.conv2d(maps, kernel, 1, "SAME")

@@ -54,9 +54,9 @@ class Projection:
 
 
 def project_to_plane(features: np.ndarray) -> Projection:
-    """Return what shows features in a plane: two dimensions as they are, more by their first two principal components.
+    """Return a plane for features: two dimensions as they are, more by their first two principal components.
 
-    Of each component the largest entry is positive, so that pictures made one after another do not flip.
+    The largest entry of each component is positive, so that successive pictures do not flip.
     """
     features = features.astype(np.float64)
     width = features.shape[1]
@@ -73,10 +73,10 @@ def project_to_plane(features: np.ndarray) -> Projection:
 
 WIDTH, HEIGHT = 720, 640
 LEFT, TOP, SIDE = 64, 44, 560  # the square that the points lie in
-FINER = 2  # drawn so many times as large, then shrunk: smooth edges
+FINER = 2  # drawn this many times as large, then shrunk: smooth edges
 DOT, RING = 3.0, 9.0  # radii of examples and centers
 MARGIN = 0.05  # of the range, around the outermost points
-MOST_NUMBERED = 30  # centers beyond this many have no number beside them
+MOST_NUMBERED = 30  # with more centers than this, they are not numbered
 MOST_LISTED = 20  # classes in the legend
 BLACK, GREY, WHITE = (0, 0, 0), (110, 110, 110), (255, 255, 255)
 
@@ -208,7 +208,7 @@ def _only_layer(model: keras.Model, pattern: str) -> keras.Layer:
 
 
 def _learns(features: Any) -> bool:
-    """Return whether a layer with trainable weights lies on the way from the model's input to a tensor."""
+    """Return whether a layer with trainable weights is on the path from the model's input to a tensor."""
     waiting, seen = [features], set()
     while waiting:
         operation, index, _ = waiting.pop()._keras_history

@@ -1,1 +1,1 @@
-"""What freezing of whole layers is made of."""
+"""Parts of freezing whole layers."""

@@ -1,4 +1,4 @@
-"""Which layers come before others: found by running sets of layers, not tensors, through the graph of a model."""
+"""Which layers come before others: found by running sets of layers instead of tensors through a model's graph."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def with_inner_layers(layers: Mapping[str, keras.Layer]) -> set[int]:
 def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) -> set[int]:
     """Return the identities of layers, of all layers inside them, and of all layers from which data reaches them.
 
-    A layer that also feeds the output on another way, past the given ones, is among them.
+    A layer that also feeds the output along another path, past the given ones, is among them.
     """
     if not is_graph(model):
         raise UserError(
-            "A subclassed model has no graph that tells what comes before a layer. Expected stop=weights with a "
+            "A subclassed model has no graph that shows what comes before a layer. Expected stop=weights with a "
             "pattern for every layer to freeze, or a functional model."
         )
     wanted = {id(layer) for layer in layers.values()}

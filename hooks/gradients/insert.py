@@ -81,7 +81,7 @@ def _rebuild(model: keras.Model, paths: Mapping[int, str], backward: Backward, h
 
 
 def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
-    """Return what a layer makes of its arguments, in a graph in which a backward pass is on it."""
+    """Return a layer's outputs for its arguments, with a backward pass on it."""
     from hookline.hooks.gradients.layers import ModifyGradients, ReplaceGradients, StopGradients  # classes of Keras
 
     given = [each for each in keras.tree.flatten((args, kwargs)) if isinstance(each, keras.KerasTensor)]

@@ -42,7 +42,7 @@ class PassThrough(keras.layers.Layer):
 
 
 class ModifyGradients(PassThrough):
-    """Stand before a layer: what comes out of it backward is what a backward pass makes of the layer's gradients."""
+    """Stand before a layer: a backward pass transforms the gradients that the layer passes back."""
 
     def __init__(self, backward: Backward, **options: Any) -> None:
         """Take a backward pass."""

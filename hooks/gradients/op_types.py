@@ -72,7 +72,7 @@ def _gradients(
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return the gradients that TensorFlow has for an op, one for each input, as if nothing was mapped."""
+    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
     inputs = [tf.identity(each) for each in operation.inputs]
     twin = repeat(operation, inputs)
     floats = [each for each in inputs if is_differentiable(each)]

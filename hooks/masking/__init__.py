@@ -1,1 +1,1 @@
-"""What freezing entries is made of: where masks come from, which variables they cover, how values are held."""
+"""Parts of freezing entries: where masks come from, which variables they cover, how values are held."""

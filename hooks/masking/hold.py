@@ -31,7 +31,7 @@ def mask_picture(mask: np.ndarray) -> np.ndarray:
 
 
 def _shrink(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return means of neighbours along an axis, as many together as make it small enough."""
+    """Return means of neighbours along an axis, grouped so that it becomes short enough."""
     count = math.ceil(values.shape[axis] / LARGEST)
     starts = np.arange(0, values.shape[axis], count)
     sums = np.add.reduceat(values, starts, axis=axis)
@@ -43,7 +43,7 @@ Masks: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def hold_values(targets: Sequence[Target], masks: Masks, latent: Mapping[str, tf.Tensor]) -> None:
-    """Give frozen entries back the bits that they had at the start of the step."""
+    """Restore frozen entries to the bits that they had at the start of the step."""
     for target in targets:
         value = target.variable.value
         value.assign(tf.where(masks[target.name], value, latent[target.name]))

@@ -18,7 +18,7 @@ from hookline.trainer.step.context import BuildContext
 
 
 def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) -> str | None:
-    """Return an option that some sources of masks need, and that has no effect on the others."""
+    """Return an option that some sources of masks need and others ignore."""
     if masks in users and (not isinstance(value, str) or not value):
         raise UserError(f"masks={masks} needs {name}=... Received: {name}={value!r}.")
     if masks not in users and value is not None:

@@ -1,1 +1,1 @@
-"""Hooks that only watch a run: what they show, write and ask for."""
+"""Hooks that only watch a run: they show, write and make requests."""

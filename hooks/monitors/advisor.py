@@ -1,4 +1,4 @@
-"""Advisor: point at settings that go wrong without an error, before training and at evaluations."""
+"""Advisor: point out settings that fail silently, before training and at evaluations."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hookline.hooks.advice.checks import (
-    constant_advice,
-    direction_advice,
-    input_range_advice,
-    late_advice,
-    norm_batch_advice,
-)
+from hookline.hooks.advice.checks import input_range_advice, norm_batch_advice
+from hookline.hooks.advice.monitor import constant_advice, direction_advice, late_advice
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
@@ -23,9 +18,9 @@ EXAMPLES = 64
 
 
 class Advisor(HostHook):
-    """Warn, in a line each, of what people get silently wrong and no technique looks at.
+    """Warn, in a line each, of silent mistakes that no technique checks for.
 
-    - Before training: a monitor with the wrong direction; masks or roundings that are final only when hardly any step
+    - Before training: a monitor with the wrong direction; masks or quantization that become final when hardly any step
       is left; batch norm over fewer than 8 examples; raw pixels into a network without a norm at its first layer.
     - At evaluations: a monitor that is the same in each of the first 5.
 
@@ -35,13 +30,13 @@ class Advisor(HostHook):
         guard
 
     State:
-        values: what the monitor was so far.
+        values: the monitor's values so far.
 
     Cost:
-        Once, before the first step: 64 training examples are read. A comparison an evaluation.
+        Once, before the first step: 64 training examples are read. One comparison per evaluation.
 
     Pitfalls:
-        tests/unit/monitors/test_advisor.py: advice that is given where all is well is soon read by nobody.
+        tests/unit/monitors/test_advisor.py: advice given when all is well is soon ignored.
 
     Example:
         python train.py recipe=baseline trainer.monitor_mode=max
@@ -53,7 +48,7 @@ class Advisor(HostHook):
         self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the monitor was so far; of many values the first that differs from those before ends it."""
+        """Return the monitor's values so far; recording ends with the first that differs from those before."""
         return {"values": list(self._values)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

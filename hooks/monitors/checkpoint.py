@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(HostHook):
-    """Ask for checkpoints: "last" to go on from after an interruption, "best" to evaluate and to ship.
+    """Ask for checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
-    "last" is due at every multiple of `every_epochs`, when `every_seconds` have passed since the one before: short
+    "last" is due at a multiple of `every_epochs` if `every_seconds` have passed since the previous one: short
     epochs are not slowed down by saving, and at most about that much time is lost. It is always due at the end of the
     run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step. The
-    `keep_last` newest ones that were "last" stay: a run goes on from an older one where the newest is damaged.
+    `keep_last` newest ones that were "last" stay: if the newest is damaged, a run resumes from an older one.
 
     Group:
         monitor
@@ -28,13 +28,13 @@ class Checkpoint(HostHook):
         steps: the steps at which each tag was asked for last.
 
     Cost:
-        The trainer writes in the background. A save of 38 MB held the loop up for 68 ms, and for 215 ms where it waited
-        for the disk: 0.1 % of the time at the default of a save a minute.
+        The trainer writes in the background. A save of 38 MB held the loop up for 68 ms, or for 215 ms when it waited
+        for the disk: 0.1 % of the time at the default of one save per minute.
 
     Pitfalls:
         tests/unit/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; a stop
             that another hook asks for is saved, too; a resumed run does not save the same step again.
-        tests/unit/run/test_checkpoint_faults.py: a save that was cut or damaged is set aside, and the one before is
+        tests/unit/run/test_checkpoint_faults.py: a truncated or damaged save is set aside, and the previous one is
             used.
 
     Example:
@@ -83,7 +83,7 @@ class Checkpoint(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._steps_per_epoch = run.steps_per_epoch
         run.control.keep_last = self._keep_last
-        self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: another fit's
+        self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: from another fit
         self._saved_at = time.monotonic()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:

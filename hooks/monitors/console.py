@@ -15,18 +15,18 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from hookline.hooks.advice.checks import loss_monitor
+from hookline.hooks.advice.monitor import loss_monitor
 from hookline.trainer.errors import WriteError, printable
 from hookline.trainer.files import make_folder, write_whole
 from hookline.trainer.run.results import is_share_of, short_name
 
 WIDTH_WITHOUT_TERMINAL = 120
 AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
-"""Modes of what prints: as the output is; without control characters; not at all."""
+"""Modes of printing: as the output allows; without control characters; not at all."""
 
 
 class LastingStream(io.TextIOBase):
-    """Pass text on to a stream; when the stream breaks, drop the text and go on.
+    """Pass text on to a stream; when the stream breaks, drop the text and continue.
 
     A reader that leaves early (`| head`, a closed terminal) must not end a training run. The broken descriptor is
     then pointed at the null device, so that no later print and no flush at exit fails either.
@@ -78,7 +78,7 @@ class SteadyConsole(Console):
     """Never hide the cursor: a process that is killed could not show it again. Print texts as they can be shown."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text to be shown: names in it may come from anybody."""
+        """Return a text that is safe to show: names in it may come from strangers."""
         return super().render_str(printable(text, keep="\n\t"), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
@@ -88,7 +88,7 @@ class SteadyConsole(Console):
 
 
 def is_terminal(stream: io.TextIOBase) -> bool:
-    """Return whether the stream shows control sequences and somebody looks at it.
+    """Return whether the stream interprets control sequences and is a live display.
 
     A pipe, a file and TERM=dumb do not show them; CI keeps them in its log; NO_COLOR asks for plain text.
 
@@ -104,8 +104,8 @@ def open_console(mode: str = AUTO) -> Console:
     """Return a console on the present standard output; it never raises because the reader has left.
 
     Args:
-        mode: "plain" for text without control characters, "quiet" for none, "auto" to see for oneself, anything else
-            for a terminal's.
+        mode: "plain" for text without control characters, "quiet" for none, "auto" to detect, anything else for a
+            terminal's.
     """
     stream = LastingStream(None if mode == QUIET else sys.stdout)
     terminal = is_terminal(stream) if mode == AUTO else mode not in (PLAIN, QUIET)
@@ -122,9 +122,9 @@ def open_console(mode: str = AUTO) -> Console:
 
 
 FEW = 2
-"""So many other evaluations as good as the best one make its choice chance."""
+"""With this many other evaluations as good as the best one, choosing it is chance."""
 SMALL = 0.005
-"""Differences below it matter to nobody."""
+"""Differences below it do not matter."""
 
 
 def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
@@ -137,7 +137,7 @@ def describe_close(monitor: str, values: Sequence[float], best: float, examples:
         examples: of the split, 1 or more.
 
     Returns:
-        None where the metric is no share of the examples, the split is large enough, or the best stands out.
+        None if the metric is no share of the examples, the split is large enough, or the best stands out.
     """
     if not all(is_share_of(value, examples) for value in (*values, best)):
         return None

@@ -16,8 +16,8 @@ class EarlyStopping(HostHook):
     """Ask for the end of the run after `patience` evaluations without an improvement.
 
     The metric and its direction are the run's own (`run.best`). A value counts as an improvement when it is finite
-    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once. It
-    begins to count where the network has the form that its hooks promise, such as its final sparsity.
+    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once.
+    Counting begins once the network has the final form that its hooks promise, such as its sparsity.
 
     Group:
         monitor
@@ -29,7 +29,7 @@ class EarlyStopping(HostHook):
         waited: evaluations since the best one.
 
     Cost:
-        A comparison an evaluation.
+        One comparison per evaluation.
 
     Pitfalls:
         tests/unit/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than

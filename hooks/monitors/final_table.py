@@ -50,7 +50,7 @@ class NetworkTable:
 
 
 def describe_network(network: Mapping[str, Any]) -> str:
-    """Return what a network is and what an example costs, such as "BNN; MACs an example: 640 1-bit x 1-bit".
+    """Return the kind of a network and the cost of an example, such as "BNN; MACs an example: 640 1-bit x 1-bit".
 
     Args:
         network: its part of `summary.json`; empty text where it says nothing of this.
@@ -70,8 +70,8 @@ def network_tables(
 
     Args:
         summary: what `summary.json` holds; any part may be missing.
-        most: layers to show of each: those with weights or multiply-accumulates, and of too many those with most
-            bytes, the others as one row. None shows every layer.
+        most: layers to show of each: those with weights or multiply-accumulates; if there are more, those with most
+            bytes, and the others as one row. None shows every layer.
         without: columns to leave out.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
@@ -172,7 +172,7 @@ class FinalTable(HostHook):
         monitor
 
     State:
-        values: what the monitor was in each evaluation that counted.
+        values: the monitor's value at each evaluation that counted.
 
     Cost:
         Once, at the end.
@@ -185,7 +185,7 @@ class FinalTable(HostHook):
         python train.py recipe=bnn hooks.final_table.mode=plain
     """
 
-    after = ("progress",)  # its bar gives the terminal back first
+    after = ("progress",)  # its bar releases the terminal first
     priority = 100
 
     def __init__(self, *, mode: str = AUTO) -> None:
@@ -199,11 +199,11 @@ class FinalTable(HostHook):
         self._values: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the monitor was in each evaluation that counted; all else comes from the summary."""
+        """Return the monitor's value at each evaluation that counted; all else comes from the summary."""
         return {"values": list(self._values)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._values = list(state.get("values", ()))  # a run of before has none
+        self._values = list(state.get("values", ()))  # older runs have none
 
     def on_fit_begin(self, run: Run) -> None:
         if not run.step:
@@ -234,7 +234,7 @@ class FinalTable(HostHook):
         console.print(f"tensorboard --logdir {shlex.quote(str(run.directory))}", soft_wrap=True)
 
     def _close_lines(self, run: Run) -> list[tuple[str, str]]:
-        """Return what the size of the validation split says of the best step, where it says anything."""
+        """Return what the size of the validation split implies for the choice of the best step, if anything."""
         best = run.best
         if best.value is None or "validation" not in run.held_out:
             return []
@@ -261,7 +261,7 @@ def shorten_reason(reason: str) -> str:
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is said below the table, as label and text.
+    """Return the lines below the table, as label and text.
 
     Args:
         summary: what `summary.json` holds; what is missing is left out.
@@ -284,7 +284,7 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the run cost before its first step and in memory, and in which precision and where it computed."""
+    """Return the run's time to its first step, its memory, its precision, and where it computed."""
     lines = []
     if start := summary.get("time_to_first_step"):
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.items() if name != "seconds")
@@ -310,7 +310,7 @@ def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a line for what a network is and computes; of several networks for those of each size."""
+    """Return a line on the kind and the cost of a network; for several networks, one line for each size."""
     if len(networks) < 2:
         return [("network", text) for own in networks.values() if (text := describe_network(own))]
     alike: dict[str, list[str]] = {}
@@ -325,7 +325,7 @@ def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def layer_tables(summary: Mapping[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return what hooks say of each layer: the hook's name and the rows that its summary has under "layers".
+    """Return what hooks report on each layer: the hook's name and the rows that its summary has under "layers".
 
     Args:
         summary: what `summary.json` holds.
@@ -365,7 +365,7 @@ def _network_table(console: Console, network: NetworkTable) -> Table:
 
 
 def _columns_that_fit(network: NetworkTable, width: int) -> list[str]:
-    """Return the columns of a network that a terminal has room for; those that tell least are left out first."""
+    """Return the columns of a network that a terminal has room for; the least informative are left out first."""
     every = zip(network.columns, zip(*network.rows, strict=True), strict=True)
     wide = {column: max(len(cell) for cell in (column, *cells)) + PADDING for column, cells in every}
     for column in LEFT_OUT_FIRST:
@@ -421,6 +421,6 @@ def _metric_table(
 
 
 def _metric(name: str, value: float | None, examples: int | None) -> str:
-    """Return a value of a split, with the decimals that so many examples support; of a loss with all."""
+    """Return a value of a split, with as many decimals as its examples support; of a loss, with all."""
     is_loss = name == "loss" or name.endswith("/loss")
     return format_value(value) if is_loss or examples is None else format_metric(value, examples)

@@ -28,7 +28,7 @@ ALWAYS = {
 
 
 def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Value]:
-    """Return the settings by which a run is told apart from others, by name.
+    """Return the settings that distinguish a run from others, by name.
 
     They are the recipe, what is built, the learning rate, batch size, length and seed, the names of the technique
     hooks, what the recipe changed of their options, and all that the command line set.
@@ -56,7 +56,7 @@ def _has(settings: Mapping[str, Any], place: str) -> bool:
 
 
 def _changed_options(name: str, node: Mapping[str, Any]) -> set[str]:
-    """Return the keys of the options that are not what the hook's own config file says."""
+    """Return the keys of the options that differ from the hook's own config file."""
     entry = next((entry for entry in catalogue().values() if entry.target == node.get(TARGET)), None)
     default: Any = {} if entry is None else OmegaConf.to_container(OmegaConf.load(entry.config_file))
     same = default[entry.name] if entry else default
@@ -108,7 +108,7 @@ def _record(tag: str, data: plugin_data_pb2.HParamsPluginData) -> Summary:
 
 
 def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a run reached: its best values on the validation split, and those on the test split, by tag.
+    """Return a run's results: its best values on the validation split, and those on the test split, by tag.
 
     Args:
         summary: what `summary.json` holds.

@@ -24,9 +24,9 @@ class MetricsJsonl(HostHook):
     """Append every report to `metrics.jsonl` in the run directory.
 
     A line is {"step": int, "split": str, name: value, ...}. A value that is NaN or infinite is written as null, as in
-    `summary.json`: JSON has no other word for it. A line is handed to the operating system before training goes on.
-    A resumed run first drops the lines of the steps that it will make again. Lines that a full disk did not take are
-    kept, and written as soon as it does.
+    `summary.json`: JSON has no other word for it. A line is handed to the operating system before training continues.
+    A resumed run first drops the lines of the steps that it will repeat. Lines that a full disk refused are kept, and
+    written as soon as there is room.
 
     Group:
         monitor
@@ -35,7 +35,7 @@ class MetricsJsonl(HostHook):
         reports: how many there were. A resumed run that finds fewer lines says so.
 
     Cost:
-        One write a report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
+        One write per report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
 
     Pitfalls:
         tests/unit/monitors/test_metrics_jsonl.py: NaN is no JSON; a resumed run must not have two lines for one step; a
@@ -57,7 +57,7 @@ class MetricsJsonl(HostHook):
         return {"reports": self._reports}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._reports = int(state.get("reports", 0))  # a run of before has none
+        self._reports = int(state.get("reports", 0))  # older runs have none
 
     def on_resume(self, run: Run) -> None:
         self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
@@ -69,8 +69,8 @@ class MetricsJsonl(HostHook):
             raise UserError(f"{path} cannot be read: {error.strerror}. Expected what the run wrote.") from error
         if there < self._reports:
             warnings.warn(
-                f"{path} has {there} of the {self._reports} reports until step {run.step}: the others are lost, and "
-                "are missing in what is made of it. Weights and results are as they were.",
+                f"{path} has {there} of the {self._reports} reports until step {run.step}: the others are lost. "
+                "Weights and results are not affected.",
                 stacklevel=2,
             )
 
@@ -93,7 +93,7 @@ class MetricsJsonl(HostHook):
         self._write(self._path)
 
     def _write(self, path: Path) -> None:
-        """Bring the file up to now: of a run that goes on, first without the lines of steps that are made again."""
+        """Bring the file up to date: in a resumed run, first drop the lines of steps that are repeated."""
         try:
             if self._resumed_at is not None and path.exists():
                 keep_lines_until(path, self._resumed_at)
@@ -117,7 +117,7 @@ def encode_report(report: Report) -> str:
 
 
 def append_whole(path: Path, text: str) -> None:
-    """Append a text to a file, all of it or nothing.
+    """Append a text to a file, as a whole or not at all.
 
     Args:
         path: of the file.

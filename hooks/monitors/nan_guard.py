@@ -1,4 +1,4 @@
-"""NaN guard: withhold a step whose loss, gradients or new state are not finite; stop the run, or go on behind it."""
+"""NaN guard: withhold a step whose loss, gradients or new state are not finite; then stop, skip it or roll back."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
 KINDS = {"loss": "losses", "gradient": "gradients of", "state": "new state of"}
 NOTHING = "No variable was changed by"
 VETO = re.compile(rf"(?P<place>(?:[^/]+/){{0,2}}?)(?P<kind>{'|'.join(KINDS)})/(?P<name>.+)")
-"""A veto of the guard: perhaps an objective among several and a network, the kind, and what it holds."""
+"""A veto of the guard: an objective and a network if there are several, the kind, and what it holds."""
 
 
 class NanGuard(GraphHook, HostHook):
-    """Stop before a value that is not finite reaches a variable, or leave that step out.
+    """Stop before a non-finite value reaches a variable, or skip that step.
 
-    The check is part of the step, so the step that fails is the one that is withheld, however long the chunk.
+    The check is part of the step, so the very step that fails is withheld, however long the chunk.
     Under a LossScaleOptimizer, gradients that overflow are ordinary: it withholds those steps and lowers its scale
     itself. Gradients are not checked then; losses and state are.
 
@@ -40,18 +40,18 @@ class NanGuard(GraphHook, HostHook):
         guard
 
     State:
-        skipped: the steps that were left out.
+        skipped: the steps that were skipped.
 
     Cost:
-        One sum over each loss, gradient and new statistic a step. Only where the sum of all is not finite every entry
-        is looked at.
+        One sum over each loss, gradient and new statistic per step. Every entry is checked only if the total is not
+        finite.
 
     Pitfalls:
         tests/unit/monitors/test_nan_guard.py: infinities of both signs must not cancel, nor a large finite sum be taken
             for one; overflow under loss scaling is no fault.
-        tests/unit/run/test_nan_policy.py: a step that is left out changes no variable, slot, statistic or average, and
-            a run that went back goes on, and trains again, to the same bits.
-        tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica is the NaN of all.
+        tests/unit/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average, and a run
+            that rolled back resumes, and trains again, to the same bits.
+        tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica is NaN for all.
 
     Example:
         python train.py recipe=baseline hooks.nan_guard.policy=skip hooks.nan_guard.at_most=3
@@ -66,12 +66,12 @@ class NanGuard(GraphHook, HostHook):
         """Set up the guard.
 
         Args:
-            policy: "stop" ends the run at the first step that is held back; "skip" goes on with the next one. A step
-                that is left out changes no variable, no slot and no statistic, and counts in no average; the learning
-                rate follows the steps that were made. "rollback" goes back to the newest checkpoint, and on from there
-                at a lower rate.
-            at_most: with "skip", how many steps of a run may be left out before it ends after all; with "rollback",
-                how often it may go back; at least 1.
+            policy: "stop" ends the run at the first step that is held back; "skip" continues with the next one. A
+                skipped step changes no variable, no slot and no statistic, and counts in no average; the learning rate
+                follows the steps that were made. "rollback" goes back to the newest checkpoint, and continues from
+                there at a lower rate.
+            at_most: with "skip", how many steps of a run may be skipped before it ends after all; with "rollback", how
+                often it may roll back; at least 1.
             rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
             network: name of the network that is watched, or a pattern; "*" guards every network of a run.
         """
@@ -106,7 +106,7 @@ class NanGuard(GraphHook, HostHook):
         return find_not_finite({name: value for name, value in checked.items() if value.dtype.is_floating})
 
     def on_veto(self, run: Run) -> None:
-        """Leave out the step that was withheld for a value that was not finite, or raise.
+        """Skip the step that was withheld for a non-finite value, or raise.
 
         Raises:
             NonFiniteError: names the step, the losses and the variables.
@@ -126,28 +126,26 @@ class NanGuard(GraphHook, HostHook):
         details = "; ".join(f"{_in_words(*place)}{describe(kinds)}" for place, kinds in found.items())
         message = f"NaN or infinity at step {run.step}: {details}. {written} this step."
         if understood < set(run.vetoes) or not self._goes_on(run, message):
-            after = f" {len(self._skipped)} steps were left out before it." if self._skipped else ""
+            after = f" {len(self._skipped)} steps were skipped before it." if self._skipped else ""
             raise NonFiniteError(f"{message}{after} {_remedy(run)}")
 
     def _goes_on(self, run: Run, message: str) -> bool:
-        """Ask for what the policy says, as long as it may; return whether the run goes on."""
+        """Apply the policy, up to its limit; return whether the run continues."""
         if self._policy == SKIP and len(self._skipped) < self._at_most:
             self._skipped.append(run.step)
-            warnings.warn(f"{message} It is left out, as {len(self._skipped)} of {self._at_most}.", stacklevel=4)
+            warnings.warn(f"{message} It is skipped, {len(self._skipped)} of {self._at_most}.", stacklevel=4)
             run.control.skip_step()
             return True
         back = len(run.rolled_back)
         if self._policy == ROLLBACK and back < self._at_most:
-            again = (
-                f"The run goes back to its newest checkpoint, {back + 1} of {self._at_most} times, and on from there"
-            )
+            again = f"The run rolls back to its newest checkpoint, {back + 1} of {self._at_most} times, and continues"
             warnings.warn(f"{message} {again} at {self._rate_factor} times the rate.", stacklevel=4)
             run.control.roll_back(self._rate_factor)
             return True
         return False
 
     def _place(self, prefix: str) -> tuple[str, str]:
-        """Return the objective, among several, and the network, among several, that stand before a veto's name."""
+        """Return the objective and the network, if there are several, from the front of a veto's name."""
         objective, network = prefix.rstrip("/"), ""
         if self.scope:
             objective, _, network = objective.rpartition("/")
@@ -155,7 +153,7 @@ class NanGuard(GraphHook, HostHook):
 
 
 def _remedy(run: Run) -> str:
-    """Return what to do; a step that is held back writes nothing, so NaN in a weight was there before it."""
+    """Return what to do; a step that is held back writes nothing, so NaN in a weight was there before."""
     held = [
         name
         for network in run.networks.values()
@@ -185,8 +183,8 @@ def describe(kinds: Mapping[str, Sequence[str]]) -> str:
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
     """Return bool scalars by name: whether any entry is NaN or infinite.
 
-    In the usual case each value is only summed: a sum passes on NaN and infinity. Only where the sum of all is not
-    finite, which a large one need not be either, every entry is looked at.
+    Normally each value is only summed, as a sum propagates NaN and infinity. Every entry is checked only if the total
+    is not finite, which a large sum of finite values may not be either.
 
     Args:
         values: floating point, any shape; of slices, the rows that are present.

@@ -22,7 +22,7 @@ from hookline.trainer.hook import HostHook
 from hookline.trainer.run.control import Report, Run
 from hookline.trainer.run.results import COMPLETE
 
-MOST_FRAMES = 200  # beyond these every second one goes, so that memory stays small however long the run
+MOST_FRAMES = 200  # beyond these every second one is dropped, so that memory stays small however long the run
 TOTAL_MILLISECONDS, SHORTEST, LONGEST = 10_000, 60, 500  # of all frames together, and of one
 LAST_MILLISECONDS = 2_000
 
@@ -33,7 +33,7 @@ class Frames:
 
     Attributes:
         kept: frames as PNG.
-        stride: every so many of those that are added are kept.
+        stride: one of this many added frames is kept.
         added: how many there have been.
         latest: the last one that was added.
     """
@@ -59,7 +59,7 @@ class Frames:
 
     @classmethod
     def restored(cls, added: int, read: Callable[[int], bytes]) -> Frames:
-        """Return the frames that there were after so many additions.
+        """Return the frames as they were after a number of additions.
 
         Args:
             added: how many there had been, at least 1.
@@ -73,7 +73,7 @@ class Frames:
         return cls(list(kept.values()), stride, added, latest)
 
     def encode(self) -> bytes:
-        """Return all frames as an animated GIF that repeats for ever and rests on the last one."""
+        """Return all frames as an animated GIF that loops forever and pauses on the last one."""
         frames = self.kept if self.kept[-1] is self.latest else [*self.kept, self.latest]
         images = [Image.open(io.BytesIO(frame)) for frame in frames]
         size = max(image.width for image in images), max(image.height for image in images)
@@ -97,7 +97,7 @@ def add_frames(animations: dict[str, Frames], pictures: Mapping[str, np.ndarray]
 
 
 def encode_animations(animations: Mapping[str, Frames]) -> dict[str, bytes]:
-    """Return animated GIFs by name; what was shown once only is no animation.
+    """Return animated GIFs by name; a picture that was shown only once gives none.
 
     Args:
         animations: by name.
@@ -115,7 +115,7 @@ def _compress(picture: np.ndarray) -> bytes:
 
 
 def _on_canvas(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Return an image as large as all frames are; one that is smaller stands in the upper left corner."""
+    """Return an image at the size of all frames; a smaller one goes into the upper left corner."""
     if image.size == size:
         image.load()
         return image
@@ -126,7 +126,7 @@ def _on_canvas(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 FOLDER = ".frames"
 MOST_BYTES = 2**26
-"""Of a frame, whose pixels Pillow bounds, too."""
+"""Largest size of a frame file; Pillow also limits its pixels."""
 
 
 def write_frames(animations: Mapping[str, Frames], folder: Path) -> None:
@@ -145,7 +145,7 @@ def write_frames(animations: Mapping[str, Frames], folder: Path) -> None:
 
 
 def read_frames(added: Mapping[str, int], folder: Path) -> dict[str, Frames]:
-    """Return animations as they were; one whose frames are not all there and sound is left out, with a warning.
+    """Return animations as they were; one with missing or damaged frames is left out, with a warning.
 
     Args:
         added: by name, how many frames it had had, at least 1.
@@ -157,12 +157,12 @@ def read_frames(added: Mapping[str, int], folder: Path) -> dict[str, Frames]:
             animations[name] = Frames.restored(count, partial(_read, folder, name))
         except Exception as error:  # noqa: BLE001 - a file may hold anything, and an animation is no reason to end
             shutil.rmtree(_path(folder, name, 0).parent, ignore_errors=True)
-            warnings.warn(f"The animation of '{name}' starts anew: {error}.", stacklevel=2)
+            warnings.warn(f"The animation of '{name}' starts over: {error}.", stacklevel=2)
     return animations
 
 
 def remove_frames(folder: Path) -> None:
-    """Remove all frames: no run goes on from here.
+    """Remove all frames: no run resumes from here.
 
     Args:
         folder: of the pictures.
@@ -185,13 +185,13 @@ DIRECTORY_NAME = "pictures"
 
 
 class PictureFiles(HostHook):
-    """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations on the way.
+    """Write `pictures/<name>.png` at the test, and `pictures/step_<n>/<name>.png` at evaluations during training.
 
     Training examples, as the network sees them, are written when training begins.
 
-    With `animate`, `pictures/<name>.gif` shows what the picture was at each evaluation on the validation split. It is
-    written when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. Until
-    the run is complete, its frames are kept as files, too, so that a resumed run goes on with them.
+    With `animate`, `pictures/<name>.gif` shows the picture at each evaluation on the validation split. It is written
+    when the run ends, however it ends. At most 200 frames are kept; a longer run drops every second one. Until the run
+    is complete, its frames are also kept as files, so that a resumed run continues with them.
 
     Group:
         monitor
@@ -201,12 +201,12 @@ class PictureFiles(HostHook):
         frames: how many frames each animation has been given.
 
     Cost:
-        Only where pictures are due: what the hooks' `observe` computes, and PNG files. Measured: 0.3 s in all for
-        `recipe=baseline`, at the begin and at the test.
+        Only when pictures are due: what the hooks' `observe` computes, and PNG files. Measured: 0.3 s in total for
+        `recipe=baseline`, at the beginning and at the test.
 
     Pitfalls:
-        tests/unit/monitors/test_pictures.py: the rhythm and the frames go on over a resume; names of layers make safe
-            file names.
+        tests/unit/monitors/test_pictures.py: the rhythm and the frames continue across a resume; layer names become
+            safe file names.
         tests/unit/monitors/test_animation.py: a long run keeps evenly spread frames, and the last one.
 
     Example:
@@ -218,9 +218,8 @@ class PictureFiles(HostHook):
         """Set how often pictures are written.
 
         Args:
-            every: evaluations between two sets of pictures on the way, the first included; 0 for those of the test
-                alone.
-            animate: whether pictures on the way become animations.
+            every: evaluations between two sets of pictures during training, the first included; 0 for the test alone.
+            animate: whether pictures during training become animations.
         """
         self._every = check_integer("every", every, minimum=0)
         self._animate = check_flag("animate", animate)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TimeLeft:
-    """Measure a run from the first edge of a chunk on; what came before paid for set-up and says nothing."""
+    """Measure a run from the first edge of a chunk on; the time before went into set-up."""
 
     def __init__(self, run: Run) -> None:
         """Begin at the run's present step.
@@ -124,9 +124,9 @@ class ProgressStatus:
         return f"waiting {format_share(share)}" if share >= WAITING else ""
 
     def queue(self) -> str:
-        """Return how many batches lay ready when the latest chunk ended, of how many that fit, such as "queue 8/8".
+        """Return how many batches were ready when the latest chunk ended, out of how many fit, such as "queue 8/8".
 
-        Empty where there is no queue. One that stays empty holds the training up.
+        Empty without a queue. A queue that stays empty slows training down.
         """
         return "" if self.run.queue is None else "queue {}/{}".format(*self.run.queue)
 
@@ -169,7 +169,7 @@ SLOW_EPOCH_SECONDS = 30.0
 
 
 class ProgressLines:
-    """Print a line for an epoch or for half a minute, whichever comes first, and never more than a bound."""
+    """Print a line per epoch or half minute, whichever comes first, and never more than a limit."""
 
     def __init__(self, console: Console, status: ProgressStatus, lines: int) -> None:
         """Set up; prints nothing yet.
@@ -219,7 +219,7 @@ class ProgressLines:
 
 
 LEAST_BAR = 10
-"""Cells of the bar below which texts beside it are left out instead."""
+"""Narrowest bar, in cells: below it, texts beside the bar are left out instead."""
 MOST_LINES = 8
 INDENT = "  "
 
@@ -255,16 +255,16 @@ class ProgressBar:
         """Do nothing: the thread draws what the status holds."""
 
     def end(self) -> None:
-        """Draw the last state and give the terminal back."""
+        """Draw the last state and release the terminal."""
         self._live.stop()
 
     def _draw(self) -> _Drawing:
         width = self._console.width
         if width < self._width:
-            # The terminal has folded what is there: so many lines are to be erased.
+            # The terminal has wrapped the lines shown: this many must be erased.
             rows = sum(max(1, math.ceil(cells / width)) for cells in self._drawn)
             self._live._live_render._shape = (width, rows)
-        drawing = draw(self._status, width - 1)  # a full line would be folded by a terminal that gets narrower
+        drawing = draw(self._status, width - 1)  # a terminal that gets narrower would wrap a full line
         self._width, self._drawn = width, drawing.cells
         return drawing
 
@@ -294,7 +294,7 @@ class _Drawing:
 
 
 def draw(status: ProgressStatus, width: int) -> _Drawing:
-    """Return what fits: beside the bar the texts that matter most, below it every metric, on more lines if need be.
+    """Return what fits: the most important texts beside the bar, every metric below it, on several lines if need be.
 
     Args:
         status: what to draw.
@@ -335,7 +335,7 @@ def fit(texts: Sequence[tuple[str, int]], width: int) -> str:
 
 
 def fold(groups: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return groups of texts on one line, or where that is too long each on lines of its own.
+    """Return groups of texts on one line, or if that is too long, each on lines of its own.
 
     Args:
         groups: of texts, none of which is cut in two unless it is wider than a line.
@@ -361,21 +361,21 @@ MODES = (AUTO, "bar", PLAIN, QUIET)
 
 
 class Progress(HostHook):
-    """Show how far a run is: steps, epoch, images per second, waiting, time left, latest and best metrics.
+    """Show the progress of a run: steps, epoch, images per second, waiting, time left, latest and best metrics.
 
     On a terminal this is a bar. Elsewhere, and where CI or NO_COLOR is set, it is at most `lines` plain lines a run,
-    without control characters. When the reader of standard output leaves, training goes on. It keeps no
-    state: what is shown begins anew.
+    without control characters. When the reader of standard output leaves, training continues. It keeps no state: a
+    resumed run starts the display afresh.
 
     Group:
         monitor
 
     Cost:
-        A few lines of text an edge of a chunk. Measured: 0.02 s for `recipe=baseline` in a file.
+        A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
 
     Pitfalls:
-        tests/unit/monitors/test_progress.py: the time left of a resumed run counts from where it went on; a pipe gets
-            no control characters; the terminal is given back after an exception.
+        tests/unit/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
+            no control characters; the terminal is restored after an exception.
 
     Example:
         python train.py recipe=bnn hooks.progress.lines=10
@@ -398,7 +398,7 @@ class Progress(HostHook):
         self._status: ProgressStatus | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: what is shown begins anew."""
+        """Return no state: a resumed run starts the display afresh."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:

@@ -30,8 +30,8 @@ class Projector(HostHook):
     Beside the events of training it puts `projector_config.pbtxt` and for each embedding its vectors
     (`<name>.tsv`), what is known of each example (`<name>_labels.tsv`) and, where the examples are images, one picture
     that holds them all (`<name>_images.png`). TensorBoard shows no projector for a run without events, so it takes the
-    hook `tensorboard`, too. Of more than 5,000 examples, 5,000 are shown, evenly spread. The projector draws in three
-    dimensions: vectors of one or two get zeros.
+    hook `tensorboard`, too. If there are more than 5,000 examples, 5,000 evenly spaced ones are shown. The projector
+    draws in three dimensions: vectors of one or two get zeros.
 
     Group:
         monitor
@@ -40,11 +40,11 @@ class Projector(HostHook):
         evaluations: how many there have been.
 
     Cost:
-        Only where embeddings are due, at the test by default, and only where a hook or an objective has some.
+        Only when embeddings are due, at the test by default, and only if a hook or an objective has some.
 
     Pitfalls:
         tests/unit/monitors/test_projector.py: vectors that are not finite, or of less than three dimensions, leave the
-            projector empty; labels with tabs tear its table.
+            projector empty; labels with tabs break its table.
 
     Example:
         python train.py recipe=center_loss hooks.projector.every=10
@@ -54,8 +54,8 @@ class Projector(HostHook):
         """Set how often embeddings are written.
 
         Args:
-            every: evaluations between two sets on the way, the first included, each in place of the one before; 0 for
-                that of the test alone.
+            every: evaluations between two sets during training, the first included, each replacing the previous one; 0
+                for the test alone.
         """
         self._every = check_integer("every", every, minimum=0)
         self._evaluations = 0
@@ -95,7 +95,7 @@ def write_embeddings(embeddings: dict[str, Embedding], folder: Path) -> None:
 
 
 def _shown_examples(embedding: Embedding) -> Embedding:
-    """Return the examples that have finite vectors, or as many of these as the projector can show, as it needs them."""
+    """Return the examples with finite vectors, at most as many as the projector can show, in the form that it needs."""
     missing = max(0, FEWEST_DIMENSIONS - embedding.vectors.shape[1])
     vectors = np.pad(embedding.vectors, [(0, 0), (0, missing)])
     rows = np.flatnonzero(np.isfinite(vectors).all(axis=1))
@@ -121,7 +121,7 @@ def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> di
 
 
 def vectors_as_tsv(vectors: np.ndarray) -> str:
-    """Return a line a vector, its entries separated by tabs.
+    """Return a line per vector, its entries separated by tabs.
 
     Args:
         vectors: [examples, d].
@@ -130,7 +130,7 @@ def vectors_as_tsv(vectors: np.ndarray) -> str:
 
 
 def labels_as_tsv(labels: Mapping[str, np.ndarray]) -> str:
-    """Return a line an example. As the projector wants it, only several columns have a line of names above them.
+    """Return a line per example. As the projector wants it, only several columns have a line of names above them.
 
     Args:
         labels: [examples] each, by the name of the column.

@@ -1,4 +1,4 @@
-"""Randomness guard: what should be random is, and what should repeat does, checked before the first step."""
+"""Randomness guard: check before the first step that what should be random is, and what should repeat does."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hookline.trainer.run.control import Run
 
 EXAMPLES, DRAWS = 16, 4
-UNLIKELY = 1e-6  # chance of an alarm about what is right
+UNLIKELY = 1e-6  # chance of a false alarm
 COIN = 0.5  # the least varied change that is made to every example
 WARN, STOP = "warn", "stop"
 REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/order.py."
@@ -32,17 +32,17 @@ Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 class RandomnessGuard(HostHook):
     """Draw some training examples several times before training begins, and compare.
 
-    - Reading a row twice gives the same: a source has no seeds, so what it draws by itself could not be repeated or
-      resumed. Random changes belong into `augment`.
-    - The batch of a step is the same twice, as two runs of one seed would make it.
-    - Each augmentation by itself: the same seeds give the same; other seeds give something else (what is drawn outside
+    - Reading a row twice gives the same: a source has no seeds, so what it draws itself could not be repeated or
+      resumed. Random changes belong in `augment`.
+    - The batch of a step is the same when made twice, as by two runs of one seed.
+    - Each augmentation on its own: the same seeds give the same; other seeds give something else (what is drawn outside
       TensorFlow, such as by NumPy, is drawn once, when a step is traced; and a cache keeps what it got first); and
       examples of one batch have draws of their own (one image at every place of a batch comes out differently).
 
-    What is compared are bits, of at most 16 examples. Where these may well come out alike by chance, variety is not
-    judged: in batches of less than 7 examples, and for an augmentation that changes almost all or hardly any (with 16
-    examples, a probability below 0.2). A cache inside a source shows nothing random, and cannot be seen from outside.
-    It keeps no state: the checks are made anew when a run goes on.
+    Bits are compared, of at most 16 examples. Variety is not judged where these may well come out alike by chance: in
+    batches of fewer than 7 examples, and for an augmentation that changes almost all or hardly any (with 16 examples, a
+    probability below 0.2). A cache inside a source hides its random draws, and cannot be detected from the outside. It
+    keeps no state: a resumed run makes the checks again.
 
     Group:
         guard
@@ -64,13 +64,13 @@ class RandomnessGuard(HostHook):
         """Set what happens.
 
         Args:
-            on_fault: "stop" ends the run with one line; "warn" shows the line and goes on.
+            on_fault: "stop" ends the run with one line; "warn" shows the line and continues.
         """
         self._on_fault = check_choice("on_fault", on_fault, (STOP, WARN))
         self._faults: list[str] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: the checks are made anew when a run goes on."""
+        """Return no state: a resumed run makes the checks again."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
@@ -83,7 +83,7 @@ class RandomnessGuard(HostHook):
             return
         self._faults = find_faults(run.training, run.step)
         if self._faults and self._on_fault == STOP:
-            raise UserError(f"{self._faults[0]} hooks.{self.name}.on_fault=warn goes on all the same.")
+            raise UserError(f"{self._faults[0]} To train anyway, set hooks.{self.name}.on_fault=warn.")
         for fault in self._faults:
             warnings.warn(fault, stacklevel=2)
 
@@ -92,7 +92,7 @@ class RandomnessGuard(HostHook):
 
 
 def find_faults(training: TrainingBatches, step: int) -> list[str]:
-    """Return what is wrong, each in one line.
+    """Return the faults found, one line each.
 
     Args:
         training: the batches of a run.
@@ -113,7 +113,7 @@ def find_faults(training: TrainingBatches, step: int) -> list[str]:
 
 
 def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor) -> dict[str, str]:
-    """Return what is wrong with augmentations, by name."""
+    """Return the faults of augmentations, by name."""
     assert training.augmentation is not None
     augments = training.augmentation.augments
     alone = {each.name: Augmentation([each], classes=training.augmentation.classes) for each in augments}
@@ -122,7 +122,7 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
     def change(batch: Batch, seeds: tf.Tensor) -> dict[str, Batch]:
         return {name: each(batch, seeds) for name, each in alone.items()}
 
-    # Traced, as in a run: what is drawn outside TensorFlow stands still then.
+    # Traced, as in a run: what is drawn outside TensorFlow is constant then.
     traced = tf.function(change, autograph=False).get_concrete_function(examples, seeds[0])
     draws = [traced(examples, each) for each in seeds]
     judged = [each.name for each in augments if _may_judge(each, len(examples["index"]))]
@@ -143,7 +143,7 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
 
 
 def _may_judge(augment: Augment, count: int) -> bool:
-    """Return whether equal draws would mean something: by chance they come from few examples, or changes that are rare.
+    """Return whether equal draws would mean anything: with few examples or rare changes they may come by chance.
 
     The worst case is a change that has one form, such as a mirrored image.
     """

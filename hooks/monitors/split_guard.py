@@ -59,15 +59,15 @@ class Leak:
 class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
-    Exact copies have the same bits, as the network gets them without augmentation. Near copies are images that look
-    the same; see `near_copies` for how images that are alike by nature, such as digits, are told from them. Measured
-    with copies of CIFAR-10 (JPEG) and of photographs of clothing: of those saved again as JPEG of quality 30 or more,
-    darker, grey, noisy, or made smaller by a quarter, all are found; of those that are overexposed, 9 in 10; of those
-    that are moved by a pixel, cut, mirrored or turned, few or none. What is found is there to be looked at.
+    Exact copies have the same bits, as the network gets them without augmentation. Near copies are images that look the
+    same; see `near_copies` for how they are distinguished from images that are alike by nature, such as digits.
+    Measured with copies of CIFAR-10 (JPEG) and of photographs of clothing: of those saved again as JPEG of quality 30
+    or more, darker, grey, noisy, or made smaller by a quarter, all are found; of those that are overexposed, 9 in 10;
+    of those that are moved by a pixel, cropped, mirrored or rotated, few or none. Findings need a human eye.
 
     An example is compared with the splits before its own: validation with train, test with both. All that is found is
     in `split_guard.csv` in the run's directory; `summary.json` has the numbers and what the search cost. It keeps no
-    state: the splits are compared anew when a run goes on.
+    state: a resumed run compares the splits again.
 
     Group:
         guard
@@ -78,8 +78,8 @@ class SplitGuard(HostHook):
 
     Pitfalls:
         tests/unit/monitors/test_split_guard.py: copies are looked for in every pair of splits, and within none.
-        tests/unit/splits/test_near_copies.py: images that are alike by nature, such as digits, are no copies, and a
-            copy among them is one.
+        tests/unit/splits/test_near_copies.py: images that are alike by nature, such as digits, are no copies, but a
+            real copy among them is found.
         tests/unit/splits/test_fingerprints.py: codes do not change with brightness and contrast.
 
     Example:
@@ -90,7 +90,7 @@ class SplitGuard(HostHook):
         """Set what counts and what happens.
 
         Args:
-            on_leak: "warn" shows one line and goes on; "stop" ends the run with it.
+            on_leak: "warn" shows one line and continues; "stop" ends the run with it.
             near: in [0, 1): how much nearer than the 10th nearest image a copy must be; 0 for exact copies alone.
 
         Raises:
@@ -104,7 +104,7 @@ class SplitGuard(HostHook):
         self._summary: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: the splits are compared anew when a run goes on."""
+        """Return no state: a resumed run compares the splits again."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
@@ -139,7 +139,7 @@ def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
     """Return the examples that an earlier split holds, too, in order.
 
     Args:
-        splits: by name; the first ones are those that others should share nothing with.
+        splits: by name; later ones should share nothing with earlier ones.
         nearer: see `near_copies`; 0 to look for exact copies alone.
     """
     names = list(splits)
@@ -175,7 +175,7 @@ def _exact(read: list[Fingerprints], starts: np.ndarray) -> dict[int, tuple[int,
 
 
 def _joined(read: list[Fingerprints]) -> Looks | None:
-    """Return the looks of all splits together; None where they are no images of one form."""
+    """Return the looks of all splits together; None if they are not images of one form."""
     looks = [each.looks for each in read if each.looks is not None]
     if len(looks) < len(read) or len({each.waves.shape[1] for each in looks}) > 1:
         return None

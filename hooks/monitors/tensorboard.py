@@ -1,4 +1,4 @@
-"""TensorBoard: what every report says, and what lies behind it, for each of its tabs. Written from the host."""
+"""TensorBoard: every report, and the data behind it, for each of its tabs. Written from the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"
 SESSION = "hparams"
-"""Where hyperparameters and what came of them stand: apart from the curves, so that no curve is in their table."""
+"""Where hyperparameters and results go: apart from the curves, so that no curve is in their table."""
 
 
 class TensorBoard(HostHook):
@@ -55,8 +55,8 @@ class TensorBoard(HostHook):
         On a thread of its own. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets of pictures).
 
     Pitfalls:
-        tests/unit/monitors/test_tensorboard.py: event files are read back; a resumed run heals its curves; no thread
-            and no open file stays behind, also where it goes back to a checkpoint; a full disk ends no run.
+        tests/unit/monitors/test_tensorboard.py: event files are read back; a resumed run repairs its curves; no thread
+            and no open file stays behind, even after a rollback; a full disk ends no run.
         tests/unit/monitors/test_tensorboard_views.py: histograms are of the weights of their step.
         tests/unit/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
 
@@ -74,7 +74,7 @@ class TensorBoard(HostHook):
                 for none, not even of training examples at the start.
             histograms_every: evaluations on the validation split between two sets of histograms, the first and the last
                 included, beside those of the weights at the start; 0 for none.
-            graph: whether the graph of the traced step is written, once a run.
+            graph: whether the graph of the traced step is written, once per run.
             profile_steps: steps, after the first 20, whose profile TensorFlow's profiler takes; 0 for none.
         """
         self._pictures_every = check_integer("pictures_every", pictures_every, minimum=0)
@@ -100,7 +100,7 @@ class TensorBoard(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._names, self._laid_out = set(), set()
         self._evaluations = self._evaluations if run.step else 0
-        if self._fitting:  # back to a checkpoint: files stay open, and what they begin with stays true
+        if self._fitting:  # a rollback: files stay open, and their first records stay true
             self._profile.stop()
             self._opened.begin(run.step)
             return
@@ -171,14 +171,14 @@ class TensorBoard(HostHook):
         self._opened.write(TRAIN, step, text_summary({tag: text for tag, text in texts.items() if text}))
 
     def _open_session(self, run: Run) -> None:
-        """Write the hyperparameters. Of a run that goes on, this takes the place of what an earlier end has left."""
+        """Write the hyperparameters. In a resumed run, this replaces what the earlier end has left."""
         self._opened.remove(SESSION)  # TensorBoard believes the first status of a session, not the last
         values = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         self._opened.write(SESSION, run.step, start_summary(values, time.time()))
         self._opened.close(SESSION)  # nothing more comes before the end
 
     def _close_session(self, run: Run, summary: dict[str, Any]) -> None:
-        """Write what came of the run; the end is told only where there is one, and not where it will go on."""
+        """Write the results of the run; its end is recorded only if it is final, not if the run will be resumed."""
         self._opened.write(SESSION, run.step, scalar_summary(reached_values(summary)))
         if (status := summary.get("status")) in (*COMPLETE, "failed"):
             self._opened.write(SESSION, run.step, end_summary(status, time.time()))
@@ -191,5 +191,5 @@ class TensorBoard(HostHook):
 
 
 def _is_due(every: int, number: int, *, last: bool) -> bool:
-    """Return whether what comes with every `every`-th evaluation, and the last, comes with this one; never with 0."""
+    """Return whether this evaluation is an `every`-th one or the last; never with 0."""
     return bool(every) and (last or number % every == 0)

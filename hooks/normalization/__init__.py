@@ -1,1 +1,1 @@
-"""What makes batch norm layers run on the fused kernel: which of them, and how they are called."""
+"""Running batch norm layers on the fused kernel: which of them, and how they are called."""

@@ -18,7 +18,7 @@ Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 @contextmanager
 def calls_replaced(calls: Sequence[tuple[keras.Layer, Call]]) -> Iterator[None]:
-    """Have layers called with other functions inside the block; afterwards they are as they were, whatever happens.
+    """Replace the `call` of layers inside the block; afterwards they are as they were, whatever happens.
 
     Keras calls `layer.call` in `Layer.__call__`, in every kind of model. An attribute of the layer itself hides the
     method of its class. It is set past Keras, which would look for variables in it.
@@ -55,11 +55,11 @@ def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_
 
 
 OWN_METHODS = ("call", "_moments")  # of a subclass that changes what the layer computes
-EVALUATION_FACTOR = 2  # by statistics that are given, Keras makes fewer passes: the kernel gains from larger inputs on
+EVALUATION_FACTOR = 2  # with given statistics, Keras makes fewer passes: the kernel is faster only on larger inputs
 WIDE, WIDE_FACTOR = (
     64,
     50,
-)  # with more channels than this the two ops of Keras are as fast until inputs leave the caches
+)  # with more channels than this, Keras's two ops are as fast until inputs exceed the caches
 
 
 def why_layer_stays(layer: keras.layers.BatchNormalization) -> str | None:

@@ -1,1 +1,1 @@
-"""What pruning is made of: when masks change, which entries they keep, what is left in bytes."""
+"""Parts of pruning: when masks change, which entries they keep, how many bytes are left."""

@@ -1,6 +1,6 @@
 """Which entries of a kernel stay: pure functions from magnitudes to masks.
 
-Kernels are looked at as matrices [inputs, outputs]: for a convolution, the inputs are height, width and input channel.
+Kernels are treated as matrices [inputs, outputs]: for a convolution, the inputs are height, width and input channel.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _unit_sums(matrix: tf.Tensor, structure: Structure) -> tf.Tensor:
 
 
 def spread_units(kept: tf.Tensor, shape: Sequence[int], structure: Structure) -> tf.Tensor:
-    """Return the mask of a matrix, bool [inputs, outputs], in which every entry fares as its unit does."""
+    """Return the mask of a matrix, bool [inputs, outputs], in which every entry follows its unit."""
     inputs, outputs = shape
     if structure.name == "channel":
         return tf.broadcast_to(kept, [inputs, outputs])
@@ -95,7 +95,7 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
 
 
 def _ordered_bits(scores: tf.Tensor) -> tf.Tensor:
-    """Return int32 that are ordered as the scores are; NaN comes before all numbers, or behind, by its sign."""
+    """Return int32 in the order of the scores; NaN comes before or after all numbers, by its sign."""
     scores = tf.cast(scores, tf.float32)
     bits = tf.bitcast(tf.where(scores == 0, tf.zeros_like(scores), scores), tf.int32)  # -0 and 0 are equal
     return tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, tf.int32.max), bits)
@@ -122,12 +122,12 @@ def keep_in_groups(scores: tf.Tensor, count: tf.Tensor | int, group: int) -> tf.
 
 
 def stay_pruned(scores: tf.Tensor, kept: tf.Tensor) -> tf.Tensor:
-    """Return scores in which what was pruned before comes after everything that was kept, also where that is zero."""
+    """Return scores that rank everything pruned before below everything kept, even kept zeros."""
     return tf.where(kept, scores, -1.0)
 
 
 def favour_kept(scores: tf.Tensor, kept: tf.Tensor, hysteresis: float) -> tf.Tensor:
-    """Return scores in which what is kept so far weighs `hysteresis` times as much.
+    """Return scores in which units kept so far weigh `hysteresis` times as much.
 
     Among the largest of these, a pruned unit p takes the place of a kept unit w only where p > hysteresis * w: the two
     thresholds b = hysteresis * a of Guo et al. 2016 (arXiv 1608.04493, equation 3), placed so that the count is exact.
@@ -136,6 +136,6 @@ def favour_kept(scores: tf.Tensor, kept: tf.Tensor, hysteresis: float) -> tf.Ten
 
 
 def protect_largest(scores: tf.Tensor) -> tf.Tensor:
-    """Return scores of which the largest, the first one of equals, is infinite: something of every kernel stays."""
+    """Return scores with the largest, the first among equals, set to infinity: part of every kernel stays."""
     positions = tf.range(tf.shape(scores)[0])
     return tf.where(positions == tf.argmax(scores, output_type=tf.int32), math.inf, scores)

@@ -28,7 +28,7 @@ from hookline.hooks.pruning.schedules import kept_units
 
 @dataclass(frozen=True)
 class MaskSelector:
-    """Choose what is kept at an update.
+    """Choose the units that an update keeps.
 
     Attributes:
         kernels: to make masks for.
@@ -36,7 +36,7 @@ class MaskSelector:
             units kept in every group.
         structure: what a unit is.
         criterion: how units are ranked.
-        hysteresis: how much what is kept is favoured; None where nothing comes back.
+        hysteresis: how much kept entries are favoured; None if nothing comes back.
     """
 
     kernels: Sequence[Kernel]

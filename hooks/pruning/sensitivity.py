@@ -1,4 +1,4 @@
-"""How much a network suffers when one layer is pruned, and which sparsities that suggests."""
+"""How sensitive a network is to pruning single layers, and which sparsities that suggests."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Settings:
         schedule: when masks change.
         final_sparsity: of the last masks, one for all layers or by pattern.
         stages: sparsities of an iterative schedule; empty otherwise.
-        hysteresis: how much splicing favours what is kept; None where nothing comes back.
+        hysteresis: how much splicing favours kept entries; None if nothing comes back.
         scope: "per_layer" or "global".
         structure: what is kept or pruned together.
         criterion: how units are ranked.
@@ -178,14 +178,14 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
 
 
 def _why_ungrouped(kernel: Kernel, layer: keras.Layer) -> str:
-    """Return what a kernel is that adds over no inputs; nothing where it does."""
+    """Return the kind of a kernel that sums over no inputs; empty for others."""
     if kernel.variable.name == TABLE:
         return "a table of embeddings"
     return "a depthwise kernel" if is_depthwise(layer, kernel.variable) else ""
 
 
 def _input_channels(kernel: Kernel) -> int:
-    """Return the length of the last axis over which a kernel adds, which is that of a convolution's input channels."""
+    """Return the length of the last axis that a kernel sums over: of a convolution, the input channels."""
     rank = len(kernel.variable.shape)
     inputs = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
     return int(kernel.variable.shape[max(inputs)]) if inputs else 1
@@ -290,7 +290,7 @@ def _row(network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Var
 
 
 def _parts(network: Network, kernel: Kernel, mask: tf.Variable) -> dict[str, Any]:
-    """Return what belongs to a kernel, under the names that a row has for its sparsity."""
+    """Return a kernel's values under the names of its sparsity scalars."""
     slots = {
         "moving_average" if attribute == AVERAGE else attribute.strip("_"): slot.value
         for attribute, slot in network.optimizer_slots(kernel.name).items()

@@ -1,1 +1,1 @@
-"""What hooks that quantize weights or layer inputs share."""
+"""Shared by hooks that quantize weights or layer inputs."""

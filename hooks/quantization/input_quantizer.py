@@ -1,4 +1,4 @@
-"""The layer that quantizes what the next layer sees."""
+"""The layer that quantizes the next layer's input."""
 
 from __future__ import annotations
 

@@ -15,19 +15,19 @@ from hookline.hooks.quantization.selection import DROPOUTS, MERGERS, RANKED, SHA
 from hookline.trainer.graph import as_functional, is_graph
 
 LINEAR = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
-"""Kinds of operations that hand on sums as they are, in size."""
+"""Kinds of operations that preserve the magnitude of sums."""
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
 BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}
-"""What has hardly any gradient where its input is large."""
+"""Operations with hardly any gradient where their input is large: they saturate."""
 
 Sums = frozenset[str]
 
 
 def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) -> dict[str, str]:
-    """Return where the sums of layers meet a sign, or another bounded activation, before any normalization.
+    """Return where the sums of layers reach a sign, or another saturating activation, before any normalization.
 
-    What has as much of a gradient for large sums as for small ones, such as a ReLU, ends the search without a find;
-    so do the next kernel, the output, and every layer that is not known to hand on sums, such as a user's own.
+    An activation that does not saturate, such as a ReLU, ends the search without a finding; so do the next kernel, the
+    output, and every layer that is not known to preserve sums, such as a user's own.
     """
     if not is_graph(model):
         return {}
@@ -83,17 +83,17 @@ def _has_bounded_function(operation: Any) -> bool:
 
 SHOWN = 3
 TRIAL_STEPS = 100
-"""A shorter run only tries whether something works."""
+"""A shorter run is only a smoke test."""
 WIDE = 3.0
-"""Deviation of a layer's sums from which on they need a norm; then a sign passes a quarter of the gradients."""
+"""Standard deviation above which a layer's sums need a norm; a sign then passes a quarter of the gradients."""
 LEAST_WAY, LONGEST_STEP = 0.5, 0.1
-"""Of the clip: what a weight must be able to go in the whole run, and what it may go in a step."""
+"""As shares of the clip: how far a weight must be able to move in the whole run, and how far it may in a step."""
 SHORTEST_MEMORY = 0.05
-"""Share of a run in which weight decay may take off most of a latent weight."""
+"""Share of a run within which weight decay may shrink most of a latent weight."""
 BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
-"""Optimizers by which a variable moves about as far as the learning rate in a step, whatever its gradient is."""
+"""Optimizers that move a variable by about the learning rate per step, whatever its gradient is."""
 CONSTANT = 0.99
-"""Share of inputs of one sign from which on their signs tell nothing."""
+"""Share of inputs of one sign from which on their signs carry no information."""
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
@@ -105,7 +105,7 @@ def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndar
 
 
 def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
-    """Return a line on a learning rate by which latent weights hardly ever, or at every step, change their sign."""
+    """Return a line on a learning rate that flips the signs of latent weights hardly ever, or at every step."""
     name = _name(optimizer)
     rates = learning_rates(optimizer, steps)
     rate, highest = float(rates.mean()), float(rates.max())
@@ -129,7 +129,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
 def decay_advice(
     kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float
 ) -> list[str]:
-    """Return lines on what pulls latent weights to 0, where the next gradient turns their sign."""
+    """Return lines on what pulls latent weights to 0, where the next gradient flips their sign."""
     lines = []
     if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
         lines.append(
@@ -144,7 +144,7 @@ def decay_advice(
 
 
 def _decay(optimizer: keras.optimizers.Optimizer, steps: int, clip: float) -> str | None:
-    """Return what weight decay does to latent weights where it is strong; None where the clip is nearer than it."""
+    """Return what strong weight decay does to latent weights; None if they reach the clip first."""
     decay = float(getattr(optimizer, "inner_optimizer", optimizer).weight_decay or 0.0)
     rate = float(learning_rates(optimizer, steps).mean())
     if _moves_by_rate(optimizer):
@@ -170,7 +170,7 @@ def _moves_by_rate(optimizer: keras.optimizers.Optimizer) -> bool:
 def missing_norm_advice(
     model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer], *, clip: float, hook: str
 ) -> str | None:
-    """Return a line on binarized layers whose sums reach a sign or the like without a norm; None without any."""
+    """Return a line on binarized layers whose sums reach a saturating activation without a norm; None without any."""
     found = find_missing_norms(model, layers)
     spreads = {each.layer: clip * math.sqrt(_fan_in(each)) for each in kernels}
     wide = [path for path in found if spreads.get(path, 0.0) > WIDE]
@@ -195,11 +195,11 @@ def _others(paths: Sequence[str], path: str) -> str:
 
 
 def input_advice(signs: float, *, hook: str) -> str | None:
-    """Return a line on a network whose own input is rounded, and is of one sign."""
+    """Return a line on a network whose own input is quantized, and of one sign."""
     if 1.0 - CONSTANT < signs < CONSTANT:
         return None
     return (
-        f"{100 * signs:.0f} % of the network's inputs are 0 or more, so that their signs tell the first layer nothing. "
+        f"{100 * signs:.0f} % of the network's inputs are 0 or more, so their signs tell the first layer nothing. "
         f"Center the inputs around 0, or set hooks.{hook}.quantize_first_input=false."
     )
 

@@ -121,7 +121,7 @@ class Quantizer:
 
     @property
     def bits(self) -> int:
-        """Return the bits that tell its values apart, scales not counted."""
+        """Return the bits that encode its values, scales not counted."""
         if self.name == "dorefa":
             return int(self.arguments.get("k_bit", 2))
         return 2 if self.name == "ste_tern" else 1
@@ -143,7 +143,7 @@ class Quantizer:
 
     @property
     def inference_op(self) -> dict[str, Any] | None:
-        """Return what it does to layer inputs, as an op of `deploy.keras_graph`; None where that takes a batch."""
+        """Return its effect on layer inputs as an op of `deploy.keras_graph`; None if that depends on the batch."""
         if self.name == "dorefa":
             return {"op": "round", "bits": self.bits}
         if self.name != "ste_tern":

@@ -41,12 +41,12 @@ SIGN_KEEPING = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANK
 
 @dataclass(frozen=True)
 class Facts:
-    """Say what is known of a tensor.
+    """Hold facts about a tensor.
 
     Attributes:
         sources: paths of the kernel layers that it comes from, without another in between; MODEL_INPUT for the
             model's own input.
-        non_negative: name of the layer because of which it is never negative; empty where it may be.
+        non_negative: name of the layer because of which it is never negative; empty if it may be.
         dropout: name of the dropout layer that it comes from, with nothing but reshaping in between; else empty.
         quantizer: config of the input quantizer that made it, else None.
     """
@@ -121,7 +121,7 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
     from hookline.hooks.quantization.input_quantizer import InputQuantizer
 
     if isinstance(operation, BernoulliGate):
-        # What follows comes from the features; the branch beside them only says where. Zeros join what was quantized.
+        # What follows comes from the features; the branch beside them only says where. Zeros join the quantized values.
         return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
     sources: frozenset[str] = frozenset().union(*(each.sources for each in facts))
     if isinstance(operation, InputQuantizer):
@@ -164,7 +164,7 @@ def _overshoots(operation: Any) -> bool:
 
 
 def _may_turn_sign(constant: Any) -> bool:
-    """Return whether an argument that is no tensor of the graph could make a sum or a product negative."""
+    """Return whether an argument that is not a tensor of the graph could make a sum or a product negative."""
     if constant is None or isinstance(constant, bool | str):
         return False
     return not isinstance(constant, int | float) or constant < 0
@@ -209,7 +209,7 @@ def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, a
 
 
 def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: bool) -> dict[str, keras.Layer]:
-    """Return the selected layers before which an input quantizer belongs, once it is certain that it makes sense there.
+    """Return the selected layers that need an input quantizer, after checking that it makes sense there.
 
     Layers whose input comes from an equal quantizer already are left out.
     """
@@ -292,7 +292,7 @@ def write_out_input_quantizers(model: keras.Model) -> keras.Model:
 
 
 def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
-    """Return what a quantizer makes of inputs, by operations of Keras. NaN stays NaN."""
+    """Return quantized inputs, computed by operations of Keras. NaN stays NaN."""
     ops = keras.ops
     wide = ops.cast(inputs, "float32")
     if quantizer.name == "dorefa":

@@ -14,7 +14,7 @@ from hookline.trainer.errors import UserError
 
 def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Return the share of entries that are flagged: over all under `name`, per layer under "<name>/<layer>"."""
-    # As float32, which a GPU adds up, too; counts are exact up to 2^24, and as good as the shares are beyond.
+    # As float32, which a GPU can sum, too; counts are exact up to 2^24, and beyond as precise as the shares.
     counts = [tf.reduce_sum(tf.cast(flag, tf.float32)) for flag in flags]
     groups = {name: list(zip(kernels, counts, strict=True))} if kernels else {}
     for kernel, count in zip(kernels, counts, strict=True):

@@ -1,1 +1,1 @@
-"""Parts of the split guard: what tells images apart, and the search for copies."""
+"""Parts of the split guard: fingerprints of images, and the search for copies."""

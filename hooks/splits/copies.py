@@ -37,11 +37,11 @@ class Looks:
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """Hold what tells the examples of a split apart, in the order of its indices.
+    """Hold the fingerprints of a split's examples, in the order of its indices.
 
     Attributes:
         digests: 16 bytes of BLAKE2b of each input.
-        looks: None where inputs are no images of at least 8 x 8 pixels, or nobody asked.
+        looks: None if inputs are no images of at least 8 x 8 pixels, or looks were not asked for.
     """
 
     digests: list[bytes]
@@ -49,7 +49,7 @@ class Fingerprints:
 
 
 def fingerprints(split: Split, *, with_looks: bool) -> Fingerprints:
-    """Read every example of a split once, as it is without augmentation, and return what tells them apart."""
+    """Read every example of a split once, without augmentation, and return their fingerprints."""
     first = split.source.gather(tf.constant(split.indices[:1]))["inputs"]
     with_looks = with_looks and is_image(first)
     size = max(1, min(1024, BATCH_BYTES // max(1, math.prod(first.shape) * first.dtype.size)))
@@ -115,10 +115,10 @@ BITS, MOST_BITS = 64, 8
 """Codes that differ in more bits are not compared further. Measured on photographs and digits: images that were saved
 as JPEG of quality 50, made smaller, darker or noisy differ in at most 8 bits in more than 97 % of all cases."""
 MOST_COMPARED = 64
-"""With how many others of like codes an image is compared; in a set of digits there may be thousands."""
+"""How many images with similar codes an image is compared with; among digits there may be thousands."""
 LEAST, SAME = 0.9, 0.999
-"""Images with a correlation below the first are no copies; those above the second are, whatever else there is. The most
-alike of all test and training images of MNIST, which are no copies, have 0.995."""
+"""Images with a correlation below the first are no copies; those above the second are in any case. The most similar
+test and training images of MNIST, which are no copies, have 0.995."""
 NEIGHBOURS = 10
 BLOCK = 2**22
 AT_ONCE = 4096
@@ -127,9 +127,9 @@ AT_ONCE = 4096
 def near_copies(looks: Looks, start: int, stop: int, *, nearer: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return which of the images start .. stop - 1 are near copies of an image before them.
 
-    One is, if its distance to the nearest of these is at most `nearer` times that to the 10th nearest of all images.
-    Where all images look alike, as digits do, there are always 10 that are nearly as near; where one was copied there
-    are not. It is one, too, if the correlation with the nearest is above 0.999. Distance is that of `Looks.waves`.
+    An image is one if its distance to the nearest of these is at most `nearer` times that to the 10th nearest of all
+    images. Where all images look alike, as digits do, there are always 10 that are nearly as near, unless one is a
+    copy. It is also one if the correlation with the nearest is above 0.999. Distance is that of `Looks.waves`.
     """
     empty = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
     found = [empty]
@@ -156,7 +156,7 @@ def _nearest(looks: Looks, low: int, high: int, start: int) -> tuple[np.ndarray,
 
 
 def _stand_out(waves: np.ndarray, rows: np.ndarray, correlations: np.ndarray, nearer: float) -> np.ndarray:
-    """Return which rows have less than 10 images within the distance that their correlation stands for, over `nearer`.
+    """Return which rows have fewer than 10 images within the distance given by their correlation, divided by `nearer`.
 
     Where all images look alike, nearly every row has more among the first few thousand; it is not compared further.
     """
@@ -203,7 +203,7 @@ def _buckets(values: np.ndarray) -> dict[int, np.ndarray]:
 def _like_in_bucket(
     queries: np.ndarray, references: np.ndarray, rows: np.ndarray, others: np.ndarray, earlier: list[np.uint64]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the pairs of a bucket, but for those that agree in an earlier band, which has given them."""
+    """Yield the pairs of a bucket, except those that agree in an earlier band, which has yielded them."""
     step = max(1, BLOCK // len(others))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]

@@ -1,1 +1,1 @@
-"""What recipes of adversarial networks share: losses, groups of networks, and how good samples are."""
+"""Shared by recipes of adversarial networks: losses, groups of networks, and the quality of samples."""

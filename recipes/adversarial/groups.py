@@ -33,12 +33,12 @@ class Group:
 
     @property
     def stacked(self) -> bool:
-        """Return whether one network stands for several."""
+        """Return whether one network is a stack of several."""
         return self.count > len(self.names)
 
 
 def forward_group(forward: ForwardFunction, group: Group, inputs: tf.Tensor) -> tf.Tensor:
-    """Return what each network of a group makes of its own inputs."""
+    """Return each network's outputs for its own inputs."""
     if group.stacked:
         return forward(group.names[0], inputs)
     return tf.stack([forward(name, inputs[place]) for place, name in enumerate(group.names)])
@@ -52,7 +52,7 @@ class NetworkBuilder:
     """Build generators and discriminators of one recipe."""
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
-        """Take what the config describes."""
+        """Take the config's parts."""
         self._parts, self._settings = parts, settings
 
     def build(self, role: str, name: str, *, stacked: int | None = None, updates: int = 1) -> Network:
@@ -76,7 +76,7 @@ class NetworkBuilder:
         return Group(tuple(network.name for network in networks), count), networks
 
     def can_stack(self, count: int) -> str | None:
-        """Return why networks cannot be stacked; None where they can."""
+        """Return why networks cannot be stacked; None if they can."""
         optimizer = self._parts.build_optimizer()
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         kind = type(optimizer).__name__
@@ -117,7 +117,7 @@ class NetworkBuilder:
 
 @dataclass(frozen=True)
 class Copies:
-    """Say what is copied, and when.
+    """Describe copies of networks: which ones, and when.
 
     Attributes:
         sources: the networks that are copied; each has made its updates of a step before.

@@ -22,7 +22,7 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class Game:
-    """Say who plays whom: each of the generators makes an equal part of what is judged.
+    """Say who plays whom: each generator makes an equal part of the samples that are judged.
 
     One generator and many discriminators: the generator's samples are divided among these. Many generators and one
     discriminator: it sees all of them. As many of both: generator n plays discriminator n alone.
@@ -42,9 +42,9 @@ class Game:
     updates: int = 1
 
     def real(self, batch: Batch, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return what each discriminator sees of the data, and the weights of these examples.
+        """Return each discriminator's part of the data, and the weights of these examples.
 
-        In training, each gets a part of its own of the batch: their data are independent. In an evaluation each sees
+        In training, each gets its own part of the batch: their data are independent. In an evaluation each sees
         every example.
         """
         inputs, weights, count = batch["inputs"], example_weights(batch), self.discriminators.count
@@ -65,17 +65,17 @@ class Game:
         return tf.reshape(made, [judges, each, *made.shape[2:]])
 
     def scores(self, forward: ForwardFunction, examples: tf.Tensor) -> tf.Tensor:
-        """Return what each discriminator thinks of its examples: float32 [discriminators, n]."""
+        """Return the scores of each discriminator for its examples: float32 [discriminators, n]."""
         return tf.cast(tf.squeeze(forward_group(forward, self.discriminators, examples), axis=-1), tf.float32)
 
     @property
     def _multiple(self) -> int:
-        """Return of what the samples for one discriminator must be a multiple, so that all generators make as many."""
+        """Return the unit that the samples for one discriminator must be a multiple of: all generators make as many."""
         return self.generators.count // math.gcd(self.generators.count, self.discriminators.count)
 
 
 class Discriminate(Objective):
-    """Train discriminators to tell real examples from those that generators make.
+    """Train discriminators to tell real examples from generated ones.
 
     Losses are means over examples, summed over the discriminators: each gets the gradient that it would get alone.
     """
@@ -93,7 +93,7 @@ class Discriminate(Objective):
         self.game, self.penalty, self.copies = game, penalty, copies
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
-        """Return the ops that copy other networks into these, where there are such."""
+        """Return the ops that copy other networks into these, if there are any."""
         return [] if self.copies is None else self.copies.operations(networks, self.changes)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -116,7 +116,7 @@ class Discriminate(Objective):
 
 
 class Generate(Objective):
-    """Train generators to make what discriminators take for real.
+    """Train generators to make samples that discriminators take for real.
 
     The loss is a mean over examples, summed over the generators: each gets the gradient that it would get alone. One
     generator that plays many discriminators gets the mean over these.
@@ -128,7 +128,7 @@ class Generate(Objective):
         self.quality, self.count = quality, samples
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the generators' loss and the mean score of what they make."""
+        """Return the generators' loss and the mean score of their samples."""
         game = self.game
         size = batch["inputs"].shape[0]
         parts = game.discriminators.count * game.updates if forward.training else 1

@@ -30,12 +30,12 @@ def class_shares(labels: tf.Tensor, classes: int) -> tf.Tensor:
 
 
 def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return how far the classes of samples are from those of the data.
+    """Return how far the class distribution of samples is from that of the data.
 
     - total_variation: half the sum of |p - q|, in [0, 1]: the share of samples that has to change class.
     - kl: KL(p || q) = sum p log(p / q) in nats, of the generated shares p to the real ones q; infinite where a class is
       generated that the data does not have.
-    - missing: how many classes the data has and no sample is taken for.
+    - missing: how many classes of the data no sample is assigned to.
     """
     ratio = tf.where(generated > 0.0, generated / real, 1.0)  # x / 0 is infinite, and so is its logarithm
     missing = tf.logical_and(real > 0.0, tf.equal(generated, 0.0))
@@ -73,8 +73,8 @@ def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
 
     d^2 = |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)): Dowson and Landau 1982; as a measure of generated images, with
     the features of another classifier, Heusel et al. 2017, "GANs Trained by a Two Time-Scale Update Rule". Its
-    value depends on the classifier and on how many samples there are (few samples give larger values): compare values
-    of one classifier and one count alone.
+    value depends on the classifier and on how many samples there are (few samples give larger values): compare only
+    values of one classifier and one count.
     """
     with tf.device(HOST):  # float64, which accelerators are slow at
         # tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2). The root of the product S1 S2 itself
@@ -92,7 +92,7 @@ def _square_root(covariance: tf.Tensor) -> tf.Tensor:
     return tf.matmul(vectors * tf.sqrt(tf.maximum(values, 0.0)), vectors, transpose_b=True)
 
 
-WITHIN = 3.0  # standard deviations: farther from every mode, a sample is of no quality
+WITHIN = 3.0  # standard deviations: a sample farther from every mode is not of high quality
 
 
 def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float, *, least: int = 1) -> dict[str, tf.Tensor]:
@@ -102,12 +102,12 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float, *, least: int
 
     - modes: how many modes have at least `least` samples of high quality. With least=1 that is the literature's rule
       (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al. 2018, "PacGAN", section 4.1, from 2,500 samples each).
-      It is generous: one lucky sample covers a mode. A larger `least` says how many it takes.
+      It is generous: one lucky sample covers a mode. A larger `least` demands that many.
     - high_quality: the share of high quality among all samples.
     - kl_to_uniform: KL(q || u) = log(m) + sum(q log q) in nats, of the shares q of all finite samples by their nearest
       mode, to the uniform distribution over the m modes; 0 where they are even, log(m) where all lie at one.
 
-    Samples that are not finite are of no quality, and at no mode. Where all are so, kl_to_uniform is log(m).
+    Non-finite samples are of no quality, and at no mode. If all are, kl_to_uniform is log(m).
     """
     samples, modes = tf.cast(samples, tf.float32), tf.cast(modes, tf.float32)
     finite = tf.reduce_all(tf.math.is_finite(samples), axis=-1)
@@ -132,7 +132,7 @@ def _kl_to_uniform(counts: tf.Tensor) -> tf.Tensor:
 
 WIDTH, HEIGHT = 600, 640
 LEFT, TOP, SIDE = 20, 44, 560  # the square that the points lie in
-FINER = 2  # drawn so many times as large, then shrunk: smooth edges
+FINER = 2  # drawn this many times as large, then shrunk: smooth edges
 PICTURE_WITHIN = 3.0  # standard deviations: the radius of a mode's circle
 MARGIN = 0.15  # of the range, around the outermost modes and real points
 REAL_DOT, DOT = 1.5, 2.0  # radii
@@ -216,7 +216,7 @@ NETWORK = "model"
 
 @dataclass(frozen=True)
 class Classifier:
-    """Hold a trained classifier that never changes again.
+    """Hold a trained classifier that no longer changes.
 
     Attributes:
         run: directory of the run that trained it.
@@ -239,7 +239,7 @@ class Classifier:
 def load_classifier(run: str, *, input_shape: Sequence[int], classes: int, plugins: Sequence[str] = ()) -> Classifier:
     """Return the classifier that a finished run trained, with the weights it is evaluated with at its best checkpoint.
 
-    The state of random numbers and the names that Keras gives afterwards do not depend on it.
+    Random state and Keras's automatic names are not affected by it.
     """
     try:
         return _load(run, tuple(input_shape), classes, plugins)
@@ -263,7 +263,7 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
     found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
     if (found, logits) != (input_shape, classes):
         raise UserError(
-            f"this run tells {logits} classes of inputs {list(found)} apart. Expected one of the same data, with "
+            f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
             f"{classes} classes of inputs {list(input_shape)}."
         )
     return Classifier(run, model, classes, model.outputs[0].shape[-1])
@@ -297,7 +297,7 @@ class Quality(Protocol):
     """Measure and draw samples."""
 
     def collect(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return what of the data the metrics need, [batch, ...] by name."""
+        """Return the parts of the data that the metrics need, [batch, ...] by name."""
         ...
 
     def metrics(self, samples: tf.Tensor, collected: dict[str, tf.Tensor]) -> Metrics:
@@ -366,9 +366,9 @@ class ImageQuality:
 def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Tensor:
     """Return sum_m min(p_m, 1 / modes), with p_m the share of all samples within three deviations of mode m.
 
-    It is 1 less the total variation distance between where samples lie (a mode, or nowhere) and the uniform
-    distribution over the modes: 0.989 for the data itself, and neither good samples of few modes nor bad samples of
-    all can make it large. So it says which step of a run is the best.
+    It is 1 minus the total variation distance between where samples lie (a mode, or nowhere) and the uniform
+    distribution over the modes: 0.989 for the data itself, and large neither for good samples of few modes nor for bad
+    samples of all. So it decides which step of a run is the best.
     """
     distances = tf.norm(samples[:, None, :] - tf.constant(centers), axis=-1)
     nearest = tf.one_hot(tf.argmin(distances, axis=-1), len(centers))
@@ -377,7 +377,7 @@ def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Te
 
 
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
-    """Return what judges samples of some data; None where nothing does."""
+    """Return the judge of samples of some data; None if there is none."""
     if is_image(data.input_shape):
         shape = data.input_shape
         if classifier is None:

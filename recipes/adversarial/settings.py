@@ -23,7 +23,7 @@ class AdversarialLoss:
     Attributes:
         real: of the discriminator, for its scores of real examples.
         fake: of the discriminator, for its scores of generated examples.
-        generator: of the generator, for the discriminator's scores of what it made.
+        generator: of the generator, for the discriminator's scores of its samples.
         needs_penalty: whether the discriminator must be held Lipschitz by a gradient penalty.
     """
 
@@ -95,7 +95,7 @@ def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) 
 
 @dataclass(frozen=True)
 class Penalty:
-    """Say how a discriminator's slope is held.
+    """Say how a discriminator's slope is penalized.
 
     Attributes:
         kind: "r1" or "two_sided".
@@ -153,7 +153,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold what networks play for.
+    """Hold the settings of an adversarial game.
 
     Attributes:
         loss: of discriminators and generators.

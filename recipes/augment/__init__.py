@@ -1,1 +1,1 @@
-"""Augmentations: how training examples are changed at random, one idea a file."""
+"""Augmentations: how training examples are changed at random, one idea per file."""

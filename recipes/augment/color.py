@@ -77,7 +77,7 @@ def _blended(pixels: tf.Tensor, grey: tf.Tensor, factors: tf.Tensor) -> tf.Tenso
 
 
 class Noise(Augment):
-    """Add independent normal draws to all numbers of the inputs; the result may leave the range of the data."""
+    """Add independent normal draws to all input values; the result may leave the range of the data."""
 
     priority = 60
 

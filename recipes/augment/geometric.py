@@ -20,9 +20,9 @@ TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
 class Geometric(Augment):
     """Move the pixels of each image by an affine map of its own.
 
-    Where the data gives a "map" [batch, height, width], it moves likewise, with 0 for what comes from outside; so does
-    a "box" [batch, 4] of top, left, height and width in pixels: it becomes the smallest box around what was in it, as
-    far as that is still in the image (height or width 0 where nothing is).
+    If the data has a "map" [batch, height, width], it moves along, filled with 0 from beyond the border; so does a
+    "box" [batch, 4] of top, left, height and width in pixels: it becomes the smallest box around its former content, as
+    far as that is still in the image (height or width 0 if nothing is).
     """
 
     moves = True
@@ -30,19 +30,19 @@ class Geometric(Augment):
     interpolation = "NEAREST"
 
     def __init__(self, *, border: str, fill: float) -> None:
-        """Take what all of them have."""
+        """Take the common options."""
         self.border, self.fill = check_border(border), check_fill(fill)
 
     @abstractmethod
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
-        """Return where each place of the result comes from: float32 [batch, 2, 3].
+        """Return the source of each place in the result: float32 [batch, 2, 3].
 
         Row 0 gives x and row 1 gives y of the source, as factors of x, y and 1 of the result, in pixels from the
         upper left pixel's middle.
         """
 
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
-        """Return moved images. One that knows a faster way to the same pixels overrides it."""
+        """Return moved images. A subclass with a faster way to the same pixels overrides it."""
         return warp(images, maps, interpolation, self.border, fill)
 
     def check(self, batch: Batch) -> None:
@@ -61,7 +61,7 @@ class Geometric(Augment):
 
 
 def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fill: float) -> tf.Tensor:
-    """Return images whose every pixel comes from the place that its map says."""
+    """Return images whose pixels come from the places that the maps give."""
     rows = tf.reshape(maps, [-1, 6])
     warped: Any = tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
@@ -75,7 +75,7 @@ def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fi
 
 
 def move_boxes(boxes: tf.Tensor, maps: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return the smallest boxes around what was in the given ones, cut at the border of the image."""
+    """Return the smallest boxes around the moved content of the given ones, cut at the border of the image."""
     top, left, tall, wide = tf.unstack(tf.cast(boxes, tf.float32), axis=1)
     x = tf.stack([left, left + wide, left, left + wide], axis=1) - 0.5  # a pixel reaches half a pixel around its middle
     y = tf.stack([top, top, top + tall, top + tall], axis=1) - 0.5

@@ -17,8 +17,8 @@ from hookline.trainer.objective import TARGET_SHARES, Batch
 def random_partners(seeds: tf.Tensor) -> tf.Tensor:
     """Return for each example another one's position in the batch: a random permutation, int32 [batch].
 
-    Every order is equally likely, so an example may be its own partner. That is independent of how the batch is
-    sorted, such as by class.
+    Every order is equally likely, so an example may be its own partner. It does not matter how the batch is sorted,
+    such as by class.
     """
     return tf.argsort(uniform(seeds, "partner"), stable=True)
 
@@ -101,10 +101,10 @@ def _weighted(tensor: tf.Tensor, partners: tf.Tensor, own: tf.Tensor) -> tf.Tens
 
 
 class Cutmix(Augment):
-    """Put a rectangle of another image of the batch in its place in each image; targets mix by the share of the pixels.
+    """Paste a rectangle of another image of the batch into each image; targets mix by the share of the pixels.
 
     The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
-    around a random pixel; what is beyond the border is cut off. Yun et al. 2019, "CutMix: Regularization Strategy to
+    around a random pixel; the part beyond the border is cut off. Yun et al. 2019, "CutMix: Regularization Strategy to
     Train Strong Classifiers with Localizable Features", equations 1 and 2.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of what a config gives an augmentation, and of the images that it gets."""
+"""Checks of an augmentation's options, and of the images that it gets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.objective import Batch
 
 BORDERS = ("constant", "reflect", "nearest")
-"""What may stand beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
+"""Ways to fill beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
 
 
 def check_number(name: str, value: Any, *, maximum: float = math.inf, above_zero: bool = False) -> float:
-    """Return a number from 0 on."""
+    """Return a number of 0 or more."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not 0 <= value <= maximum or (above_zero and value == 0):
         least = "above 0" if above_zero else "of 0 or more"
@@ -32,7 +32,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 
 def check_border(value: Any) -> str:
-    """Return what stands beyond the border of an image: one of `BORDERS`."""
+    """Return how the outside of an image is filled: one of `BORDERS`."""
     if value not in BORDERS:
         raise unknown_name("border", str(value), BORDERS)
     return value

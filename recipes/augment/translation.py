@@ -22,7 +22,7 @@ class Translation(Geometric):
 
 
 def translate(images: tf.Tensor, left: tf.Tensor, up: tf.Tensor, border: str, fill: float) -> tf.Tensor:
-    """Return images that are moved, by copying pixels: two to four times as fast as a projective transform."""
+    """Return moved images by copying pixels: two to four times as fast as a projective transform."""
     height, width, channels = images.shape[1:]
     rows, inside_rows = _sources(up, height, border)
     columns, inside_columns = _sources(left, width, border)
@@ -47,7 +47,7 @@ def _sources(shift: tf.Tensor, size: int, border: str) -> tuple[tf.Tensor, tf.Te
 
 
 class Crop(Translation):
-    """Pad images on all sides, and cut parts of their own size out, each place equally likely.
+    """Pad images on all sides, and crop them to their original size, each place equally likely.
 
     He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2: 4 pixels for CIFAR-10, filled.
     """
@@ -125,6 +125,6 @@ class Flip(Geometric):
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
         for wanted, sign, axis in ((self.horizontal, maps[:, 0, 0], 2), (self.vertical, maps[:, 1, 1], 1)):
             if wanted:
-                # This op takes a whole example from one or the other; tf.where would ask for every pixel.
+                # This op takes whole examples from one or the other; tf.where would choose pixel by pixel.
                 images = tf.raw_ops.Select(condition=sign < 0.0, x=tf.reverse(images, [axis]), y=images)
         return images

@@ -22,9 +22,9 @@ MOST_BYTES_A_READ = 2**30  # systems read at most 2 GiB at a time
 class NpyRows:
     """Read rows of an npy file at random, without holding or mapping the rest.
 
-    Reading is used in place of a memory map: it gives the same rows from the same cache of the system, but a file
-    that is cut while it is read raises an error, where a map would end the process by a signal, and pages that were
-    read do not count as the process's memory. The file is held open, so that another of that name changes nothing.
+    Rows are read, not memory-mapped: they come from the same system cache, but a file that is truncated while it is
+    read raises an error, where a map would end the process by a signal, and pages that were read do not count as the
+    process's memory. The file is held open, so replacing it by another of that name changes nothing.
 
     Attributes:
         path: of the file.
@@ -49,7 +49,7 @@ class NpyRows:
         self._state = self._now()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows in the order in which they are asked for; they are read in the order in which they lie."""
+        """Return rows in the order in which they are asked for; they are read in the order of the file."""
         if self._now() != self._state:
             raise self._changed()
         found = np.empty([len(rows), self._row_bytes], np.uint8)
@@ -71,12 +71,12 @@ class NpyRows:
         try:
             count = os.preadv(self._file, buffers, offset)
         except OSError as error:
-            raise UserError(f"'{self.path}' cannot be read ({error.strerror}). Mend the disk or the file.") from error
+            raise UserError(f"'{self.path}' cannot be read ({error.strerror}). Fix the disk or the file.") from error
         if count == wanted:
             return
         if not count:
             raise self._changed()
-        if len(buffers) > 1:  # cut short, as a system may do: row by row, then
+        if len(buffers) > 1:  # a short read, as systems may give: then row by row
             for buffer in buffers:
                 self._fill([buffer], offset)
                 offset += len(buffer)
@@ -88,7 +88,7 @@ class NpyRows:
         return state.st_size, state.st_mtime_ns
 
     def _changed(self) -> UserError:
-        return UserError(f"'{self.path}' changed while the run read it; expected the same data to the end. Start anew.")
+        return UserError(f"'{self.path}' changed while the run read it; expected the same data to the end. Restart.")
 
 
 def open_npy(path: Path) -> np.memmap:

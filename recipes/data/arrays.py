@@ -27,7 +27,7 @@ from hookline.trainer.input.source import ArraySource, Source
 from hookline.trainer.objective import SAMPLE_WEIGHTS
 
 WEIGHTS = "sample_weight"
-"""What such an array is called, with "_train" and so on behind it."""
+"""Base name of such an array, followed by "_train" and so on."""
 
 
 def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray:
@@ -47,25 +47,25 @@ def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray
     if weights.shape != labels.shape or weights.dtype.kind not in "biuf":
         raise UserError(
             f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {len(labels)} "
-            "examples. Give one weight an example."
+            "examples. Give one weight per example."
         )
     weights = weights.astype(np.float32)
     if len(bad := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
         raise UserError(
             f"{where}: {len(bad)} weights are negative or not finite, the first is {weights[bad[0]]} in row {bad[0]}; "
-            "expected 0 or more. Mend them, or leave these examples out."
+            "expected 0 or more. Fix them, or leave these examples out."
         )
     check_shares(weights, {"": np.arange(len(weights))}, where)
     return weights
 
 
 def check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuse a split of which no example counts: its metrics would be 0 / 0.
+    """Refuse a split whose examples all have weight 0: its metrics would be 0 / 0.
 
     Args:
         weights: [size].
         rows: of each split, by its name.
-        where: what the weights are called in messages.
+        where: name of the weights in messages.
 
     Raises:
         UserError: names the split.
@@ -83,7 +83,7 @@ ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "t
 
 @dataclass(frozen=True)
 class _Names:
-    """What the arrays of a part are called; None where it has no sample weights."""
+    """Names of a part's arrays; None if it has no sample weights."""
 
     inputs: str
     targets: str
@@ -125,8 +125,8 @@ def arrays(
 ) -> Data:
     """Return the examples of an npz file, of npy files in a folder, or of a pair of npy files.
 
-    The arrays (in a folder: the files) are called x_train and y_train, and x_validation, y_validation, x_test, y_test
-    where there are such (x_val and x_valid are taken, too); or inputs and targets. What has no arrays of its own is
+    The arrays (in a folder: the files) are called x_train and y_train, and optionally x_validation, y_validation,
+    x_test, y_test (x_val and x_valid are accepted, too); or inputs and targets. Parts without arrays of their own are
     taken from the training examples.
 
     Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
@@ -145,7 +145,7 @@ def arrays(
         test: likewise where there is no x_test.
         split: how: "stratified", "random", "group" or "hash"; see `hold_out`.
         groups: for "group", the array with the group of each training example; beside a pair of npy files its path.
-        keys: for "hash", likewise the array of what they are called.
+        keys: for "hash", likewise the array of the examples' names.
         seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
 
     Returns:
@@ -184,7 +184,7 @@ def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np
 
 
 def _names(files: ArrayFiles) -> dict[str, _Names]:
-    """Return the names of the arrays of every part that there is; "train" first."""
+    """Return the names of the arrays of every existing part; "train" first."""
     if INPUTS in files.sizes or TARGETS in files.sizes:
         _require(files, INPUTS, TARGETS)
         return {"train": _Names(INPUTS, TARGETS, _if_there(files, WEIGHTS))}

@@ -19,7 +19,7 @@ PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}
 
 
 def check_originals(name: str, path: str | None, *, key: str) -> None:
-    """Check which set of originals is asked for, and that its file is there."""
+    """Check the name of the set of originals, and that its file exists."""
     if name not in PEAKS:
         raise unknown_name(key, name, PEAKS)
     if name == "mnist":
@@ -90,9 +90,9 @@ def place_on_canvases(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return canvases of 0 with one image each, over fragments of the others.
 
-    Every place and fragment is uniform: where the image lies, where a fragment lies, which other image it is from,
-    and which square of that image it is. Where things overlap, the brighter pixel shows. The images lie at the same
-    places whatever the fragments are.
+    All draws are uniform: where the image is, where a fragment is, which other image it is from, and which square of
+    that image it is. Where things overlap, the brighter pixel shows. The images are at the same places whatever the
+    fragments are.
 
     A pure function of its arguments, the same on every machine and NumPy version: it uses only the raw stream of the
     bit generator, which NumPy keeps stable, and whole numbers.

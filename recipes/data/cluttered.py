@@ -1,4 +1,4 @@
-"""Cluttered digits: each somewhere on a larger canvas among fragments of others; where it lies is known."""
+"""Cluttered digits: each somewhere on a larger canvas among fragments of others, with its place known."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def cluttered(
 ) -> Data:
     """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
 
-    The splits are those of the source. Fragments come from other images of the same split: of those alone that stand
-    on its canvases. Where fewer examples are asked for than the source has, they are drawn with the same share of
-    every class; where more, images come again, at another place and among other fragments.
+    The splits are those of the source. Fragments come from other images of the same split, and only from those that
+    appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
+    every class; if more, images repeat, at other places and among other fragments.
     """
     counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
     check_amount("seed", seed)
@@ -99,7 +99,7 @@ def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, see
 
 
 def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Return positions in `labels`, int64 [count]: all of them as often as they go, then a share of every class."""
+    """Return positions in `labels`, int64 [count]: as many full rounds as fit, then a share of every class."""
     size = len(labels)
     rows = np.tile(np.arange(size), count // size)
     rest = count % size
@@ -110,7 +110,7 @@ def _choose(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def _transform(peak: int, canvas: int) -> Any:
-    """Return what makes canvases the network's inputs and adds "map"."""
+    """Return the transform that turns canvases into inputs and adds "map"."""
     scale = centered_pixels(peak)
 
     def transform(batch: Batch) -> Batch:

@@ -35,7 +35,7 @@ class ExampleReader:
 
     Attributes:
         name: what messages call the object.
-        alike: how to mend examples that differ, for messages.
+        alike: how to fix examples that differ, for messages.
         size: number of examples.
         specs: shape of one row and dtype of every array but the targets, by name, as in the first example.
     """
@@ -49,7 +49,7 @@ class ExampleReader:
                 time; the same row must give the same example.
             threads: that read; 1 for an object that is not safe to be used by several.
             name: what messages call it.
-            alike: how to mend examples that differ in shape, for messages.
+            alike: how to fix examples that differ in shape, for messages.
 
         Raises:
             UserError: an object without these methods, without examples, or whose first example is none.
@@ -64,7 +64,7 @@ class ExampleReader:
             )
         self.name, self._examples, self.alike = name, examples, alike
         self.size = _size(examples, name)
-        # One pool for all batches: no more threads are ever in the user's code, and with one it is always the same.
+        # One pool for all batches: never more threads in the user's code, and if one, always the same.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
         self._chunk_count = TASKS_A_THREAD * threads
         self._formats: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
@@ -109,7 +109,7 @@ class ExampleReader:
         return {**found, TARGETS: found[TARGETS].astype(np.int64)}
 
     def column(self, name: str) -> np.ndarray | None:
-        """Return an attribute with one value for each example, such as "groups"; None where there is none.
+        """Return an attribute with one value for each example, such as "groups"; None if there is none.
 
         Args:
             name: of the attribute.
@@ -144,7 +144,7 @@ class ExampleReader:
             row = int(rows[wrong[0]])
             raise UserError(
                 f"{self.name}, row {row}: target {found[TARGETS][wrong[0]]}, but its label was {labels[row]}; expected "
-                "the same example whenever it is read. Mend the class that gives it, or its labels."
+                "the same example whenever it is read. Fix the class that gives it, or its labels."
             )
 
     def _declared(self) -> np.ndarray | None:
@@ -175,7 +175,7 @@ class ExampleReader:
         return found
 
     def _fill(self, found: dict[str, np.ndarray], rows: np.ndarray, start: int) -> None:
-        # Each example is copied at once: its object may use its arrays again for the next.
+        # Each example is copied at once: the object may reuse its arrays for the next.
         for position, row in enumerate(rows.tolist(), start):
             for name, value in self._checked(self._one(row), row).items():
                 found[name][position] = value
@@ -211,7 +211,7 @@ class ExampleReader:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f" ({Path(place.filename).name}:{place.lineno})"
             raise UserError(
-                f"{self.name}, {what}: {type(error).__name__}: {error}{where}. Mend the class that gives it, or the "
+                f"{self.name}, {what}: {type(error).__name__}: {error}{where}. Fix the class that gives it, or the "
                 "example."
             ) from error
 
@@ -254,7 +254,7 @@ def _size(examples: Any, name: str) -> int:
     try:
         size = len(examples)
     except Exception as error:
-        raise UserError(f"{name} has no length: {type(error).__name__}: {error}. Mend its __len__.") from error
+        raise UserError(f"{name} has no length: {type(error).__name__}: {error}. Fix its __len__.") from error
     if size < 1:
         raise UserError(f"{name} has {size} examples; expected at least one. Give it some.")
     return size
@@ -270,7 +270,7 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Plan:
-    """Say what becomes of examples that are read one by one; the attributes are the arguments of `custom`."""
+    """Say how examples that are read one by one are used; the attributes are the arguments of `custom`."""
 
     held_out: Mapping[str, float | int]
     split: str
@@ -310,8 +310,8 @@ def custom(
     `source[row]` gives one example: inputs and target, or a mapping with "inputs", "targets" and perhaps more names;
     `source.gather(rows)` gives those of rows, int64 [n], as arrays [n, ...]. Several threads read. The same row must
     always give the same example (random changes are the `augment` group's), of the shapes and dtypes of the first, and
-    finite. The object may have `labels`, the class of every row, so that these need not be read from all examples
-    first; and `groups` or `keys` for those ways to split.
+    finite. The object may have `labels`, the class of every row, so that they need not be read from all examples first;
+    and `groups` or `keys` for those ways to split.
 
     Args:
         source: the object; on the command line data.source._target_=<import path of its class>.

@@ -33,7 +33,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
             with gzip.open(file, "rt", encoding="ascii") as lines:
                 table = np.loadtxt(lines, delimiter=",", dtype=np.float64)
             return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
-    from sklearn.datasets import load_digits  # its data lies elsewhere in this version
+    from sklearn.datasets import load_digits  # its data is elsewhere in this version
 
     bunch = load_digits()
     return bunch.images, bunch.target.astype(np.int64)
@@ -42,7 +42,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
 def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
     """Return a transform that scales "inputs" from 0 .. peak to [-1, 1] in float32 and leaves the rest.
 
-    The range is symmetric, so that a sign splits it at its middle.
+    The range is symmetric, so a sign splits it in the middle.
 
     Args:
         peak: the brightest value, such as 255.
@@ -55,7 +55,7 @@ def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
 
 
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", axes: str | None = None) -> Preparation:
-    """Return what `centered_pixels` does, for predictions later.
+    """Return the preparation that `centered_pixels` does, for later predictions.
 
     Args:
         shape: of one input: height, width, channels.

@@ -1,4 +1,4 @@
-"""Two domains of digits on canvases: a source with labels, and a target that looks otherwise and has none."""
+"""Two domains of digits on canvases: a source with labels, and a target that looks different and has none."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CANVASES = {"digits": (12, 2), "mnist": (42, 7)}
 
 @dataclass(frozen=True)
 class Look:
-    """Describe what the images of a domain look like.
+    """Describe the appearance of a domain's images.
 
     Attributes:
         clutter: the canvas, and the fragments on it.
-        inverted: whether dark and bright change places.
+        inverted: whether dark and bright are swapped.
     """
 
     clutter: Clutter
@@ -63,10 +63,10 @@ def domains(
 ) -> Data:
     """Return pairs of an image of the source with its label, and an image of the target.
 
-    Each split of the originals is dealt out at random, without a look at their labels: half of it to the source, half
-    to the target. So no original is in both domains or in two splits, and an image has nothing to do with the other
-    one of its pair. In both domains, images stand at random places on canvases among fragments of other originals of
-    their own domain and split; the domains differ in how many fragments there are, and in whether they are inverted.
+    Each split of the originals is divided at random, regardless of labels: half of it goes to the source, half to the
+    target. So no original is in both domains or in two splits, and the two images of a pair are unrelated. In both
+    domains, images stand at random places on canvases among fragments of other originals of their own domain and split;
+    the domains differ in how many fragments there are, and in whether they are inverted.
 
     The labels of the target are given for the test alone. They are not in the splits for training and validation.
     """
@@ -132,7 +132,7 @@ def _draw(
     split: Split, half: np.ndarray, rows: np.ndarray, peak: int, look: Look, seeds: tuple[int, int]
 ) -> np.ndarray:
     """Return canvases of originals as uint8 [n, canvas, canvas, 1]."""
-    shown = half[: rows.max() + 1]  # fragments are of those alone that stand on canvases
+    shown = half[: rows.max() + 1]  # fragments come only from those that appear on canvases
     if look.clutter.fragments and len(shown) < 2:
         raise UserError(
             f"Received {len(shown)} {split.name} image of a domain for canvases with fragments of others; expected 2 "
@@ -143,7 +143,7 @@ def _draw(
 
 
 def _transform(peak: int) -> Any:
-    """Return what makes canvases of both domains the network's inputs."""
+    """Return the transform that turns canvases of both domains into inputs."""
     scale = centered_pixels(peak)
 
     def transform(batch: Batch) -> Batch:

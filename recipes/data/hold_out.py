@@ -16,7 +16,7 @@ from hookline.trainer.input.split import split_indices
 
 
 def check_group_option(split: str, option: str, value: object) -> None:
-    """Check that the option is given where the way to split needs it, and nowhere else."""
+    """Check that the option is given if the way to split needs it, and only then."""
     if split == "group" and value is None:
         raise UserError(f"Received data.split=group and data.{option}=null; expected both. Set it.")
     if split != "group" and value is not None:
@@ -27,7 +27,7 @@ def check_group_option(split: str, option: str, value: object) -> None:
 
 
 def check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
-    """Check that no group is in two parts, as it may be where files or folders made some of them."""
+    """Check that no group is in two parts, which can happen if files or folders define some of them."""
     seen: dict[object, str] = {}
     for name, rows in parts.items():
         for group in np.unique(groups[rows]).tolist():
@@ -41,7 +41,7 @@ def check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
 
 SPLITS = ("stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}
-"""What tells examples apart, by the way to split that needs it."""
+"""The columns that identify examples, by the way to split that needs them."""
 TRAIN = "train"
 MOST_CLASSES = 2**31
 
@@ -106,7 +106,7 @@ def check_split(split: str) -> None:
 
 
 def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
-    """Return the number of classes, which was given or is the largest label and one; check every label."""
+    """Return the number of classes, as given or the largest label plus one; check every label."""
     if classes is not None and classes < 2:
         raise UserError(f"Received data.classes={classes}; expected 2 or more, or null to count them.")
     for where, part in labels.items():
@@ -121,7 +121,7 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
             "or set data.classes."
         )
     if not largest:
-        raise UserError(f"{where}: all labels are 0; expected 2 classes or more. Mend the labels, or set data.classes.")
+        raise UserError(f"{where}: all labels are 0; expected 2 classes or more. Fix the labels, or set data.classes.")
     return largest + 1
 
 

@@ -1,4 +1,4 @@
-"""A folder of images, a folder a class."""
+"""A folder of images, with a subfolder per class."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ImageListing:
         parts: rows of `paths` by split, int64: "train", which is all where no folder is named so, and those of
             "validation" and "test" that have a folder.
         class_names: the class folders of all splits, sorted.
-        skipped: files and folders that stand where an image should but are none; hidden ones are not counted.
+        skipped: files and folders in place of an image that are none; hidden ones are not counted.
     """
 
     folder: Path
@@ -102,8 +102,8 @@ class ImageListing:
 def list_images(path: str) -> ImageListing:
     """Return the images of a folder that has a folder for each class, or for each split and in it for each class.
 
-    A folder named "train" that holds folders makes it the second. Names of files may end in capital letters; names
-    of splits may be "val" or "valid". Hidden files and folders are passed over.
+    A folder named "train" that holds folders indicates the second. File extensions may be in capital letters; splits
+    may be named "val" or "valid". Hidden files and folders are ignored.
 
     Args:
         path: the folder; "~" is the home directory, and a relative path starts at the working directory.
@@ -203,7 +203,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _images(folder: Path, skipped: list[str]) -> list[str]:
-    """Return the images in a class folder and note what else is there."""
+    """Return the images in a class folder, and note what else it holds."""
     folders, files = _entries(folder)
     images = [file for file in files if file.lower().endswith(SUFFIXES)]
     skipped += [file for file in files if not file.lower().endswith(SUFFIXES)]
@@ -235,7 +235,7 @@ def _check(
     split: str,
     group_pattern: Any,
 ) -> None:
-    """Check what shows without a look at the images."""
+    """Check what can be checked without reading the images."""
     image_form(image_size, fit, channels)
     Holding(cache, cache_dir, corrupt)
     _check_choices(duplicates, train_share, split, group_pattern)
@@ -396,7 +396,7 @@ def _groups(listing: ImageListing, group_pattern: Any) -> np.ndarray:
 def _split(
     listing: ImageListing, shares: dict[str, float], seed: int, split: str, group_pattern: Any
 ) -> dict[str, np.ndarray]:
-    """Return rows by split; what has no folder is taken from the training images."""
+    """Return rows by split; splits without a folder are taken from the training images."""
     groups = None if group_pattern is None else _groups(listing, group_pattern)
     train = listing.parts["train"]
     held_out = hold_out(
@@ -428,7 +428,7 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
     example = f"such as '{listing.paths[row]}' and '{listing.paths[same]}'"
     if duplicates == "refuse":
         raise UserError(
-            f"{found}, {example}; expected none, because a test on what was trained on says nothing. Remove one of "
+            f"{found}, {example}; expected none, because a test on training images says nothing. Remove one of "
             "each, or set data.duplicates=drop to leave them out of training."
         )
     warnings.warn(f"{found}, {example}. They stay only in the last of train, validation, test.", stacklevel=3)
@@ -439,7 +439,7 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
 def _share_of(rows: np.ndarray, labels: np.ndarray, share: float, seed: int) -> np.ndarray:
     if share == 1 or not len(rows):
         return rows
-    # A part is the beginning of one fixed order: the quarter lies within the half.
+    # A part is the beginning of one fixed order: the quarter is contained in the half.
     return rows[split_indices(len(rows), {"kept": share}, seed, labels[rows])["kept"]]
 
 

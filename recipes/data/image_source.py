@@ -41,21 +41,21 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 def fingerprint(*values: Any) -> str:
-    """Return 32 hexadecimal digits that differ where any value does."""
+    """Return 32 hexadecimal digits that differ if any value does."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def file_stamp(path: str | Path) -> list[Any]:
-    """Return what changes when a file is written again: its path, its size, and when it was written."""
+    """Return the identity of a file's content: its path, its size, and when it was written."""
     status = os.stat(path)
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
 @contextmanager
 def written_whole(file: Path) -> Iterator[BinaryIO]:
-    """Give a file to write; it gets its name, and replaces what had it, when all of it is on the disk.
+    """Give a file to write; once all of it is on the disk, it takes its name and replaces any file of that name.
 
-    Whatever goes wrong before, nothing is left. What a killed process left in the folder is removed.
+    If anything goes wrong before that, nothing is left behind. Leftovers of killed processes are removed.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     host = socket.gethostname()
@@ -73,7 +73,7 @@ def written_whole(file: Path) -> Iterator[BinaryIO]:
 
 
 def _remove_orphans(folder: Path, host: str) -> None:
-    """Remove what processes of this machine have begun that do not run any more."""
+    """Remove unfinished files of this machine's processes that no longer run."""
     for partial in folder.glob(f".*@{host}{PARTIAL}"):
         process = partial.name.removesuffix(f"@{host}{PARTIAL}").rpartition(".")[2]
         if process.isdigit() and not _runs(int(process)):
@@ -106,7 +106,7 @@ class PixelCache:
 
     Attributes:
         file: that holds them.
-        stamp: of what the pixels are made from; another stamp in the file makes it stale.
+        stamp: of the source of the pixels; a file with another stamp is stale.
     """
 
     file: Path
@@ -145,7 +145,7 @@ class PixelCache:
                     stream.write(part.data)
                     checksum = zlib.crc32(part.data, checksum)
                     size += len(part)
-                header = _header(size, shape)  # numpy pads it, so that the number may become another
+                header = _header(size, shape)  # numpy pads it, so the number may change
                 note = {"stamp": self.stamp, "start": start, "checksum": checksum, "faults": faults}
                 text = json.dumps(note).encode()
                 stream.write(text + len(text).to_bytes(LENGTH_BYTES, "little") + MAGIC)
@@ -200,7 +200,7 @@ WINDOW_BYTES = 2**26
 NAMED = 5
 """Damaged images that a message names."""
 DECODER = 1
-"""Raised when the same file is decoded to other pixels."""
+"""Increased when the same file is decoded to other pixels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,7 +289,7 @@ def _without(faults: dict[int, str], images: EncodedImages, corrupt: str) -> np.
 
 
 def _decode(images: EncodedImages, corrupt: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pixels of all whole images in memory, and which those are."""
+    """Return the pixels of all intact images in memory, and which those are."""
     size, form = len(images.labels), images.form
     held = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size * form.bytes > MEMORY_SHARE * held:
@@ -307,7 +307,7 @@ def _decode(images: EncodedImages, corrupt: str) -> tuple[np.ndarray, np.ndarray
 
 
 def _stored(images: EncodedImages, cache: PixelCache, corrupt: str) -> tuple[NpyRows, np.ndarray]:
-    """Return the pixels of all whole images in the cache file, and which those are."""
+    """Return the pixels of all intact images in the cache file, and which those are."""
     found = cache.open()
     if found is None:
         faults: dict[int, str] = {}
@@ -326,7 +326,7 @@ def _stored(images: EncodedImages, cache: PixelCache, corrupt: str) -> tuple[Npy
 
 
 def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarray]:
-    """Yield the pixels of all whole images in order, part by part, and note why others are missing."""
+    """Yield the pixels of all intact images in order, part by part, and note why others are missing."""
     threads, size = processors(), len(images.labels)
     window = max(8 * threads, WINDOW_BYTES // images.form.bytes)
     with ThreadPoolExecutor(threads) as pool:
@@ -347,7 +347,7 @@ def _find_faults(images: EncodedImages) -> dict[int, str]:
 
 
 def _load(images: EncodedImages, row: int) -> np.ndarray | str:
-    """Return an image, or why it cannot be decoded."""
+    """Return an image, or the reason why it cannot be decoded."""
     try:
         return images.load(row)
     except UnreadableImage as error:
@@ -355,7 +355,7 @@ def _load(images: EncodedImages, row: int) -> np.ndarray | str:
 
 
 def _reader(images: EncodedImages, kept: np.ndarray) -> ReadRows:
-    """Return what decodes the images of a batch, by threads that all batches share."""
+    """Return the function that decodes the images of a batch, with threads that all batches share."""
     threads = processors()
     pool = ThreadPoolExecutor(threads)
 

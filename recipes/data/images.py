@@ -39,7 +39,7 @@ class ImageForm:
 
     @property
     def bytes(self) -> int:
-        """Return how much memory one image takes, at one byte a value."""
+        """Return how much memory one image takes, at one byte per value."""
         return self.height * self.width * self.channels
 
 
@@ -76,16 +76,17 @@ ON_ITS_SIDE = (5, 6, 7, 8)
 def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
     """Return the pixels of an image file, uint8 of the form's shape.
 
-    The kind of file is told by its content, not by its name. Of an animation the first frame counts. Transparency is
-    left out, palettes and CMYK become red, green and blue, values of 16 bits are scaled to 8. A picture is turned as
-    its camera notes (EXIF orientation). Where it shrinks, the filter widens, so that fine patterns do not alias.
+    The kind of file is detected from its content, not from its name. Of an animation the first frame counts.
+    Transparency is dropped, palettes and CMYK become red, green and blue, 16-bit values are scaled to 8. A picture is
+    rotated as its camera notes (EXIF orientation). When it shrinks, the filter widens, so that fine patterns do not
+    alias.
     """
     check_beginning(data)
     try:
         with Image.open(io.BytesIO(data), formats=KINDS) as image:
             deep = image.format == "PNG" and data[DEPTH_BYTE] == 16
             return _fitted(_of_16_bits(data) if deep else image, form, _orientation(image))
-    except Exception as error:  # what Pillow raises for a damaged file may be anything
+    except Exception as error:  # Pillow may raise anything for a damaged file
         raise UnreadableImage(str(error) or type(error).__name__) from error
 
 
@@ -116,7 +117,7 @@ def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray
 
 
 def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None:
-    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, where what is kept of it stays as large as wanted."""
+    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, if the part that is kept stays large enough."""
     left, top, right, bottom = _kept(image.size, size, fit)
     width, height = right - left, bottom - top
     if width >= 2 * size[0] and height >= 2 * size[1]:
@@ -124,7 +125,7 @@ def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None
 
 
 def _kept(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> tuple[int, int, int, int]:
-    """Return what is kept of an image as left, top, right, bottom; "crop" takes the largest middle part."""
+    """Return the kept part of an image as left, top, right, bottom; "crop" takes the largest middle part."""
     if fit == "stretch":
         return (0, 0, *size)
     share = min(size[0] / wanted[0], size[1] / wanted[1])
@@ -144,8 +145,8 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _of_16_bits(data: bytes) -> Image.Image:
-    """Return a PNG of 16 bits a value with 8: the nearest value, where Pillow and TensorFlow cut the low bits off."""
-    import tensorflow as tf  # Pillow cuts colours of 16 bits to 8. Predictions of other images start without it.
+    """Return a 16-bit PNG as 8 bits per value: the nearest value, where Pillow and TensorFlow cut low bits off."""
+    import tensorflow as tf  # Pillow truncates 16-bit colours to 8. Predictions of other images start without it.
 
     with tf.init_scope(), tf.device("CPU:0"):
         values = tf.io.decode_png(data, dtype=tf.uint16).numpy()

@@ -25,7 +25,7 @@ from hookline.trainer.objective import Batch
 
 CACHES = ("auto", "memory", "none")
 AUTO_BYTES = 2**30
-"""Cache "auto" holds what takes no more."""
+"""Cache "auto" holds data up to this size."""
 SHARE = 0.5
 """How much of the machine's memory examples may take; TensorFlow copies them once."""
 
@@ -48,9 +48,9 @@ def check_fits(size: int, what: str, mend: str) -> None:
 
 
 THREADS = 8
-"""Of those that wait for a disk most of the time."""
+"""Threads that mostly wait for a disk."""
 CHUNK = 256
-"""Files a task: a task for each file would take longer to manage than to read."""
+"""Files per task: a task for each file would take longer to manage than to read."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -113,7 +113,7 @@ LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
 
 @dataclass(frozen=True)
 class InputForm:
-    """Describe stored inputs and what is made of them.
+    """Describe stored inputs and their conversion.
 
     Attributes:
         stored: shape of one input as it is stored.
@@ -136,7 +136,7 @@ class InputForm:
 
     @property
     def preparation(self) -> Preparation:
-        """Return what is made of an example, for predictions later."""
+        """Return the preparation of an example, for later predictions."""
         if self.pixels:
             return pixel_preparation(self.shape, PEAK, axes=self.channels)
         return Preparation(self.shape, axes=self.channels)
@@ -175,7 +175,7 @@ class InputForm:
 
 
 def input_form(stored: tuple[int, ...], dtype: np.dtype, *, scale: str, channels: str, where: str) -> InputForm:
-    """Return what is made of stored inputs."""
+    """Return the form of stored inputs."""
     if scale not in SCALES:
         raise unknown_name("data.scale", scale, SCALES)
     if channels not in CHANNELS:
@@ -207,7 +207,7 @@ def _axis(stored: tuple[int, ...], channels: str, where: str) -> str:
 def _refuse_rows(bad: np.ndarray, rows: np.ndarray, where: str, what: str) -> None:
     if bad.any():
         row = int(rows[np.argmax(bad.any(axis=1))])
-        raise UserError(f"{where}, row {row}: {what}. Mend or remove this row.")
+        raise UserError(f"{where}, row {row}: {what}. Fix or remove this row.")
 
 
 ReadRows = Callable[[np.ndarray], Mapping[str, np.ndarray]]
@@ -217,10 +217,10 @@ _ENDING = threading.Event()
 
 @atexit.register
 def _end_reading() -> None:
-    """Let no read be under way when Python ends.
+    """Let no read be in progress when Python exits.
 
-    A queue of batches that is only taken down while the interpreter ends waits forever for a read that has not come
-    back, because no thread enters Python any more. So reads end at once, and queues that nobody holds are taken down.
+    A queue of batches that is destroyed only while the interpreter exits waits forever for a pending read, because no
+    thread can enter Python any more. So reads end at once, and queues that nobody holds are destroyed.
     """
     _ENDING.set()
     gc.collect()
@@ -278,7 +278,7 @@ class HostRows:
 
         dtypes = [spec.dtype for spec in self._specs.values()]
         with tf.device(HOST):
-            # Not stateful: the same rows give the same arrays, so a batch that nobody looks at need not be read.
+            # Not stateful: the same rows give the same arrays, so an unused batch need not be read.
             tensors = tf.numpy_function(call, [indices], dtypes, stateful=False, name="host_rows")
             tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one is none
             rows = {

@@ -43,10 +43,10 @@ PINS: dict[str, dict[str, str]] = {
 
 
 def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
-    """Return what a function of `keras.datasets` loads, if the files that it loads are the known ones.
+    """Return the data that a function of `keras.datasets` loads, if its files are the known ones.
 
-    Files that lie in the cache are checked before, because Keras would remove one that differs and download it again;
-    what was downloaded is checked after.
+    Cached files are checked first, because Keras would remove one that differs and download it again; a download is
+    checked afterwards.
 
     Args:
         name: of the set, one of `PINS`.
@@ -88,7 +88,7 @@ def _check(file: Path, pin: str) -> None:
         with file.open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"'{file}' cannot be read ({error.strerror}). Mend its rights, or delete it.") from error
+        raise UserError(f"'{file}' cannot be read ({error.strerror}). Fix its permissions, or delete it.") from error
     if found != pin:
         raise UserError(
             f"'{file}' ({file.stat().st_size:,} bytes) is truncated or altered: its SHA-256 is {found[:12]}..., "
@@ -112,7 +112,7 @@ KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 @dataclass(frozen=True)
 class _Set:
-    """What the images of a set look like, what its classes are called, and how Keras is asked for it."""
+    """The images of a set, the names of its classes, and how Keras loads it."""
 
     module: str
     shape: tuple[int, int, int]
@@ -133,7 +133,7 @@ SETS = {
 
 
 def check_set(name: str, path: str | None) -> None:
-    """Check which set is asked for, and that its file is there.
+    """Check the name of the set, and that its file exists.
 
     Args:
         name: one of `SETS`.

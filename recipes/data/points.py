@@ -46,7 +46,7 @@ class MixtureData(Data):
     """Hold points of a mixture of equal Gaussians, with the mixture itself.
 
     Attributes:
-        centers: float32 [modes, 2], where the Gaussians stand.
+        centers: float32 [modes, 2], the means of the Gaussians.
         deviation: standard deviation of each along both axes, in the unit of the points.
     """
 
@@ -64,7 +64,7 @@ def ring(
     test_fraction: float = 0.1,
     seed: int = 0,
 ) -> MixtureData:
-    """Return points of equal Gaussians that stand evenly on a circle around the origin.
+    """Return points of equal Gaussians, evenly spaced on a circle around the origin.
 
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086. Metz et al., Unrolled Generative Adversarial
     Networks, 2017, arXiv 1611.02163, have the same at twice the size.
@@ -87,7 +87,7 @@ def grid(
     test_fraction: float = 0.1,
     seed: int = 0,
 ) -> MixtureData:
-    """Return points of equal Gaussians that stand in rows and columns around the origin.
+    """Return points of equal Gaussians, in rows and columns around the origin.
 
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086, at a quarter of the size: in [-1, 1], as the
     values of images are. Measures in standard deviations are the same.

@@ -41,8 +41,8 @@ def tfds(
 ) -> Data:
     """Return a set of TensorFlow Datasets, which downloads and prepares it once.
 
-    Its splits "train", "validation" and "test" are used where it has them; what it has not is taken from the training
-    examples. It is prepared as ArrayRecord files, of which single rows can be read.
+    Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
+    examples. It is prepared as ArrayRecord files, which can be read row by row.
 
     Args:
         name: of the set, such as "cifar10" or "tf_flowers:3.0.1".
@@ -61,7 +61,7 @@ def tfds(
         seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
 
     Returns:
-        Data with "inputs" float32 [n, ...] and "targets" int64 [n], and the names of the classes where there are such.
+        Data with "inputs" float32 [n, ...] and "targets" int64 [n], and the names of the classes if there are any.
 
     Raises:
         UserError: the package is missing, it refuses the name, the features or splits are not the set's, examples
@@ -117,7 +117,7 @@ def _check_features(features: Mapping[str, Any], inputs: str, targets: str) -> N
 
 
 def _classes(label: Any) -> tuple[int | None, tuple[str, ...]]:
-    """Return the number of classes and their names, as far as a feature knows them."""
+    """Return the number of classes and their names, as far as a feature has them."""
     return getattr(label, "num_classes", None), tuple(getattr(label, "names", None) or ())
 
 
@@ -155,7 +155,7 @@ def _chosen(name: str, given: dict[str, Any], parts: list[str] | None) -> list[s
     if "train" not in chosen:
         raise UserError(
             f"The TensorFlow Dataset '{name}' is used with {', '.join(chosen) or 'none'} of its splits "
-            f"{', '.join(given)}; expected train among them. Choose another set, or mend data.parts."
+            f"{', '.join(given)}; expected train among them. Choose another set, or fix data.parts."
         )
     return chosen
 

@@ -1,8 +1,8 @@
 """Images from TFRecord files, read at random.
 
-Each record is a `tf.train.Example`. A first run reads all of them once and checks their checksums; where they begin and
-their labels are kept in an index, which later runs use as long as sizes and times of the files are the same. A record
-is compared with the index whenever it is read.
+Each record is a `tf.train.Example`. The first run reads all of them once and verifies their checksums; their offsets
+and labels are kept in an index, which later runs use as long as the files' sizes and times are unchanged. A record is
+compared with the index whenever it is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _check(
     split: str,
     group_key: Any,
 ) -> None:
-    """Check what shows without a look into the files."""
+    """Check what can be checked without reading the files."""
     _raw_shape(encoding, shape)
     image_form(1, fit, 3)
     Holding(cache, cache_dir, corrupt)
@@ -87,10 +87,10 @@ def tfrecord(
         test_path: likewise to test on.
         image_key: the feature with the image, one value of bytes.
         label_key: the feature with the class: one integer, or one text, which is then the name of the class.
-        encoding: "image" for JPEG, PNG, BMP or GIF, told by its content; "raw" for pixels of one byte a value.
+        encoding: "image" for JPEG, PNG, BMP or GIF, detected from its content; "raw" for pixels of one byte per value.
         shape: height, width and channels of raw pixels.
-        first_label: the smallest integer that names a class: 0, or 1 where 0 stands for "none".
-        classes: number of classes; null: as the integers reach. Where given, some may lack examples to train on.
+        first_label: the smallest integer that names a class: 0, or 1 if 0 means "none".
+        classes: number of classes; null: as many as the integers reach. If given, some may lack training examples.
         class_names: what each class is called, by integer; null for none.
         image_size: height and width in pixels, or one number for both; null for those of `shape`.
         fit: "crop" resizes the shorter side and cuts the middle out; "stretch" changes the proportions.
@@ -266,7 +266,7 @@ def _split(
     split: str,
     labels: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return rows by split; what has no files is taken from the training examples."""
+    """Return rows by split; splits without files are taken from the training examples."""
     ends = np.cumsum([0, *(len(each) for each in files.values())])
     own = {
         name: np.flatnonzero((index.file_of >= start) & (index.file_of < stop))

@@ -41,7 +41,7 @@ class Keys:
         return [self.image, self.label, self.group]
 
     def collected(self) -> dict[str, tuple[str, str]]:
-        """Return which features an index collects: their names, and the options that say them."""
+        """Return which features an index collects: their names, and the options that set them."""
         found = {"labels": (self.label, "data.label_key")}
         return found if self.group is None else {**found, "groups": (self.group, "data.group_key")}
 
@@ -76,7 +76,7 @@ def single_value(features: Any, key: str, option: str, where: str, kinds: tuple[
 
 
 FORM = 1
-"""Raised when index files are written otherwise."""
+"""Increased when the format of index files changes."""
 BEFORE, AFTER = 12, 4
 """Bytes around the data of a record: its length with a checksum, and a checksum."""
 BATCH = 64
@@ -102,7 +102,7 @@ class RecordIndex:
         lengths: int64 [size], bytes of data.
         digests: uint64 [size], hash of the data.
         labels: [size], integers or texts.
-        groups: [size], integers or texts; None where they were not asked for.
+        groups: [size], integers or texts; None if they were not asked for.
     """
 
     files: tuple[str, ...]
@@ -119,7 +119,7 @@ class RecordIndex:
         return f"{self.files[self.file_of[row]]}, record {row - first}"
 
     def read(self, row: int) -> bytes | None:
-        """Return the data of a record; None where it is not what it was when it was indexed."""
+        """Return the data of a record; None if it has changed since it was indexed."""
         with open(self.files[self.file_of[row]], "rb", buffering=0) as file:
             file.seek(int(self.offsets[row]))
             data = file.read(int(self.lengths[row]))
@@ -148,7 +148,7 @@ def index_records(files: Sequence[str], keys: Keys, cache_dir: str | None) -> Re
 
 
 def _load(kept: Path, stamp: str) -> dict[str, np.ndarray] | None:
-    """Return the arrays of an index file; None where it does not exist, is stale or damaged."""
+    """Return the arrays of an index file; None if it does not exist, is stale or damaged."""
     try:
         with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive}
@@ -191,7 +191,7 @@ def _index_file(file: str, keys: Keys) -> dict[str, np.ndarray]:
                     start += BEFORE + len(data) + AFTER
     except tf.errors.OpError as error:
         raise _broken(file, error) from error
-    if start != os.path.getsize(file):  # TensorFlow takes a few bytes at the end for its end
+    if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
         raise _cut_off(file, start)
     if not offsets:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")

@@ -1,3 +1,3 @@
-"""What learning a metric takes: distances, triplets, and measures of what lies near."""
+"""Parts of metric learning: distances, triplets, and measures of nearest neighbours."""
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _gap(tile: np.ndarray, pixels: int, axis: int = 1) -> np.ndarray:
 
 
 QUERIES_AT_ONCE = 256
-"""How many queries are ranked together: memory for so many rows of distances is needed."""
+"""How many queries are ranked together: memory for that many rows of distances is needed."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def retrieval_metrics(
       (Musgrave et al., A Metric Learning Reality Check, 2020, section 3.1).
     - unmatched: how many queries have R = 0. They are in no mean; where all are, the means are 0.
 
-    Of two that are equally near, the one that stands earlier in the split comes first.
+    Of two that are equally near, the one earlier in the split comes first.
     """
-    # On the host: a GPU may round products to 10 bits, and its sort promises nothing about equals.
+    # On the host: a GPU may round products to 10 bits, and its sort does not promise to be stable.
     with tf.device(HOST):
         split = _prepare(embeddings, targets, order, recall_at)
         found = _over_blocks(split, recall_at)
@@ -153,7 +153,7 @@ def _measure(split: _Ranked, queries: tf.Tensor, recall_at: Sequence[int]) -> di
     in_gallery = tf.not_equal(tf.gather(split.half, queries)[:, tf.newaxis], split.half)
     similarity = tf.matmul(tf.gather(split.embeddings, queries), split.embeddings, transpose_b=True)
     _, nearest = tf.math.top_k(tf.where(in_gallery, similarity, similarity.dtype.min), k=split.depth)
-    # What lies beyond the gallery's end counts nowhere: a query with a match finds it before.
+    # Places beyond the gallery's end never count: a query with a match finds it before.
     correct = tf.equal(tf.gather(split.targets, nearest), tf.gather(split.targets, queries)[:, tf.newaxis])
     relevant = tf.gather(split.relevant, queries)[:, tf.newaxis]
     rank = tf.range(1, split.depth + 1)

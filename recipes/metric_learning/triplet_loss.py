@@ -58,8 +58,8 @@ def mean_distance(distances: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 def halves(targets: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
     """Return the half, 0 or 1, of each example: int32 [examples].
 
-    The examples of each class go by turns to the two halves, the first one to half 0. So the halves share no image, and
-    each holds half of every class, to within one example.
+    The examples of each class alternate between the two halves, the first one in half 0. So the halves share no image,
+    and each holds half of every class, to within one example.
     """
     by_order = tf.argsort(order)
     by_class = tf.gather(by_order, tf.argsort(tf.gather(targets, by_order), stable=True))
@@ -104,8 +104,8 @@ def batch_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
 def semi_hard(distances: tf.Tensor, pairs: Pairs) -> Triplets:
     """Return for each positive pair the nearest negative that is farther than the positive: [batch, batch].
 
-    Schroff et al., FaceNet, 2015, section 3.2. Where no negative is farther, which the paper leaves open, the farthest
-    negative stands in: the least hard of those that are all too hard.
+    Schroff et al., FaceNet, 2015, section 3.2. If no negative is farther, a case the paper leaves open, the farthest
+    negative is used: the least hard of those that are all too hard.
     """
     to_negatives = distances[:, tf.newaxis, :]
     negative = pairs.negative[:, tf.newaxis, :]
@@ -150,7 +150,7 @@ def triplet_loss(triplets: Triplets, margin: float | None, *, over_active: bool)
 
 
 def active_triplets(triplets: Triplets, margin: float | None) -> tf.Tensor:
-    """Return which triplets are not yet as they should be: bool, of their shape."""
+    """Return which triplets still violate the margin: bool, of their shape."""
     gap = _gap(triplets)
     wrong = gap >= 0.0 if margin is None else gap + margin > 0.0
     return tf.logical_and(triplets.valid, wrong)

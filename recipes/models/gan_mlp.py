@@ -27,10 +27,10 @@ def gan_mlp(
     """Return a generator or a discriminator of dense layers; for points, images and anything else of a fixed shape.
 
     A generator of images [height, width, channels] ends in tanh, as images lie in [-1, 1]; any other is linear. There
-    is no batch norm: what one example becomes does not depend on the others, as gradient penalties need it.
+    is no batch norm: the output for one example does not depend on the others, as gradient penalties require.
 
     Kernels start uniform as in He et al. 2015. So do the biases of hidden layers, in [-1, 1] in the first of them: with
-    biases of 0 every unit bends at the origin, and it takes long until a network can tell many places apart.
+    biases of 0 every unit has its kink at the origin, and it takes long until a network can tell many places apart.
 
     Args:
         input_shape: of one example of the data, without the batch.

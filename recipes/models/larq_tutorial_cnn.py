@@ -23,9 +23,9 @@ def larq_tutorial_cnn(
 ) -> keras.Model:
     """Return convolutions of 32, 64 and 64 channels, then dense layers of 64 units and of the classes.
 
-    For 28x28x1 images and 10 classes that is 93,088 kernel weights and 234 channels of batch norm; with one bit a
-    weight and two floats a channel, 13.19 KiB. In the tutorial the quantizers are part of the layers; here a hook adds
-    them, and the network without the hook is its float twin (see `mlp`).
+    For 28x28x1 images and 10 classes that is 93,088 kernel weights and 234 channels of batch norm; with one bit per
+    weight and two floats per channel, 13.19 KiB. In the tutorial the quantizers are part of the layers; here a hook
+    adds them, and the network without the hook is the float baseline (see `mlp`).
 
     Args:
         input_shape: of one image: height, width, channels; 18 pixels a side at least.
@@ -35,7 +35,7 @@ def larq_tutorial_cnn(
         batch_norm_epsilon: above 0; added to the variance.
         logits_scale: whether the last batch norm learns a scale beside its offset; the others do not. The tutorial's
             does not: its logits keep unit variance, so the cross-entropy stays high and the binary weights of the last
-            layer never come to rest. A folded batch norm is two floats a channel either way.
+            layer never settle. A folded batch norm is two floats per channel either way.
 
     Returns:
         A functional model: [batch, *input_shape] to logits [batch, classes].

@@ -23,9 +23,9 @@ def mlp(
 ) -> keras.Model:
     """Return blocks of dense, batch norm, activation and dropout, then a dense layer with batch norm for the logits.
 
-    sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1 as through the sign's straight-through
-    estimator. So a hook that rounds the inputs of the dense layers makes this a binary network, and without the hook
-    it is the float network to compare with. No layer has a bias: batch norm has an offset.
+    sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1, as in the sign's straight-through estimator.
+    So a hook that binarizes the inputs of the dense layers makes this a binary network, and without the hook it is the
+    float baseline. No layer has a bias: batch norm has an offset.
 
     Args:
         input_shape: of one example, without the batch.

@@ -36,8 +36,8 @@ def plain_cnn(
         classes: number of outputs: logits, or dimensions of an embedding.
         filters: channels of each block.
         first_stride: of the first convolution; 2 makes the network about four times as fast.
-        head: what comes before the dense layer: "global_pooling" (the mean of each channel: few weights, and the
-            place in the image does not count) or "flatten" (it counts).
+        head: what comes before the dense layer: "global_pooling" (the mean of each channel: few weights, position in
+            the image is ignored) or "flatten" (position counts).
         dropout: in [0, 1): share of the head's activations that training drops; 0 leaves the layer out.
         activation: name of a Keras activation.
         batch_norm_momentum: in [0, 1): the share of the old moving statistics that a step keeps.

@@ -1,4 +1,4 @@
-"""What models share."""
+"""Shared parts of models."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ class StackedDense(keras.layers.Layer):
         Args:
             units: outputs of each network.
             count: number of networks.
-            kernel_initializer: one that does not look at shapes: it would take the networks for inputs. None for
-                uniform values as Glorot and Bengio 2010 have them for a single network.
+            kernel_initializer: one that ignores shapes: others would count the networks as inputs. None for the uniform
+                values of Glorot and Bengio 2010 for a single network.
             bias_initializer: likewise, of the biases.
             **options: those of every Keras layer, such as name and dtype.
         """

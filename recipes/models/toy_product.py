@@ -1,4 +1,4 @@
-"""The toy network (b + c) * (c + k) with the gradient that is worked out on paper."""
+"""The toy network (b + c) * (c + k), with its gradient worked out on paper."""
 
 from __future__ import annotations
 

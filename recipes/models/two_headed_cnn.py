@@ -1,4 +1,4 @@
-"""A small convolutional network with two heads on one body: one tells the class, the other the domain."""
+"""A small convolutional network with two heads on one body: one classifies, the other predicts the domain."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def two_headed_cnn(
     domain_units: Sequence[int] = (64,),
     activation: str = "relu",
 ) -> keras.Model:
-    """Return blocks of convolution, activation and pooling 2x2, and on what comes out of them two dense heads.
+    """Return blocks of convolution, activation and pooling 2x2, with two dense heads on top.
 
-    The body and the heads are those of Ganin et al. 2016, figure 4 a, but smaller: the domain is told from the maps of
-    the last block, not from a dense layer above them. The domain's head starts with a layer that does nothing, the
-    "domain_entrance": what a hook makes of its gradient, the whole body gets and the head does not.
+    The body and the heads are those of Ganin et al. 2016, figure 4 a, but smaller: the domain is predicted from the
+    maps of the last block, not from a dense layer above them. The domain's head starts with an identity layer, the
+    "domain_entrance": when a hook changes its gradient, the whole body gets the change and the head does not.
 
-    There is no batch norm: its statistics would carry the look of the target's images into a network that is trained
-    without adaptation, which would be no twin to compare with.
+    There is no batch norm: its statistics would leak the appearance of the target's images into a network that is
+    trained without adaptation, which would then be no fair baseline.
 
     Args:
         input_shape: of one image: height, width, channels. Each block halves height and width; one pixel must be left.

@@ -1,4 +1,4 @@
-"""Optimizers of Keras whose update is one op a variable."""
+"""Optimizers of Keras whose update is one op per variable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_DECAY_RATE = 0.999
 
 
 class Scalars(NamedTuple):
-    """Hold what all updates of one apply share. It takes the place of the learning rate in Keras' own calls.
+    """Hold the values that all updates of one apply share. It replaces the learning rate in Keras' own calls.
 
     Attributes:
         rate: scalar, the learning rate as Keras has it.
@@ -38,7 +38,7 @@ class FusedUpdate(keras.optimizers.Optimizer):
 
     @abstractmethod
     def has_kernel(self) -> bool:
-        """Return whether a kernel does what the settings ask for."""
+        """Return whether a kernel supports the settings."""
 
     @abstractmethod
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -69,10 +69,10 @@ class FusedUpdate(keras.optimizers.Optimizer):
         super()._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Leave it to `update_step`, which has the learning rate; Keras computes that for every variable anew."""
+        """Leave it to `update_step`, which has the learning rate; Keras recomputes that for every variable."""
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-        """Return the sums over replicas; without any, what was given, where Keras makes copies."""
+        """Return the sums over replicas; without replicas, the inputs themselves, where Keras would make copies."""
         return super()._all_reduce_sum_gradients(grads_and_vars) if tf.distribute.has_strategy() else grads_and_vars
 
 
@@ -114,8 +114,8 @@ class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
 
     Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. A scratch variable
     in its place would halve the time of the update, but be a second copy of the weights in memory, and a state that no
-    checkpoint holds. The update is Keras' own as well with `centered`, where the difference of two averages, ever so
-    little apart, turns rounding into steps; and with a rho above 0.999.
+    checkpoint holds. The update is also Keras' own with `centered`, where the tiny difference of two averages turns
+    rounding into steps, and with a rho above 0.999.
     """
 
     def has_kernel(self) -> bool:

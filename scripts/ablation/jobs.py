@@ -21,7 +21,7 @@ from hookline.trainer.run.lock import locked
 
 
 def reasons_against(jobs: Sequence[Sequence[str]]) -> list[str | None]:
-    """Return why command lines cannot run, one line each; None where they can. Nothing is trained or written."""
+    """Return why command lines cannot run, one line each; None if they can. Nothing is trained or written."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
         return process.submit(_reasons, [list(job) for job in jobs]).result()
 
@@ -53,7 +53,7 @@ class Variant:
     Attributes:
         name: "whole", or "without <hook>".
         overrides: without a seed.
-        reason: why it cannot run; None where it can, as far as is known.
+        reason: why it cannot run; None if it can, as far as is known.
     """
 
     name: str

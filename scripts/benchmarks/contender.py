@@ -33,11 +33,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Done:
-    """Say more of work that is done than that it is.
+    """Describe finished work.
 
     Attributes:
         seconds: that count, where the work has a beginning that a long run has once; None for all of them.
-        loss: mean of the training loss over the steps; None where nothing is trained.
+        loss: mean of the training loss over the steps; None if nothing is trained.
     """
 
     seconds: float | None = None
@@ -87,7 +87,7 @@ class Contender:
 
     @property
     def key(self) -> str:
-        """Return what tells it from all others."""
+        """Return its identity among all contenders."""
         return f"{self.what}/{self.case}/{self.name}"
 
 

@@ -29,7 +29,7 @@ class Result:
     Attributes:
         contender: which.
         speeds: units of work a second, one for each repeat, in order.
-        facts: what it told of itself.
+        facts: what it reported.
         batch_size: examples a batch.
     """
 
@@ -46,9 +46,9 @@ def as_rows(results: Sequence[Result], peak: float | None = None) -> list[dict[s
     times the baseline of its case it did in the same repeat, "of_limit" likewise of the limit. The baseline is the
     fastest of those that may be it; where none of them took part, it is the first contender. "loss" is that of the
     training. "products" are the multiplications with an addition that dense layers and convolutions take for an
-    example, forward and backward; who does not tell has those of the baseline, the limit or the first contender.
-    "use" is the share of the peak that they take: 2 operations x products x examples a second / peak. What is not
-    known is None.
+    example, forward and backward; a contender that does not report them has those of the baseline, the limit or the
+    first contender. "use" is the share of the peak that they take: 2 operations x products x examples a second / peak.
+    What is not known is None.
     """
     rows = []
     for case in dict.fromkeys(each.contender.case for each in results):

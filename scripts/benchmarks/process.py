@@ -1,4 +1,4 @@
-"""The process of a contender, seen from outside, and the interpreter that it needs."""
+"""The handle of a contender's process, and the interpreter that it needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 
 def interpreter(contender: Contender, environments: str) -> Path | None:
-    """Return the Python that a contender runs with; None where its virtual environment is missing or half-made."""
+    """Return the Python that a contender runs with; None if its virtual environment is missing or half-made."""
     if not contender.environment:
         return Path(sys.executable)
     if not environments:
@@ -44,7 +44,7 @@ class Worker:
     Attributes:
         contender: which.
         settings: of the command line.
-        facts: what it told of itself when it was prepared: see `Work`.
+        facts: what it reported when it was prepared: see `Work`.
         versions: of what it runs with.
     """
 

@@ -1,4 +1,4 @@
-"""The process of one contender: it prepares once, and does as much work as it is told, as often as it is told.
+"""The process of one contender: it prepares once, and does as much work as requested, as often as requested.
 
 Requests and answers are lines of JSON on standard input and output; what else is printed goes to standard error.
 It may run in the virtual environment of another framework.
@@ -39,7 +39,7 @@ SHOWN = {
     "onnxruntime": "onnxruntime",
     "ai_edge_litert": "ai-edge-litert",
 }
-"""Modules whose versions are told where they are loaded, with the packages that they come in."""
+"""Modules whose versions are reported if they are loaded, with the packages that they come in."""
 
 
 def main() -> None:
@@ -93,7 +93,7 @@ def _prepare(contender: Contender, settings: Settings) -> Work:
 
 
 def _loss(work: Work, steps: int) -> float | None:
-    """Return the mean loss over the second half of so many steps from the start; None where there is none."""
+    """Return the mean loss over the second half of so many steps from the start; None if there is none."""
     if not steps:
         return None
     work(steps // 2)
@@ -102,7 +102,7 @@ def _loss(work: Work, steps: int) -> float | None:
 
 
 def _calibrate(work: Work, seconds: float) -> int:
-    """Return how much work takes so long. The first unit, which traces and compiles, does not count."""
+    """Return how much work fits into a time. The first unit, which traces and compiles, does not count."""
     work(1)
     count = 1
     while (taken := _seconds(work, count)) < SMALLEST * seconds:
@@ -111,7 +111,7 @@ def _calibrate(work: Work, seconds: float) -> int:
 
 
 def _warm_up(work: Work, count: int, seconds: float) -> None:
-    """Work for some time. What was prepared ahead while others had their turns is used up by then."""
+    """Work for some time, until everything prepared ahead during others' turns is used up."""
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         work(max(1, count // 20))

@@ -13,7 +13,7 @@ from hookline.scripts.comparison.curves import Curve, Curves, average, read_curv
 from hookline.trainer.run.results import short_name
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
-"""One for each group that is drawn; more cannot be told apart."""
+"""One for each group that is drawn; more would be indistinguishable."""
 STYLES = {"validation": "-", "train": "--"}
 WIDTH, HEIGHT = 10.0, 4.2
 """Of a panel, in inches."""
@@ -22,7 +22,7 @@ WIDTH, HEIGHT = 10.0, 4.2
 def write_chart(comparison: Comparison, path: Path) -> list[str]:
     """Write a PNG file: the mean over seeds as a line with a band of one standard deviation.
 
-    A mean is drawn as far as all runs of its group go; those that go on are thin lines from there.
+    A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -29,7 +29,7 @@ class Spread:
     """Hold the mean of some values.
 
     Attributes:
-        mean: their mean; None where there is none.
+        mean: their mean; None if there is none.
         deviation: their standard deviation (divided by n - 1); None for fewer than two.
         count: how many there are.
         of: how many there could be.
@@ -107,8 +107,8 @@ class Group:
     """Hold runs that differ only in the seed.
 
     Attributes:
-        settings: what tells the group from others, by dotted key.
-        runs: the complete ones, one a seed, by seed.
+        settings: what distinguishes the group from others, by dotted key.
+        runs: the complete ones, one per seed, by seed.
         unfinished: how many others of the group did not come to their end.
     """
 
@@ -169,13 +169,13 @@ class Comparison:
 
     @property
     def monitor(self) -> Metric | None:
-        """Return the metric by which all groups decided their best step; None where they differ."""
+        """Return the metric by which all groups decided their best step; None if they differ."""
         monitors = {group.monitor for group in self.groups}
         return monitors.pop() if len(monitors) == 1 else None
 
     @property
     def best(self) -> Group | None:
-        """Return the group that is best on the validation split; None where the groups were judged by other metrics."""
+        """Return the group that is best on the validation split; None if the groups were judged by other metrics."""
         if (metric := self.monitor) is None:
             return None
         known = [group for group in self.groups if group.spread(metric).mean is not None]
@@ -262,7 +262,7 @@ def _identity(run: StoredRun, ignored: Collection[str]) -> str:
 def _latest_of_each_seed(
     runs: Sequence[StoredRun], identities: Mapping[int, str]
 ) -> tuple[list[StoredRun], list[StoredRun]]:
-    """Return the runs to average, and those that a later one with the same settings and seed stands for."""
+    """Return the runs to average, and those that a later one with the same settings and seed replaces."""
     latest: dict[tuple[str, int | None], StoredRun] = {}
     for run in sorted(runs, key=lambda run: run.written):
         latest[identities[id(run)], run.seed] = run

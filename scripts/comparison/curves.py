@@ -72,7 +72,7 @@ def average(curves: Sequence[Curve]) -> Band:
 
 
 def tail(curve: Curve, band: Band) -> Curve:
-    """Return the end of a curve behind a mean, from the mean's last step on; empty where it does not go on."""
+    """Return the end of a curve beyond a mean, from the mean's last step on; empty if it ends there."""
     last = int(band.steps[-1]) if len(band.steps) else -1
     rest = {step: value for step, value in curve.items() if step >= last}
     return rest if len(rest) > 1 else {}

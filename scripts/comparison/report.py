@@ -21,7 +21,7 @@ WHOLE = (COUNT, "size", "parameters", "seconds")
 
 
 def print_comparison(console: Console, comparison: Comparison, reference: Group | None = None) -> None:
-    """Print all that there is to say of a comparison."""
+    """Print a comparison."""
     if comparison.groups:
         print_table(console, comparison_table(comparison), "Comparison: mean ± standard deviation over n seeds")
     print_notes(console, comparison)
@@ -34,7 +34,7 @@ def print_comparison(console: Console, comparison: Comparison, reference: Group 
 
 
 def print_table(console: Console, table: Table, title: str) -> None:
-    """Print a table, whole: where no terminal sets a width, as wide as it likes to be; else at least as it must be."""
+    """Print a whole table: at its natural width if no terminal limits it, else at least at its minimum width."""
     _say(console, title, style="bold")
     width = console.width
     whole = console.measure(table, options=console.options.update(width=WIDEST)).maximum
@@ -106,7 +106,7 @@ def print_notes(console: Console, comparison: Comparison) -> None:
 
 
 def paired_table(comparison: Comparison, reference: Group) -> Table | None:
-    """Return a table of the differences to a group, seed by seed; None where no other group shares a seed with it."""
+    """Return a table of the differences to a group, seed by seed; None if no other group shares a seed with it."""
     others = [group for group in comparison.groups if group is not reference]
     others = [group for group in others if {*group.seeds} & {*reference.seeds}]
     if not others or not comparison.metrics:

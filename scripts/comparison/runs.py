@@ -16,7 +16,7 @@ from hookline.trainer.run.results import COMPLETE, is_metric, is_total_loss, sho
 
 SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
-"""The status of a run without a summary: it goes on, or its process was killed."""
+"""The status of a run without a summary: it is running, or its process was killed."""
 NUMBERS = (("seconds",), ("params", "total"), ("bytes", "deployed"))
 TEXTS = (("status",),)
 PARTS = (("best",), ("test",))
@@ -31,10 +31,10 @@ class StoredRun:
         name: how it is called: its directory, or the number of its job.
         recipe: the recipe's name.
         overrides: of its command line.
-        config: resolved; empty where the run did not get so far as to have one.
-        summary: what its summary.json holds; empty where it has none.
+        config: resolved; empty if the run did not get so far as to have one.
+        summary: what its summary.json holds; empty if it has none.
         status: as in summary.json or sweep.json; "unfinished" where neither tells.
-        directory: where it lies; None where it has no place.
+        directory: where it lies; None if it has no place.
         written: when its summary was written, in seconds since the epoch.
     """
 
@@ -54,11 +54,11 @@ class StoredRun:
 
     @property
     def seed(self) -> int | None:
-        """Return the seed; None where no config is known."""
+        """Return the seed; None if no config is known."""
         return self.config.get("seed")
 
     def value(self, split: str, name: str) -> float | None:
-        """Return a metric of the summary; None where it was not measured, or is no finite number."""
+        """Return a metric of the summary; None if it was not measured, or is no finite number."""
         return number(self.values(split).get(name))
 
     def values(self, split: str) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
     try:
         config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
     except UserError as error:
-        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user gave by itself
+        raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
     trainer, seed = config["trainer"], config.get("seed")
     if not isinstance(trainer, Mapping) or not isinstance(trainer.get("monitor"), str) or not isinstance(seed, int):
         raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
@@ -139,7 +139,7 @@ class Metric:
     Attributes:
         split: "train" (the last report), "validation" (the best evaluation) or "test".
         name: such as "metric/accuracy".
-        direction: "max" or "min": which values are better; None where nobody knows.
+        direction: "max" or "min": which values are better; None if nobody knows.
     """
 
     split: str
@@ -184,9 +184,9 @@ def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:
 
 
 def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
-    """Return which values of a metric are better: "max", "min", or None where nobody knows.
+    """Return which values of a metric are better: "max", "min", or None if nobody knows.
 
-    Losses are better when low, accuracies when high; of others a run knows that decided its best step by them.
+    Losses are better when low, accuracies when high; for other metrics, a run that decided its best step by them says.
     """
     last = name.rpartition("/")[2]
     if name.startswith("loss/") or "/loss/" in name:
@@ -223,7 +223,7 @@ class Found:
 def find_runs(paths: Sequence[str]) -> Found:
     """Return the runs that paths stand for.
 
-    A damaged run that a path names is an error; one that is found below a directory or in a sweep is told of.
+    A damaged run that a path names is an error; one that is found below a directory or in a sweep is reported.
     """
     found = Found()
     for text in paths:
@@ -304,7 +304,7 @@ def _is_job(job: Any) -> bool:
 
 
 def _job(job: dict[str, Any], sweep: Path) -> StoredRun:
-    """Return the run of a job. Of how it ended the run's own summary knows best; where it has none, the sweep does."""
+    """Return the run of a job. Its end is taken from the run's own summary, or from the sweep if it has none."""
     code = job.get("exit_code")
     status = job["status"] if not code else f"{job['status']} (exit code {code})"
     directory = sweep / job["run"] if job["run"] else None

@@ -39,7 +39,7 @@ class Docstring:
     sections: Mapping[str, str] = field(default_factory=dict)
 
     def entries(self, heading: str) -> dict[str, str]:
-        """Return the entries of a section written as "name: text", as arguments are; none where it is missing."""
+        """Return the entries of a section written as "name: text", as arguments are; none if it is missing."""
         return _entries(heading, self.sections.get(heading, ""))
 
 
@@ -218,7 +218,7 @@ def overridden_stages(hook_class: type[Hook]) -> list[str]:
 
 
 def overridden_declarations(hook_class: type[Hook]) -> list[str]:
-    """Return the methods by which a hook says something of itself that the interface does not say for it."""
+    """Return the methods by which a hook describes itself, where it overrides the interface's answer."""
     return [name for name in _overridden(hook_class) if name in DECLARATIONS]
 
 

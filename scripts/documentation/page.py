@@ -62,7 +62,7 @@ ENTRIES = ("State", "Scalars", "Pictures", "Pitfalls")
 
 
 def find_gaps(hook: Description, root: Path = ROOT) -> list[str]:
-    """Return a line for everything that a hook should say and does not, or says wrongly."""
+    """Return a line for everything that a hook's documentation lacks or states wrongly."""
     where = f"{hook.source}, docstring of {hook.hook_class.__name__}:"
     lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook, root))]
     if {*hook.arguments} != (keys := {option.key for option in hook.options} - {"objective"}):
@@ -194,7 +194,7 @@ def _options(hook: Description) -> str:
 
 
 def _entries(title: str, entries: Mapping[str, str], forms: Mapping[str, str] | None = None) -> str:
-    """Return entries as a list; nothing where there are none."""
+    """Return entries as a list; nothing if there are none."""
     form = {name: f" ({each})" for name, each in (forms or {}).items()}
     lines = [f"- `{name}`{form.get(name, '')}: {_text(text)}" for name, text in entries.items()]
     return "\n".join([f"**{title}**", "", *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""The data that a network is judged on: that of its run, or what `data=...` names as for training."""
+"""The data that a network is evaluated on: that of its run, or what `data=...` names as for training."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_data(
 
 
 def input_range(data: Any) -> tuple[float, float] | None:
-    """Return the smallest and the largest value that pixels can become; None where inputs are no pixels."""
+    """Return the smallest and the largest value that pixels can become; None if inputs are no pixels."""
     made = data.preparation
     return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
 

@@ -13,7 +13,7 @@ from hookline.scripts.prediction.results import rank, softmax
 
 @dataclass(frozen=True)
 class Reliability:
-    """Hold what came of the predictions, by their confidence: the probability of the class that was chosen.
+    """Hold the outcome of predictions by confidence: the probability of the predicted class.
 
     Attributes:
         edges: float64 [bins + 1], from 0 to 1; a bin holds its upper edge, not its lower one.
@@ -68,7 +68,7 @@ def negative_log_likelihood(logits: np.ndarray, labels: np.ndarray) -> float:
 
 TOP = 5
 LEAST_CLASSES_FOR_TOP = 10
-"""Of fewer, nearly all are among the first five."""
+"""With fewer classes, nearly all examples are among the first five."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Measures:
         overall: by name: accuracy, top_5_accuracy of many classes, macro averages over the classes
             with examples, and those of calibration.
         classes: in the order of their labels.
-        confusion: int64 [classes, classes]: examples of the class of the row that were taken for that of the column.
+        confusion: int64 [classes, classes]: examples of the row's class that were predicted as the column's.
         reliability: of the predictions.
     """
 

@@ -22,12 +22,12 @@ Outputs = Callable[[Batch], np.ndarray]
 
 
 def class_objective(run: FinishedRun) -> Objective | None:
-    """Return the objective by which a run learns classes; None where it learns something else."""
+    """Return the objective by which a run learns classes; None if it learns something else."""
     return next((each for each in run.parts.trainer.objectives if each.class_losses), None)
 
 
 def outputs_of_run(run: FinishedRun, objective: Objective) -> Outputs:
-    """Return what gives the logits of a run for a batch, as its own evaluations do: with all hooks."""
+    """Return the function that gives a run's logits for a batch, as its own evaluations do: with all hooks."""
     trainer = run.parts.trainer
 
     @tf.function(autograph=False)
@@ -39,7 +39,7 @@ def outputs_of_run(run: FinishedRun, objective: Objective) -> Outputs:
 
 
 def outputs_of_model(predict: Predictor) -> Outputs:
-    """Return what gives the outputs of an exported network for a batch."""
+    """Return the function that gives an exported network's outputs for a batch."""
     return lambda batch: np.asarray(predict(batch["inputs"].numpy()), np.float32)
 
 

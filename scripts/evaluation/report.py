@@ -101,14 +101,14 @@ def _written(text: str) -> str:
 
 FILE_NAME = "evaluation.json"
 MOST_CLASSES = 20
-"""Classes with a line on the screen; of more, those that are found worst."""
+"""Classes with a line on the screen; if there are more, the worst ones."""
 SHARES = ("precision", "recall", "f1")
 
 
 def write_evaluation(
     directory: Path, facts: Mapping[str, Any], measures: Measures | None, names: Sequence[str]
 ) -> list[str]:
-    """Write a folder under another name and rename it, so that it is there as a whole or not at all."""
+    """Write a folder under another name and rename it, so that it exists as a whole or not at all."""
     temporary = directory.with_name(f".{directory.name}.{os.getpid()}.tmp")
     replaced = directory.with_name(f".{directory.name}.{os.getpid()}.old")
     try:

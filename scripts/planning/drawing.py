@@ -123,12 +123,12 @@ class _Drawing:
         return key
 
     def _stage(self, stage: str, *after: str, label: str = "") -> str:
-        """Add a stage where hooks have something to do in it, and return the key of what its result comes from."""
+        """Add a stage if any hook takes part in it, and return the key of the box that its result comes from."""
         hooks = self.objective.hooks.get(stage)
         return self._box(stage, _labelled(stage, hooks), HOOKS, *after, label=label) if hooks else after[-1]
 
     def _forward(self) -> tuple[str, str]:
-        """Draw up to the gradients; return the keys of what new state and gradients come from."""
+        """Draw up to the gradients; return the keys of the boxes that new state and gradients come from."""
         networks = [self.sources[name] for name in self.objective.runs]
         if begun := [update for update in self.objective.alike_updates() if update.added_by == BEGIN]:
             written = [line for update in begun for line in (update.ops, "writes", *_named(update.writes))]

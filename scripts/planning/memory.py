@@ -20,9 +20,9 @@ SAME_BUFFER = frozenset(
     {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "CheckNumerics"}
     | {"Bitcast", "EnsureShape"}
 )
-"""Ops whose output lies where their input does."""
+"""Ops whose output shares its input's memory."""
 NO_BUFFER = frozenset({"ReadVariableOp", "Placeholder", "VarHandleOp"})
-"""Ops whose output lies in a variable, or comes from an outer graph, where it counts."""
+"""Ops whose output is a variable's memory, or comes from an outer graph, where it is counted."""
 LOOP, BRANCH, CALL = ("body", "cond"), ("then_branch", "else_branch"), ("f",)
 FUNCTIONS = {
     **dict.fromkeys(("While", "StatelessWhile"), LOOP),
@@ -38,7 +38,7 @@ class LiveBytes:
 
     Attributes:
         peak: bytes of the tensors that live at once.
-        unsized: how many tensors are left out, because their size shows only when they are made.
+        unsized: how many tensors are left out, because their size is known only at run time.
     """
 
     peak: int
@@ -56,7 +56,7 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
     operations = _givers_first(graph)
     buffers, last_use = _buffers(operations)
     live = peak = unsized = 0
-    ends: dict[int, int] = {}  # index of an op: bytes that nobody takes after it
+    ends: dict[int, int] = {}  # index of an op: bytes that are free after it
     for index, operation in enumerate(operations):
         inner = [live_bytes(each, open_size=open_size, leave_out=leave_out) for each in inner_graphs(operation)]
         unsized += sum(each.unsized for each in inner)
@@ -93,7 +93,7 @@ def _givers_first(graph: tf.Graph) -> list[tf.Operation]:
 
 
 def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return which tensor each one shares its memory with, and the index of the op that last takes that, by identity.
+    """Return which tensor each one shares its memory with, and the index of the op that last uses that, by identity.
 
     A tensor with memory of its own shares it with itself.
     """
@@ -110,7 +110,7 @@ def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[i
 
 
 def _size(tensor: tf.Tensor, open_size: int) -> int | None:
-    """Return the bytes of a tensor; None where they cannot be known."""
+    """Return the bytes of a tensor; None if they cannot be known."""
     if tensor.dtype in (tf.resource, tf.variant, tf.string):
         return None if tensor.dtype == tf.variant else 0
     if tensor.shape.rank is None:

@@ -13,12 +13,12 @@ from hookline.trainer.network import Network
 NETWORK, OPTIMIZER, HOOK = "network", "optimizer", "hook"
 TRAINABLE, FROZEN, STATE, UNTRAINED = "trainable", "frozen", "state", "not trained"
 UNKNOWN = "nothing that the run knows of"
-"""What an update op writes whose variable is neither a network's, nor an optimizer's, nor declared by a hook."""
+"""The target of an update op whose variable belongs to no network or optimizer and is declared by no hook."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Hold a stage with the hooks that have something to do in it.
+    """Hold a stage with the hooks that take part in it.
 
     Attributes:
         phase: when it runs, such as "step".
@@ -39,8 +39,8 @@ class Variable:
         kind: whose it is: `NETWORK`, `OPTIMIZER` or `HOOK`.
         owner: name of the network (also for its optimizer's variables) or of the hook.
         name: unique for its owner.
-        group: what it belongs to: a layer, a kind of slots; empty for one that stands alone.
-        shape: None where it is open.
+        group: what it belongs to: a layer, a kind of slots; empty for a single one.
+        shape: None if it is open.
         dtype: such as "float32".
         entries: how many values it has now.
         bytes: of these.
@@ -106,7 +106,7 @@ class Projection:
     Attributes:
         hook: name.
         network: name.
-        variables: names of latent variables; empty where the hook declares none.
+        variables: names of latent variables; empty if the hook declares none.
     """
 
     hook: str
@@ -172,7 +172,7 @@ class Held:
         name: what takes memory.
         bytes: how much.
         note: what that counts.
-        adds: whether it adds to the total; not so what comes instead of something larger, or lies elsewhere.
+        adds: whether it adds to the total; not if it replaces something larger, or lies elsewhere.
     """
 
     name: str
@@ -211,7 +211,7 @@ class Plan:
 
     @property
     def total_bytes(self) -> int:
-        """Return how much memory the estimate comes to."""
+        """Return the total of the memory estimate."""
         return sum(each.bytes for each in self.memory if each.adds)
 
 
@@ -225,7 +225,7 @@ def list_names(names: Sequence[str], *, full: bool) -> str:
 
 
 def group_names(names: Sequence[str], shown: int = SHOWN) -> list[str]:
-    """Return texts for names that are alike in several layers, and for those that stand alone."""
+    """Return texts for names shared by several layers, and for single ones."""
     leaves: dict[str, list[str]] = {}  # layer: what stands under it
     for name in names:
         layer, _, leaf = name.rpartition("/")

@@ -33,7 +33,7 @@ class Section:
     Attributes:
         title: one line.
         columns: their heads; empty heads for rows of label and text.
-        rows: as text; none where there is nothing to say.
+        rows: as text; none if there is nothing to say.
     """
 
     title: str

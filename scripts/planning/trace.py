@@ -70,11 +70,11 @@ DECLARATIONS = frozenset(
     | {"stored_bits", "weight_bits", "input_bits"}
     | {"next_step", "state_dict", "load_state_dict"}
 )
-"""The public methods of hooks by which they say something; they are no stages."""
+"""Public methods by which hooks describe themselves; they are not stages."""
 
 
 def own_stages(hook: Hook) -> list[str]:
-    """Return the stages in which a hook has something to do: those that its class defines itself."""
+    """Return the stages in which a hook does something: those that its class overrides."""
     stages = [stage for stages in PHASES.values() for stage in stages]
     return [stage for stage in stages if _has(hook, stage)]
 
@@ -91,7 +91,7 @@ def stages_of(graph_hooks: Sequence[GraphHook], host_hooks: Iterable[HostHook]) 
 
 
 def _base(stage: str) -> type[Hook]:
-    """Return the class of the interface that brings a stage."""
+    """Return the class of the interface that defines a stage."""
     return next(base for base in (Hook, GraphHook, HostHook) if stage in vars(base))
 
 
@@ -101,7 +101,7 @@ def _has(hook: Hook, stage: str) -> bool:
 
 
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
-    """Return the plan of a traced step, without what only a run knows: evaluation, monitor, memory."""
+    """Return the plan of a traced step, without what only a run has: evaluation, monitor, memory."""
     networks = list(trainer.networks.values())
     known = identities(networks, trainer.hooks)
     updates = _updates(trainer.commits)
@@ -158,7 +158,7 @@ def _as_update(item: _Op, known: Mapping[int, Identity], networks: Mapping[str, 
 
 
 def _label(kind: str, owner: str, name: str, *, several: bool) -> str:
-    """Return a name that tells a variable from those of other networks, optimizers and hooks."""
+    """Return a name that distinguishes a variable from those of other networks, optimizers and hooks."""
     prefix = {
         NETWORK: f"{owner}/" if several else "",
         OPTIMIZER: f"optimizer/{owner}/" if several else "optimizer/",

@@ -41,7 +41,7 @@ class Examples:
 
 
 def check_paths(paths: Sequence[str]) -> None:
-    """Refuse paths that stand for nothing, before a network is loaded."""
+    """Refuse paths that match nothing, before a network is loaded."""
     for path in paths:
         place = str(user_path(path, "images"))
         if path != STANDARD_INPUT and not os.path.exists(place) and not glob.glob(place, recursive=True):
@@ -49,7 +49,7 @@ def check_paths(paths: Sequence[str]) -> None:
 
 
 def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str | None = None) -> Examples:
-    """Return the examples that paths stand for."""
+    """Return the examples that paths match."""
     arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
     if arrays and len(paths) > 1:
         raise UserError(f"Received {arrays[0]} beside other images. Expected one npz or npy file, or images.")
@@ -66,11 +66,11 @@ def find_examples(paths: Sequence[str], preparation: Preparation, *, array: str 
 
 
 def list_files(path: str) -> list[str]:
-    """Return the image files that a path stands for, in natural order: 2.png before 10.png."""
+    """Return the image files that a path matches, in natural order: 2.png before 10.png."""
     if path == STANDARD_INPUT:
         names = [line for line in sys.stdin.read().splitlines() if line.strip()]
         if not names:
-            raise UserError("images=- received, but the standard input names no file. Expected a name a line.")
+            raise UserError("images=- received, but the standard input names no file. Expected one name per line.")
         return names
     given = user_path(path, "images")
     if given.is_dir():

@@ -54,7 +54,7 @@ class Predictions:
 
     Attributes:
         names: what each example is called.
-        labels: int [examples, top]; None where the outputs are asked for.
+        labels: int [examples, top]; None if the outputs are asked for.
         values: probabilities [examples, top], or outputs [examples, outputs].
         classes: what each label is called; of outputs, empty.
     """

@@ -36,7 +36,7 @@ def evaluation_path(run: Path, export: Export) -> Path:
 
 
 def make_export(run: Path, export: Export, scripts: Path = SCRIPTS) -> None:
-    """Write and evaluate the export of a run, where it is not there."""
+    """Write and evaluate the export of a run, if it does not exist."""
     path = export_path(run, export)
     if not path.exists():
         _call(scripts / "export.py", f"run={run}", *export.options, f"output={path}", "overwrite=true")
@@ -54,7 +54,7 @@ def _call(script: Path, *arguments: str) -> None:
 
 
 def read_export(run: Path, export: Export, value: str) -> float | None:
-    """Return a measure of an export; None where there is none that can be read."""
+    """Return a measure of an export; None if there is none that can be read."""
     try:
         if value == "bytes":
             return data_bytes(export_path(run, export))
@@ -86,12 +86,12 @@ class Conditions:
     Attributes:
         run: name of its directory.
         day: on which it began, such as "2026-01-31".
-        commit: of the project; None where it is no clone.
-        clean: whether nothing was changed since the commit; None where nobody knows.
+        commit: of the project; None if it is no clone.
+        clean: whether nothing was changed since the commit; None if nobody knows.
         cpu: name of the processor.
         cores: that the process could use.
         load: average number of processes that wanted a core, in the minute before its start and before its end.
-        niced: whether it gave way to other processes.
+        niced: whether it ran at lower priority.
     """
 
     run: str
@@ -125,7 +125,7 @@ class Watch:
 
     def begin(self, number: int) -> None:
         """Note the conditions at the start of a process."""
-        # A commit that is made meanwhile is none of the run's.
+        # A commit made meanwhile is not the run's.
         self._begun[number] = _Begun(date.today().isoformat(), os.getloadavg()[0], *commit_of(ROOT))
 
     def end(self, number: int, run: str) -> Conditions:
@@ -172,7 +172,7 @@ def _from_json(content: Mapping[str, Any]) -> Conditions:
 
 
 def cpu_name() -> str:
-    """Return the name of the processor, where the system tells it."""
+    """Return the name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -182,11 +182,11 @@ def cpu_name() -> str:
 
 
 def commit_of(directory: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of a clone, and whether no code of it was changed; None and None where it is no clone."""
+    """Return the commit of a clone, and whether no code of it was changed; None and None if it is no clone."""
     commit, changed = _git(directory, "rev-parse", "HEAD"), _git(directory, "status", "--porcelain", "--", *CODE)
     if commit is None or changed is None:
         return None, None
-    # What this command itself writes is no change to what was run.
+    # Files that this command itself writes do not count as changes.
     own = [line for line in changed.splitlines() if line[3:] not in ("recipes/results.json", "recipes/RESULTS.md")]
     return commit.strip(), not own
 
@@ -218,7 +218,7 @@ class Job:
     data: tuple[str, ...]
 
     def filled(self, places: Mapping[str, str]) -> list[str]:
-        """Return the overrides with places in the place of the names in braces."""
+        """Return the overrides with the names in braces replaced by places."""
         return [PLACEHOLDER.sub(lambda found: places[found[1]], text) for text in self.overrides]
 
 

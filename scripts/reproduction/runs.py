@@ -121,7 +121,7 @@ class Runs:
         return run.run() if missing else 0
 
     def _arguments(self, recorded: SweepJob) -> list[str]:
-        """Return what the process of a job gets: a new run, or one that goes on."""
+        """Return the arguments of a job's process: for a new run, or to resume one."""
         job = self._jobs[TRY.sub("", recorded.run)]
         data = {name: quoted(self.places[name]) for name in job.data}
         filled = job.filled(data | {key: quoted(self.directory(name)) for key, name in job.needs.items()})

@@ -1,4 +1,4 @@
-"""One call of the command: what stands, what is made, which rows are kept."""
+"""One call of the command: what is done, what is to be made, which rows are kept."""
 
 from __future__ import annotations
 

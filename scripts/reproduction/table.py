@@ -188,7 +188,7 @@ KEYS: dict[str, type | tuple[type, ...]] = {
 
 
 def read_results(path: Path) -> list[Row]:
-    """Return the rows of a file; none where there is no file."""
+    """Return the rows of a file; none if there is no file."""
     if not path.exists():
         return []
     try:

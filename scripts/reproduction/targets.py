@@ -1,4 +1,4 @@
-"""The targets of the results table: which runs, what is read off them, and what it is held against."""
+"""The targets of the results table: which runs, what is measured, and what it is compared with."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Variant:
     Attributes:
         target: that owns the runs.
         name: of the variant in that target.
-        overrides: of train.py, with placeholders, without a seed; empty where another target owns it.
+        overrides: of train.py, with placeholders, without a seed; empty if another target owns it.
     """
 
     target: str
@@ -117,7 +117,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Goal:
-    """Hold what a measure is held against.
+    """Hold what a measure is compared with.
 
     Attributes:
         measure: its name.
@@ -146,7 +146,7 @@ class Target:
         runs: variants by name; the first gives size and time.
         exports: by name.
         measures: by name; the first is the figure of the row.
-        goals: what is to be reached.
+        goals: what to reach.
         size: whether the size of what is shipped is shown.
     """
 
@@ -220,7 +220,7 @@ def _variant(target: str, name: str, value: Any) -> Variant:
 
 
 def _flat(values: Sequence[Any]) -> list[str]:
-    """Return overrides as one list; a list that YAML refers to stands in another one."""
+    """Return overrides as one flat list; YAML aliases nest one list in another."""
     found: list[str] = []
     for value in values:
         found += _flat(value) if isinstance(value, list) else [value]
@@ -249,7 +249,7 @@ def _goal(value: Mapping[str, Any]) -> Goal:
 
 
 def _fault(target: Target, targets: Mapping[str, Target]) -> str | None:
-    """Return what a target refers to that is not there."""
+    """Return what a target refers to that does not exist."""
     for variant in target.runs.values():
         if variant.target not in targets or variant.name not in targets[variant.target].runs:
             return f"there is no variant '{variant.name}' of '{variant.target}'"
@@ -269,7 +269,7 @@ def _fault(target: Target, targets: Mapping[str, Target]) -> str | None:
         if measure.run and measure.run not in target.runs:
             return f"'{measure.name}' of '{measure.run}', which is no variant"
         if measure.export and (measure.export not in target.exports or measure.value not in EXPORT_VALUES):
-            return f"'{measure.name}' of an export or a value that there is not"
+            return f"'{measure.name}' of an export or a value that does not exist"
     for goal in target.goals:
         if goal.measure not in target.measures or (isinstance(goal.figure, str) and goal.figure not in target.measures):
             return f"a goal of '{goal.measure}' against '{goal.figure}', one of which is no measure"

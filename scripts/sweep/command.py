@@ -65,7 +65,7 @@ class Result:
 
 
 class SweepTask:
-    """Run a job where its run stands: from its start, on from a checkpoint, or not at all when it is complete.
+    """Run a job from wherever its run is: from its start, from a checkpoint, or not at all if it is complete.
 
     So a task may be submitted twice; nothing is made twice.
     """
@@ -111,7 +111,7 @@ class SweepTask:
         return self._run.run()
 
     def checkpoint(self) -> Any:
-        """Let the run save and end, and return what shall be queued; submitit calls this before the time is over."""
+        """Let the run save and end, and return the task to queue again; submitit calls this before the time is over."""
         submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
         if self._run is not None:
             self._run.stop()
@@ -190,7 +190,7 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
 
 
 class _Supply:
-    """Give the jobs that are missing, then those that a search chooses; note how wrong its choices were."""
+    """Yield the jobs that are missing, then those that a search chooses; note which choices were wrong."""
 
     def __init__(self, opened: OpenSweep, missing: Sequence[SweepJob], say: Say) -> None:
         self._opened, self._missing, self._say = opened, list(missing), say
@@ -232,7 +232,7 @@ def _label(opened: OpenSweep, job: SweepJob) -> str:
 
 
 def describe_start(opened: OpenSweep, missing: int, places: int) -> str:
-    """Return what is going to happen, in a line or two."""
+    """Return what will happen, in a line or two."""
     sweep = opened.sweep
     total = sweep.trials or len(sweep.jobs)
     lines = [f"Sweep of {total} {'trials' if sweep.trials else 'jobs' if total > 1 else 'job'} in {sweep.directory}"]
@@ -262,7 +262,7 @@ def _report(opened: OpenSweep, say: Say) -> None:
 
 
 def describe_end(opened: OpenSweep, results: Sequence[Result]) -> str:
-    """Return what came of the jobs and what can be done next."""
+    """Return the outcome of the jobs and what can be done next."""
     sweep = opened.sweep
     directory = shlex.quote(str(sweep.directory))
     lines = [
@@ -282,7 +282,7 @@ def describe_end(opened: OpenSweep, results: Sequence[Result]) -> str:
 
 
 def best_result(results: Sequence[Result], mode: str) -> Result | None:
-    """Return the result with the best value of what is monitored; None where none has one."""
+    """Return the result with the best value of what is monitored; None if none has one."""
     values = {number: (each.summary.get("best") or {}).get("value") for number, each in enumerate(results)}
     found = {number: value for number, value in values.items() if value is not None}
     return results[(max if mode == "max" else min)(found, key=lambda number: found[number])] if found else None

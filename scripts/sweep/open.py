@@ -20,7 +20,7 @@ from hookline.trainer.run.early import check_early
 from hookline.trainer.run.lock import FILE_NAME as LOCK
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
-"""Status in summary.json of a run that can be resumed; None where it was killed before it wrote one."""
+"""Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""
 PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 LABEL_LENGTH = 60
 
@@ -31,7 +31,7 @@ def is_done(sweep: Sweep, job: SweepJob) -> bool:
 
 
 def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]:
-    """Return the arguments of a job's process; a run that was interrupted goes on, one that failed begins anew."""
+    """Return the arguments of a job's process; an interrupted run is resumed, a failed one starts over."""
     if resumed_path(job.overrides) is not None:
         return [*job.overrides, *sweep.flags]
     run = sweep.run_directory(job)
@@ -45,7 +45,7 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
 
 
 def added_threads(sweep: Sweep, checked: Job) -> int | None:
-    """Return what trainer.threads shall be for a job; None where its config or the user has said it."""
+    """Return what trainer.threads shall be for a job; None if its config or the user has said it."""
     said = checked.config["trainer"]["threads"] is not None
     typed = any(each.startswith("trainer.threads=") for each in checked.overrides)  # null for all cores
     return None if said or typed else sweep.threads
@@ -147,7 +147,7 @@ def _directory(command: Command, now: datetime) -> Path:
 
 def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
     if command.flags and command.flags != sweep.flags:
-        raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep goes on as it was begun.")
+        raise UserError(f"{' '.join(command.flags)} received. Expected none: the sweep resumes as it was begun.")
     _check_record(command, sweep)
     if sweep.trials is not None:
         return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
@@ -157,7 +157,7 @@ def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
 
 
 def _check_record(command: Command, sweep: Sweep) -> None:
-    """Refuse what a stranger's record could have executed, or written elsewhere; who types it trusts it."""
+    """Refuse what a stranger's record could execute, or write elsewhere; whoever types it trusts it."""
     named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
     foreign = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
     elsewhere = [each for each in sweep.flags[::2] if each == "--config-dir" and command.flags != sweep.flags]
@@ -177,7 +177,7 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
     overrides = list(command.overrides)
     if recorded is not None and (recorded.trials is None or recorded.space != overrides):
         raise UserError(
-            f"{directory} holds another sweep. Expected -m --sweep {directory} alone to go on with it, or another "
+            f"{directory} holds another sweep. Expected -m --sweep {directory} alone to resume it, or another "
             "directory."
         )
     check_own_keys(overrides)
@@ -243,7 +243,7 @@ def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> l
 
 
 def check_own_keys(overrides: Sequence[str]) -> None:
-    """Refuse what a sweep sets by itself."""
+    """Refuse what a sweep itself sets."""
     for override in overrides:
         if override.partition("=")[0].lstrip("+") in OWN_KEYS:
             raise UserError(

@@ -38,7 +38,7 @@ def divide(jobs: int, asked: int | None, cores: int, gpus: tuple[str, ...], *, s
     """Return the places for the jobs of a sweep.
 
     Without GPUs there are as many as cores. With GPUs there are as many as GPUs, since a job takes one for itself;
-    where the user asks for more, those on one GPU take its memory as they need it.
+    if the user asks for more, those on one GPU take its memory as they need it.
     """
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
@@ -60,7 +60,7 @@ def usable_cores() -> int:
 
 
 def usable_gpus(command: str = "nvidia-smi") -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them; none where there are none."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them; none if there are none."""
     if (named := os.environ.get(VISIBLE)) is not None:
         names = [name.strip() for name in named.split(",")]
         return tuple(name for name in names if name and not name.startswith("-"))
@@ -108,7 +108,7 @@ class Sweep:
         flags: of the command line that each job has, too, such as ["--config-dir", "mine"].
         threads: of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where
             the overrides say it.
-        trials: how many jobs a search shall make; None where the jobs are a grid.
+        trials: how many jobs a search shall make; None if the jobs are a grid.
         space: overrides of a search, as the user wrote them.
     """
 
@@ -137,7 +137,7 @@ class Sweep:
 
 
 def record(sweep: Sweep, job: SweepJob) -> None:
-    """Write how a job stands now into the record of its sweep; the other jobs keep what others wrote of them."""
+    """Write the current state of a job into the record of its sweep; other jobs keep their entries."""
     try:
         descriptor = open_lock(sweep.directory / LOCK)
     except OSError as error:
@@ -176,7 +176,7 @@ def _job(content: Mapping[str, Any]) -> SweepJob:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Return what the summary.json of a run holds; nothing where it has none that can be read."""
+    """Return what the summary.json of a run holds; nothing if it has none that can be read."""
     try:
         summary = read_json(run / "summary.json")
     except (OSError, ValueError):

@@ -139,7 +139,7 @@ class SweepRun:
         arguments: returns what a job's process gets.
         label: returns how a job is called on the screen.
         say: shows a line.
-        ended: is told of each job that has ended.
+        ended: called with each job that has ended.
         script: that each job runs.
     """
 
@@ -179,7 +179,7 @@ class SweepRun:
             time.sleep(POLL_SECONDS)
 
     def _step(self, tether: int | None) -> bool:
-        """Do what there is to do; return whether there is more."""
+        """Do what is due; return whether there is more."""
         self._pass_signals_on()
         for place, (job, process) in list(self._running.items()):
             if (code := process.exit_code()) is not None:
@@ -198,7 +198,7 @@ class SweepRun:
         self._change(job, RUNNING, None)
         process = start_job(arguments, self.sweep.log(job), self.slots.environments[place], tether, script=self.script)
         self._running[place] = (job, process)
-        self._line(job, "goes on" if arguments[0].startswith("resume=") else "started")
+        self._line(job, "resumed" if arguments[0].startswith("resume=") else "started")
 
     def _end(self, job: SweepJob, process: JobProcess, code: int) -> None:
         summary = read_summary(self.sweep.run_directory(job))
@@ -221,7 +221,7 @@ class SweepRun:
         job.status, job.exit_code = status, code
         try:
             record(self.sweep, job)
-        except UserError as error:  # the jobs go on; what they did stands in their own directories
+        except UserError as error:  # the jobs continue; their results are in their own directories
             self.say(f"Warning: {error}")
 
     def _line(self, job: SweepJob, what: str, more: str = "") -> None:
@@ -261,7 +261,7 @@ def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:
 
 
 def describe_best(summary: dict[str, Any]) -> str:
-    """Return the best value of the monitored metric, such as "accuracy 0.9722, "; nothing where there is none."""
+    """Return the best value of the monitored metric, such as "accuracy 0.9722, "; nothing if there is none."""
     best = summary.get("best") or {}
     if best.get("value") is None:
         return ""
@@ -270,7 +270,7 @@ def describe_best(summary: dict[str, Any]) -> str:
 
 @contextmanager
 def _listening(note: Callable[[int], None]) -> Iterator[None]:
-    """Take note of signals; those that the process was started to ignore, as by nohup, stay ignored."""
+    """Record signals; those that the process was started to ignore, as by nohup, stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -19,7 +19,7 @@ from hookline.trainer.errors import UserError
 MAX_TRIALS = 1000
 LOG = "log"
 DIGITS = 4
-"""Of a number that is suggested: enough to tell trials apart, few enough to read."""
+"""Digits of a suggested number: enough to tell trials apart, few enough to read."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Dimension:
         return [f"{self.key}={value}" for value in values]
 
     def text(self, value: Any) -> str:
-        """Return a value as it stands on the command line."""
+        """Return a value as written on the command line."""
         if isinstance(value, str):
             return value
         if self.whole:
@@ -116,7 +116,7 @@ class Search:
     def __init__(
         self, sweep: Sweep, fixed: Sequence[str], space: Sequence[Dimension], config: Mapping[str, Any]
     ) -> None:
-        """Take up a search where its record stands."""
+        """Resume a search from its record."""
         self._optuna = import_optuna()
         self._sweep, self._fixed, self._space = sweep, list(fixed), list(space)
         self._seed: int = config["seed"]
@@ -142,7 +142,7 @@ class Search:
         return [*self._fixed, *(f"{each.key}={each.text(params[each.key])}" for each in self._space)]
 
     def _trials(self) -> Iterator[Any]:
-        """Yield what Optuna shall know of each job so far."""
+        """Yield what Optuna needs to know of each job so far."""
         states = self._optuna.trial.TrialState
         for job in self._sweep.jobs:
             summary = read_summary(self._sweep.run_directory(job))

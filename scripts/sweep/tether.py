@@ -28,7 +28,7 @@ def end_with(descriptor: int) -> None:
 
 
 def main() -> None:
-    """Watch, and run the script in the place of this one."""
+    """Watch, and run the script in place of this one."""
     descriptor, *arguments = sys.argv[1:]
     threading.Thread(target=end_with, args=(int(descriptor),), name="tether", daemon=True).start()
     sys.argv = arguments

@@ -31,7 +31,7 @@ MISTAKES = {
         "-m recipe=bnn seed=range(1,3,0)": "cannot be listed",
         "-m recipe=bnn seed=range(0,9) trainer.batch_size=range(1,9)": "more than 64 jobs",
         "-m recipe=bnn seed=interval(0,1)": "is an interval",
-        "-m recipe=glob(x*)": "stands for no value",
+        "-m recipe=glob(x*)": "matches no value",
     },
     "groups": {
         "+model=cnn": "Expected model=cnn.",
@@ -96,7 +96,7 @@ MISTAKES = {
         "-m jobs=2": "Expected -m --jobs 2.",
         "-m --cfg job": "Expected it without -m and --run.",
         "--config-dir /no/such": "--config-dir /no/such does not exist",
-        "data.path=a=b": "Expected key=value; a value with special characters stands in quotes twice",
+        "data.path=a=b": "Expected key=value; put a value with special characters in quotes twice",
         "=3": "the key is missing",
     },
 }

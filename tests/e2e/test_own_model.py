@@ -93,7 +93,7 @@ def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch
     if failing is not None:
         monkeypatch.setattr(f"trainer.{failing}", fail)
     given = [CUSTOM[0].replace("bnn", "baseline"), *CUSTOM[1:], OWN[0], "model._target_=my_models.recurrent"]
-    with nullcontext() if failing is None else pytest.warns(UserWarning, match="cannot be told, and is left out"):
+    with nullcontext() if failing is None else pytest.warns(UserWarning, match="cannot be estimated and is left out"):
         assert main([*given, "hooks.tensorboard=null", "run_dir=run"]) == 0
     assert json.loads((own_module / "run" / "summary.json").read_text())["status"] == "completed"
 

@@ -148,7 +148,7 @@ def test_data_may_move_but_not_change_and_another_environment_is_told(tmp_path: 
     ):
         go_on(directory, f"data.path={other}")
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"
-    with pytest.raises(UserError, match="has no checkpoint yet, so nothing tells whether the data at another place"):
+    with pytest.raises(UserError, match="has no checkpoint yet, so it is unknown whether the data at another place"):
         go_on(unsaved, moved)
     with pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"):
         assert go_on(directory, moved)["status"] == "completed"

@@ -56,7 +56,7 @@ def _import(module_path: str, path: str) -> ModuleType:
             raise  # a fault of the program: its traceback is what is needed
         told = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UserError(
-            f"_target_={path} cannot be imported: {type(error).__name__}: {told}{_place(error, module_path)}. Mend the "
+            f"_target_={path} cannot be imported: {type(error).__name__}: {told}{_place(error, module_path)}. Fix the "
             "plugin; debug=true shows the traceback."
         ) from error
 
@@ -145,7 +145,7 @@ def build(
 
 
 def _is_keras_constructor(target: Callable[..., Any]) -> bool:
-    """Return whether it is Keras that takes the arguments: of its own classes, and of classes that inherit them."""
+    """Return whether Keras takes the arguments: for its own classes, and for classes that inherit theirs."""
     constructor = target.__init__ if inspect.isclass(target) else target
     return str(getattr(constructor, "__module__", "")).startswith("keras.")
 
@@ -190,7 +190,7 @@ def _check_missing(path: str, parameters: Mapping[str, Parameter], given: set[st
 
 
 def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Parameter], bool]:
-    """Return what a target takes by keyword, and whether it takes any other keyword, too.
+    """Return the keyword arguments of a target, and whether it takes any others, too.
 
     A class that passes `**kwargs` to its bases takes what their constructors name, and no more.
     """

@@ -1,4 +1,4 @@
-"""The command line: flags and overrides, and the jobs that a sweep stands for."""
+"""The command line: flags and overrides, and the jobs of a sweep."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse_command(arguments: Sequence[str]) -> Command:
-    """Return the command that command line arguments stand for."""
+    """Return the command that the command line arguments describe."""
     parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--multirun", "-m", action="store_true")
@@ -166,7 +166,7 @@ def _unreadable(text: str, reason: str) -> UserError:
     detail = reason.splitlines()[0].removeprefix(f"Error parsing override '{text}'").strip(": ")
     return UserError(
         f"'{text}' cannot be read{f' ({detail})' if detail and 'Exception' not in detail else ''}. "
-        "Expected key=value; a value with special characters stands in quotes twice: \"key='a=b'\"."
+        "Expected key=value; put a value with special characters in quotes twice: \"key='a=b'\"."
     )
 
 
@@ -178,7 +178,7 @@ def expand_sweep(overrides: Sequence[Override], sweep: bool) -> list[list[str]]:
         choices.append(_choices(override, sweep))
         count *= len(choices[-1])
         if count == 0:
-            raise UserError(f"'{override.input_line}' stands for no value. Expected at least one.")
+            raise UserError(f"'{override.input_line}' matches no value. Expected at least one.")
         if count > MAX_JOBS:
             raise UserError(f"The sweep has more than {MAX_JOBS} jobs. Expected at most that many: sweep in parts.")
     return [list(job) for job in itertools.product(*choices)]

@@ -32,7 +32,7 @@ from hookline.trainer.errors import UserError
 
 
 def reason(error: BaseException) -> str:
-    """Return what is wrong with a file, with the line where it is known."""
+    """Return what is wrong with a file, with the line if it is known."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     text = str(problem or error).strip().partition("\n")[0].rstrip(".")
     return text if mark is None else f"{text} (line {mark.line + 1})"
@@ -80,7 +80,7 @@ class Composer:
         return [option for option in options if option not in BUNDLES.get(group, ())]
 
     def why_refused(self, group: str, option: str) -> str | None:
-        """Return in words why an option is not there though an installed plugin has it; None where none has it."""
+        """Return in words why an option is not there though an installed plugin has it; None if none has it."""
         for plugin in self.refused:
             if option in plugin.files(group):
                 return f"the plugin {plugin.label} has it, but is not used: {plugin.problem}"
@@ -92,7 +92,7 @@ class Composer:
             return hydra.compose(self.config_name, overrides=list(overrides))
 
     def load(self, path: str) -> Any:
-        """Return a file on the search path as Hydra reads it; None where there is none."""
+        """Return a file on the search path as Hydra reads it; None if there is none."""
         try:
             return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -186,7 +186,7 @@ def _unreadable(error: yaml.YAMLError | UnicodeDecodeError) -> UserError:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return what an error of Hydra says, with its cause, as one sentence without the lists that follow."""
+    """Return the message of a Hydra error, with its cause, as one sentence without the lists that follow."""
     text = ": ".join(_first_line(str(each)) for each in (error, error.__cause__) if each is not None and str(each))
     if "Key 'recipe' not in" in text:
         text += ". A recipe file must begin with '# @package _global_'"

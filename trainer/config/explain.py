@@ -49,7 +49,7 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
 
 
 def _stored_layers(run: str, overrides: Sequence[Override], composer: Composer) -> list[Layer]:
-    """Return the layers of a run that goes on: its own config, and what the command line changes of it."""
+    """Return the layers of a resumed run: its own config, and what the command line changes in it."""
     path = user_path(run, RESUME) / FILE_NAME
     places = read_places(path)
     setting = [each for each in overrides if not is_group_choice(each, composer)]
@@ -122,7 +122,7 @@ def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
 
 
 def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
-    """Return a line for each step; of all but the last, what it said no longer counts."""
+    """Return a line for each step; all but the last are overridden."""
     values = [_said(step, key) for step in chain]
     places, texts = [step.place for step in chain], [f"{value}" for value in values]
     wide, long = max(map(len, places)), max(map(len, texts))

@@ -30,7 +30,7 @@ SETTINGS = {
     "trainer": "Training (trainer.<name>=<value>)",
     "": "The run (<name>=<value>)",
 }
-"""Settings that the schema names: by what stands before their names."""
+"""Settings that the schema names, by the prefix of their names."""
 SECTIONS = ("trainer", *NAMED)
 LIMITS = {"minimum": "at least", "maximum": "at most"}
 EXAMPLES = (
@@ -143,7 +143,7 @@ def _about(plugin: Plugin) -> str:
 
 
 def _defaults(bundle: Path) -> str:
-    """Return the defaults list of a bundle as it stands in the file."""
+    """Return the defaults list of a bundle as written in its file."""
     lines = [line.partition("#")[0] for line in bundle.read_text(encoding="utf-8").splitlines()]
     return "\n".join(lines).partition("defaults:")[2]
 
@@ -188,7 +188,7 @@ def _files(group: str, config_dir: Path, plugins: Iterable[Plugin]) -> dict[str,
 
 
 def _find(name: str, asked: str, entries: Iterable[tuple[str, str]]) -> tuple[str, str]:
-    """Return the group and the option, or the section and the setting, that a name or a key of it stands for."""
+    """Return the group and the option, or the section and the setting, that a name or a key refers to."""
     known = {f"{group}.{option}".lstrip("."): (group, option) for group, option in entries}
     if name in known:
         return known[name]
@@ -240,7 +240,7 @@ def _option_text(group: str, option: str, path: Path, content: Mapping[str, Any]
 
 
 def _header(path: Path) -> dict[str, str]:
-    """Return what a file opens with: paper, command, expected; each may go on in indented lines."""
+    """Return the header of a file: paper, command, expected; each may continue on indented lines."""
     found: dict[str, str] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

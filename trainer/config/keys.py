@@ -38,7 +38,7 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
             if reason := composer.why_refused(group, str(name)):
                 raise UserError(
                     f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}. "
-                    "Expected the plugin mended or uninstalled, or another name there."
+                    "Expected the plugin fixed or uninstalled, or another name there."
                 )
             raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
     _check_sign(override, ",".join(map(str, names)), choices)
@@ -98,8 +98,8 @@ def _may_build(node: str, base: Mapping[str, Any]) -> bool:
 def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
     """Yield what a value sets, one entry at a time.
 
-    With a base, a mapping is taken apart only where it is merged into another, or where nothing stands yet; in the
-    place of null it is one value. Without a base, it is taken apart everywhere.
+    With a base, a mapping is taken apart only where it is merged into another, or where nothing is set yet; in place of
+    null it is one value. Without a base, it is taken apart everywhere.
     """
     merged = base is None or isinstance(lookup(base, path), Mapping) or follow(base, path)[1] is not None
     if isinstance(value, Mapping) and value and merged:
@@ -137,7 +137,7 @@ def _unknown_key(
 
 
 def _nearest(corrected: str, below: str, base: Mapping[str, Any]) -> str:
-    """Return the path that exists and is nearest to a corrected one with what was written below it."""
+    """Return the existing path nearest to a corrected one, with what was written below it."""
     full = f"{corrected}{below}"
     if not below or follow(base, full)[1] is None:
         return full
@@ -164,7 +164,7 @@ def _unknown_part(section: str, name: str, present: Sequence[str], composer: Com
 def _check_foreign(
     override: Override, path: str, value: Any, node: str, base: Mapping[str, Any], composer: Composer
 ) -> None:
-    """Check what can be checked of a node whose target is the user's own: that it stands where something is built."""
+    """Check what can be checked of a node whose target is the user's own: that it is where something is built."""
     if "." in node and not is_part(node):
         find_value(node, base, composer)
     parent, _, name = path.rpartition(".")

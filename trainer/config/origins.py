@@ -22,7 +22,7 @@ from hookline.trainer.config.values import show
 from hookline.trainer.errors import UserError
 
 COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
-"""What follows a value on its line: neither in the quotes of the next one, nor a sign within a word."""
+"""A comment after a value: not a # within quotes or within a word."""
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
 
 
@@ -75,7 +75,7 @@ class Layer:
     Attributes:
         label: of the file, or of the override.
         tree: plain values, from the root of the config.
-        locate: the place of a key in the file; None where it has none.
+        locate: the place of a key in the file; None if it has none.
         option: of a group that the file is, such as "recipe/bnn"; empty for an override.
     """
 
@@ -132,7 +132,7 @@ def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
 
 
 def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
-    """Return what each layer says of a key, in order; the last one stands."""
+    """Return what each layer says of a key, in order; the last one wins."""
     steps: list[Step] = []
     for layer in layers:
         step = _look_up(layer, key)
@@ -148,7 +148,7 @@ def is_outside(name: str) -> bool:
 
 
 def leaves_of(value: Any, path: str) -> list[str]:
-    """Return the keys below a value that hold no further keys; the path itself where it holds none."""
+    """Return the keys below a value that hold no further keys; the path itself if it holds none."""
     if not isinstance(value, Mapping) or not value:
         return [path]
     return [leaf for name, each in value.items() for leaf in leaves_of(each, f"{path}.{name}" if path else str(name))]
@@ -214,7 +214,7 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _relative(path: Path) -> str:
-    """Return a path as short as it can be said: from the project's root, or from where the user stands."""
+    """Return the shortest form of a path: relative to the project's root, or to the current directory."""
     for root in (ROOT, Path.cwd()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
@@ -236,7 +236,7 @@ def _schema_place(key: str) -> Place | None:
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")
 BINDING = ("network", "objective")
-"""What the config of a hook may say whatever its constructor takes."""
+"""Keys that the config of any hook may have, whatever its constructor takes."""
 RECIPES = "recipe/"
 
 
@@ -246,8 +246,8 @@ def without_leftovers(
     """Return a config without the values that its files set for other parts, and a line for each part that had some.
 
     Such a value comes from the file of the part that another `_target_` replaces, or from a recipe that chose another
-    part, and the part that is built does not take it. What the user typed stays, and so do mistakes in a file; both are
-    refused later.
+    part, and the part that is built does not take it. What the user typed is kept, and so are mistakes in a file; both
+    are refused later.
     """
     result, lines = dict(config), []
     layers = layers_of(overrides, composer)
@@ -284,7 +284,7 @@ def _is_foreign(path: str, node: Mapping[str, Any], step: Step, composer: Compos
 
 
 def _refused(node: Mapping[str, Any], names: Mapping[str, Any], group: str, plugins: Sequence[str]) -> list[str]:
-    """Return those of the arguments that a node's target does not take; none where it is not known: `bind` says why."""
+    """Return those of the arguments that a node's target does not take; none if it is not known: `bind` says why."""
     from hookline.trainer.config.build import parameters_of, resolve
     from hookline.trainer.quiet import quiet_start
 

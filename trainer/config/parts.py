@@ -1,8 +1,9 @@
 """The parts that a config may name: what `configs/` lists, by group; classes of Keras; packages that the user named.
 
-A config may come from a stranger, and a `_target_` is a call. So a path of ours, or of an installed plugin, has to be
-listed by a file of its `configs/`, in the group that it is used in; a package that the user names by `plugins=` may be
-named in whole. What is found at the path has to be such a part itself, so that an alias leads nowhere else.
+A config may come from a stranger, and a `_target_` is a call. So an import path into this project, or into an installed
+plugin, must be listed by a file of its `configs/`, in the group that it is used in; a package that the user names by
+`plugins=` is allowed as a whole. The object at the path must be such a part itself, so that an alias leads nowhere
+else.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _LISTED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 
 def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> None:
-    """Check an import path by itself, without importing anything."""
+    """Check a single import path, without importing anything."""
     if not isinstance(path, str) or "." not in path or not all(map(_is_public, path.split("."))):
         raise UserError(f"_target_={path} received. Expected an import path such as keras.optimizers.Adam.")
     if not (_of_plugins(path, plugins) or _of_keras(path, group) or _is_declared(path, group)):
@@ -135,7 +136,7 @@ def _of_plugins(path: str, plugins: Sequence[str]) -> bool:
 
 
 def _of_keras(path: str, group: str | None) -> bool:
-    """Return whether a path lies in a family of Keras in which the group has parts."""
+    """Return whether a path is in a family of Keras in which the group has parts."""
     wanted = {"model": ("applications",), "optimizer": ("optimizers",), "schedule": ("optimizers",)}
     root, *inner = path.removeprefix("keras.src.").removeprefix("keras.").split(".")
     families = KERAS_FAMILIES[1:] if group is None else wanted.get(group, ())
@@ -143,7 +144,7 @@ def _of_keras(path: str, group: str | None) -> bool:
 
 
 def _is_keras_part(target: Any, group: str | None) -> bool:
-    """Return whether Keras' own class or function is a part of a group. Its loaders are functions, and are none."""
+    """Return whether Keras' own class or function is a part of a group. Its loaders, which are functions, are not."""
     import keras
 
     if group == "model":

@@ -30,11 +30,11 @@ class Plugin:
 
     Attributes:
         name: of its entry point; of the package for one that `plugins=` names.
-        package: the import path that a `_target_` of it begins with; "" where its metadata does not tell.
+        package: the import path that its `_target_`s begin with; "" if its metadata does not say.
         distribution: what was installed; None for one that `plugins=` names.
-        version: of the distribution; None where it is not known.
+        version: of the distribution; None if it is not known.
         configs: its folder of configs, with recipe/, hooks/, model/, data/ and so on; None without one.
-        problem: why its configs are not used, in one line; None where they are.
+        problem: why its configs are not used, in one line; None if they are.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Plugin:
         return f"'{self.name}' ({self.distribution} {self.version or 'without a version'})"
 
     def options(self, group: str) -> dict[str, Path]:
-        """Return the files of a group by the names that choose them; none where the plugin has a problem."""
+        """Return the files of a group by the names that choose them; none if the plugin has a problem."""
         return {} if self.problem else self.files(group)
 
     def files(self, group: str = "") -> dict[str, Path]:
@@ -123,20 +123,20 @@ def configs_in(folders: Iterable[Path]) -> Path | None:
 
 
 def describe_missing(package: str) -> str:
-    """Return in words that there is no such package, and what to do."""
+    """Return a sentence that the package does not exist, and what to do about it."""
     top = package.partition(".")[0]
     here = Path.cwd() / top
     if top != package and package_folders(top) is not None:
         mend = f"Expected a module within '{top}', which was found."
     elif here.is_dir() or here.with_suffix(".py").is_file():
-        mend = "Python does not look into this directory: begin the command with PYTHONPATH=."
+        mend = "Python does not search this directory: begin the command with PYTHONPATH=."
     else:
         mend = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
     return f"there is no module '{package}'. {mend}"
 
 
 def package_folders(package: str) -> list[Path] | None:
-    """Return the folders of a package without importing it; none for a module in a file; None where there is none."""
+    """Return the folders of a package without importing it; none for a single-file module; None if it is missing."""
     top, *rest = package.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -183,14 +183,14 @@ def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> di
 
 
 def check_found(packages: Iterable[str]) -> None:
-    """Refuse packages that `plugins=` names and that are not there."""
+    """Refuse packages that `plugins=` names and that cannot be found."""
     for package in packages:
         if package_folders(package) is None:
             raise UserError(f"{KEY} holds '{package}', but {describe_missing(package)}")
 
 
 def named_packages(overrides: Iterable[str]) -> list[str]:
-    """Return the packages that `plugins=[...]` among overrides names; what is wrong in it is found where it is read."""
+    """Return the packages that `plugins=[...]` among overrides names; mistakes in it are found where it is read."""
     values = [value for key, _, value in (each.partition("=") for each in overrides) if key.lstrip("+") == KEY]
     names = [name for value in values for name in re.findall(r"[^\W\d][\w.]*", value)]
     return [name for name in dict.fromkeys(names) if name != "null" and name.partition(".")[0] not in TAKEN]
@@ -225,7 +225,7 @@ def targets(node: Any) -> Iterator[str]:
 
 
 def _checked(plugins: Mapping[str, Plugin], config_dir: Path) -> dict[str, Plugin]:
-    """Return plugins with what is wrong with the names of their configs."""
+    """Return plugins, each with any problem with the names of its configs."""
     found = {}
     for name, plugin in plugins.items():
         problem = plugin.problem or _clash(plugin, plugins.values(), config_dir)
@@ -234,13 +234,13 @@ def _checked(plugins: Mapping[str, Plugin], config_dir: Path) -> dict[str, Plugi
 
 
 def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:
-    """Say which file of a config directory has the name of one of the project's; None where none has."""
+    """Say which file of a config directory has the name of one of the project's; None if none has."""
     found = ((path, config_dir / path.relative_to(directory)) for path in sorted(directory.rglob("*.yaml")))
     return next((f"{path} has the name of {ours}" for path, ours in found if ours.is_file()), None)
 
 
 def _clash(plugin: Plugin, plugins: Iterable[Plugin], config_dir: Path) -> str | None:
-    """Return in words which of a plugin's configs has the name of another one; None where all are its own."""
+    """Return in words which of a plugin's configs has the name of another one; None if all are its own."""
     if plugin.configs is not None and (found := shadowed(plugin.configs, config_dir)):
         return f"its {found}"
     for name, path in plugin.files().items():

@@ -65,7 +65,7 @@ def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
 
 
 def _parsed(texts: Sequence[str], composer: Composer) -> list[Override]:
-    """Return the overrides that texts stand for, after checking that each stands once and sets a value of ours."""
+    """Return the overrides in texts, after checking that each is given once and sets a key of this project."""
     overrides = parse_overrides(texts, composer.loader)
     for override in overrides:
         _check_is_ours(override)
@@ -123,7 +123,7 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], Dict
 def _compose(
     texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the composed config and what each group is set to, after checking every override by itself.
+    """Return the composed config and what each group is set to, after checking each override separately.
 
     The config that the group choices alone give is composed first: it shows which keys exist.
     """

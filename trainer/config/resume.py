@@ -1,4 +1,4 @@
-"""A run that goes on: its own config, with those few changes that leave its bits as they are."""
+"""The config of a resumed run: its own, with the few changes that leave its bits as they are."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FREE = (
     "trainer.threads",
     "trainer.worker_timeout",
 )
-"""What may differ from the run's own config. Other numbers of threads and replicas change bits: the run says so."""
+"""Keys that may differ from the run's own config. Other numbers of threads and replicas change bits, with a warning."""
 PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")
-"""Keys that say where the data lies; so does any other of `data` that names a file of `PLACE_SUFFIXES`.
+"""Keys that locate the data; so does any other of `data` that names a file of `PLACE_SUFFIXES`.
 
 They may differ, too: the run compares the fingerprint of the data with its own.
 """
@@ -43,7 +43,7 @@ PLACE_SUFFIXES = (".npy", ".npz")
 
 
 def resumed_run(overrides: Sequence[Override]) -> str | None:
-    """Return the run directory that resume= names; None where a new run is asked for."""
+    """Return the run directory that resume= names; None if a new run is asked for."""
     for override in overrides:
         if override.get_key_element() == KEY:
             value = override.value()
@@ -54,7 +54,7 @@ def resumed_run(overrides: Sequence[Override]) -> str | None:
 
 
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
-    """Return the validated config of a run that goes on, and its recipe's name."""
+    """Return the validated config of a resumed run, and its recipe's name."""
     stored = {**read_stored(run, KEY), KEY: run}
     recipe = recipe_of(run, KEY)
     others = [each for each in overrides if each.get_key_element() != KEY]
@@ -76,8 +76,8 @@ def _check_choices(choosing: Sequence[Override], recipe: str) -> None:
         if override.key_or_group == "recipe" and recipe_name(show(override.value())) == recipe:
             continue
         raise UserError(
-            f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run goes on "
-            f"as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
+            f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run "
+            f"resumes as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
         )
 
 
@@ -105,7 +105,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Return a sha256 of what a resumed run keeps of a config: all but what may differ."""
+    """Return a sha256 of the part of a config that a resumed run keeps."""
     kept = [[key, value] for key, value in _leaves(config, "") if not _is_free(key) and not _is_place(key, value)]
     return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
 
@@ -124,7 +124,7 @@ def _is_free(key: str) -> bool:
 
 
 def _is_place(key: str, *values: Any) -> bool:
-    """Return whether a key says where the data lies, going by its name, or by its values before and now."""
+    """Return whether a key locates the data, judging by its name, or by its old and new values."""
     if any(fnmatchcase(key, pattern) for pattern in PLACES):
         return True
     return key.startswith("data.") and all(isinstance(v, str) and v.endswith(PLACE_SUFFIXES) for v in values)

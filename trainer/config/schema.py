@@ -29,7 +29,7 @@ class TrainerConfig:
 
     epochs: int | None = setting(None, "passes over the training split", minimum=1, maximum=10**9)
     steps: int | None = setting(None, "optimizer steps", minimum=1, maximum=10**12)
-    batch_size: int = setting(64, "training examples a step", minimum=1)
+    batch_size: int = setting(64, "training examples per step", minimum=1)
     classes_per_batch: int | None = setting(
         None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
     )
@@ -42,7 +42,7 @@ class TrainerConfig:
     accumulation_steps: int = setting(
         1, "micro batches of a step, one after the other; a divisor of batch_size", minimum=1
     )
-    evaluation_batch_size: int = setting(256, "examples a step of evaluation", minimum=1)
+    evaluation_batch_size: int = setting(256, "examples per evaluation step", minimum=1)
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)
     monitor: str = setting("metric/accuracy", "the validation metric that decides which step is the best")
@@ -51,14 +51,14 @@ class TrainerConfig:
     precision: str = setting(
         "float32", "in which networks compute; weights stay float32", choices=("float32", "float16", "bfloat16")
     )
-    allow_slow_precision: bool = setting(False, "whether to use a precision by which this machine loses time")
+    allow_slow_precision: bool = setting(False, "whether to use a precision that is slower on this machine")
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
     strategy: str = setting("none", "replicas that share every batch", choices=("none", "mirrored", "multi_worker"))
     replicas: int | None = setting(
-        None, "how many, with strategy=mirrored; null: one a GPU; a divisor of batch_size", minimum=1
+        None, "how many, with strategy=mirrored; null: one per GPU; a divisor of batch_size", minimum=1
     )
     worker_timeout: float = setting(
-        3600, "seconds that a worker waits for another one, with strategy=multi_worker; 0: for ever", minimum=0
+        3600, "seconds that a worker waits for another one, with strategy=multi_worker; 0: forever", minimum=0
     )
     threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1, maximum=4096)
     max_seconds: float | None = setting(
@@ -73,7 +73,7 @@ class TrainConfig:
     seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
     run_dir: str | None = setting(None, "where the run is written; null: runs/<recipe>/<date_time>")
     init_from: str | None = setting(None, "a run directory whose weights the networks start from")
-    resume: str | None = setting(None, "a run directory to go on with, where it stands")
+    resume: str | None = setting(None, "a run directory to resume, from where it ended")
     plugins: list[str] = field(default_factory=list, metadata={"help": "packages that a _target_ may name"})
     debug: bool = setting(False, "whether errors show their traceback")
     task: dict[str, Any] = section("builds the networks and the objectives", target=True)
@@ -112,7 +112,7 @@ def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
 
 
 def lookup(node: Any, key: str) -> Any:
-    """Return the value that a key leads to; None where it leads to none."""
+    """Return the value that a key leads to; None if it leads to none."""
     passed, rest = follow(node, key)
     return passed[-1][1] if rest is None else None
 

@@ -1,4 +1,4 @@
-"""What tells configs apart: their settings by dotted key, and the fewest columns that show it."""
+"""How configs differ: their settings by dotted key, and the fewest columns that tell them apart."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hookline.trainer.config.schema import NAMED
 from hookline.trainer.config.values import show
 
 IGNORED = ("seed", "run_dir", "resume", "debug", "trainer.max_seconds")
-"""What runs of one group may differ in: the seed, and what does not change a result."""
+"""Settings in which runs of one group may differ: the seed, and those that do not change a result."""
 UNLESS_GIVEN = ("trainer.threads",)
-"""Likewise, unless a user gave it: it changes the last bits, and a sweep sets it by the cores of the machine."""
+"""Likewise, unless a user gave it: it changes only the last bits, and a sweep sets it by the machine's cores."""
 RECIPE = "recipe"
 TARGET = "_target_"
 
 
 class Missing:
-    """Stand for a setting that a config does not have."""
+    """Mark a setting that a config does not have."""
 
     def __repr__(self) -> str:
         return "-"
@@ -28,7 +28,7 @@ Settings = dict[str, list[Any]]
 
 
 def ignored_keys(overrides: Iterable[Sequence[str]]) -> set[str]:
-    """Return the keys of settings by which runs are not told apart."""
+    """Return the keys of settings that do not distinguish runs."""
     given = {overridden_key(text) for texts in overrides for text in texts}
     return {*IGNORED, *(key for key in UNLESS_GIVEN if key not in given)}
 
@@ -68,7 +68,7 @@ def differing(settings: Settings) -> list[str]:
 
 
 def without_parts(keys: Sequence[str], settings: Settings) -> list[str]:
-    """Return keys without those that differ only because the hook that they belong to is not there everywhere."""
+    """Return keys without those that differ only because some configs lack the hook that they belong to."""
     parts = {key for key in keys if key.count(".") == 1 and key.partition(".")[0] in NAMED}
     return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or _varies(settings[key])]
 
@@ -96,7 +96,7 @@ def _parts(settings: Settings, keys: Sequence[str]) -> int:
 
 
 def _rank(key: str) -> tuple[bool, bool, int]:
-    """Return the place of a key that nobody set: what is built first, then hooks, then their arguments."""
+    """Return the sort order of a key that nobody set: what is built first, then hooks, then their arguments."""
     is_part = key.partition(".")[0] in NAMED
     return is_part or not key.endswith(TARGET), not is_part, key.count(".")
 
@@ -131,7 +131,7 @@ def _shorten(key: str, others: Sequence[str], taken: Sequence[str]) -> str:
 
 
 def show_setting(key: str, value: Any) -> str:
-    """Return a value as a cell: a dash where it is missing, "on" for a hook that is there, the end of a target."""
+    """Return a value as a cell: a dash if it is missing, "on" for a hook that is present, the end of a target."""
     if value is MISSING:
         return "-"
     if key.endswith(TARGET):

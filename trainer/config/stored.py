@@ -18,7 +18,7 @@ from hookline.trainer.files import MAX_DEPTH, check_folders, read_bytes, read_te
 MAX_BYTES = 2**20
 """A hundred times what a run writes."""
 MAX_TEXT = 2**16
-"""Characters of one value: to read a longer number takes long."""
+"""Characters of one value: reading a longer number takes long."""
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -39,7 +39,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check(text: str) -> None:
-    """Refuse what a run does not write, event by event, before anything is built of it."""
+    """Refuse YAML that a run does not write, event by event, before anything is built from it."""
     depth = 0
     for event in yaml.parse(text, LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -73,7 +73,7 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
 
 
 def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
-    """Refuse packages that only the run's own file names: it may come from anybody, and they would be executed."""
+    """Refuse packages that only the run's own file names: it may come from a stranger, and they would be executed."""
     if not isinstance(given, list | tuple):
         raise UserError(f"plugins={show(given)} received. Expected a list of packages, such as plugins=[my_package].")
     trusted = trusted_packages()
@@ -109,7 +109,7 @@ def recipe_of(run: str, key: str) -> str:
 
 
 def read_overrides(directory: Path) -> list[str]:
-    """Return the overrides of a run's command line; none where the file cannot be read."""
+    """Return the overrides of a run's command line; none if the file cannot be read."""
     try:
         return read_text(directory / OVERRIDES).splitlines()
     except (OSError, ValueError):

@@ -73,8 +73,8 @@ def describe(annotation: Any) -> str:
 def like(default: Any, *, optional: bool = True) -> Any:
     """Return the annotation for values that may replace a default whose own annotation is not known.
 
-    Numbers may stand for one another, since only the signature knows better; where a text stands, a list or a part
-    with a `_target_` may stand, too.
+    Integers and floats are interchangeable, since only the signature knows better; in place of a text, a list or a part
+    with a `_target_` is accepted, too.
     """
     if isinstance(default, bool):
         return bool | None if optional else bool

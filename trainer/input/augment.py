@@ -13,7 +13,7 @@ from hookline.trainer.input.order import salted
 from hookline.trainer.objective import TARGET_SHARES, Batch
 
 OWN = ("inputs", "targets", TARGET_SHARES, "index", "weights")
-"""Entries of a batch that an augmentation may change, or that do not depend on the inputs."""
+"""Entries of a batch that an augmentation may change, or that are independent of the inputs."""
 
 
 class Augment(ABC):
@@ -30,7 +30,7 @@ class Augment(ABC):
         mixes: whether it mixes examples with one another. It then finds "target_shares", float32 [batch, classes], in
             place of "targets", and mixes them likewise.
         moves: whether a pixel of the result may come from another place.
-        follows: further entries that it moves along with the inputs, where they are there.
+        follows: further entries that it moves along with the inputs, if the batch has them.
     """
 
     name: str = ""
@@ -55,8 +55,8 @@ class Augment(ABC):
 class Augmentation:
     """Apply augmentations in their order.
 
-    Images under other names than "inputs", of the same shape and dtype, are changed likewise by draws of their own, so
-    that no domain of images stays clean beside another.
+    Images under other names than "inputs", of the same shape and dtype, are augmented with draws of their own, so that
+    no domain of images stays clean beside another.
 
     Attributes:
         augments: in order.

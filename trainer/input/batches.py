@@ -26,14 +26,14 @@ QUEUE = 8
 
 
 class TrainingBatches:
-    """Give the batch of any training step, shuffled anew in every epoch.
+    """Give the batch of any training step, reshuffled in every epoch.
 
     The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch
     also where the batch does not divide the split. Such a batch holds the end of one epoch and the start of the next.
 
     With `classes_per_batch` a batch holds so many classes with equally many examples each, as `BalancedOrder` chooses
-    them. An epoch is then a number of steps only: as many as it takes to draw as many examples as the split has. So it
-    is with `class_shares`, where classes come in these shares, as `SampledOrder` draws them.
+    them. An epoch is then just a number of steps: as many as it takes to draw as many examples as the split has. The
+    same holds with `class_shares`, where classes come in these shares, as `SampledOrder` draws them.
 
     Replicas share a batch: each takes its own slice of the one order, which is the same for any number of them.
 
@@ -42,7 +42,7 @@ class TrainingBatches:
         batch_size: examples per batch.
         seed: of the order.
         placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
-        augmentation: changes the examples of every batch at random; None where there is none.
+        augmentation: changes the examples of every batch at random; None for none.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class TrainingBatches:
             return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return `dataset(start)` with a queue of batches that lie ready."""
+        """Return `dataset(start)` with a queue of prepared batches."""
         with tf.init_scope(), tf.device(HOST):
             made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
 
@@ -171,7 +171,7 @@ class TrainingBatches:
             return iter(self.queued(start))
 
     def queue(self, step: int) -> tuple[int, int] | None:
-        """Return how many batches lie ready in the queue of the latest iterator, and how many there is room for."""
+        """Return how many batches are ready in the queue of the latest iterator, and how many fit."""
         if self._made is None:
             return None
         return min(max(int(self._made.numpy()) - step, 0), QUEUE), QUEUE
@@ -256,12 +256,12 @@ class BatchQueue:
         return batch
 
     def seek(self, step: int) -> None:
-        """Put the queue to a step. What lay ready is dropped; nothing happens where it stands there already."""
+        """Move the queue to a step. Prepared batches are dropped; if it is at that step already, nothing happens."""
         if step == self.position:
             return
         self._dataset = self._queued(step)
         with tf.device(HOST):
-            # The iterator is a resource that the traced loop holds: it is made anew in its place.
+            # The iterator is a resource that the traced loop holds: it is recreated in place.
             tf.raw_ops.MakeIterator(
                 dataset=tf.data.experimental.to_variant(self._dataset), iterator=self._iterator._iterator_resource
             )

@@ -52,7 +52,7 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
         row = int(np.argmax(bad.reshape(len(inputs), -1).any(axis=1)))
         raise UserError(
             f"{where}: {count} values are NaN or infinite, the first in row {row}; expected finite numbers. Remove or "
-            "mend these rows."
+            "fix these rows."
         )
 
 
@@ -69,7 +69,7 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
         row = first if rows is None else rows[first]
         raise UserError(
             f"{where}: {int(bad.sum())} labels lie outside 0..{classes - 1}, the first is {targets[first]} in row "
-            f"{row}. Mend the labels, or the number of classes."
+            f"{row}. Fix the labels, or the number of classes."
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run is given to learn from: splits of examples that share nothing."""
+"""The data of a run: disjoint splits of examples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Split:
         name: "train", "validation" or "test".
         source: where the examples lie.
         indices: int64 [size], rows of the source, each at most once.
-        row_name: returns what a row of the source is called, such as the path of its file; None where rows have
+        row_name: returns what a row of the source is called, such as the path of its file; None if rows have
             numbers alone.
     """
 
@@ -74,11 +74,11 @@ class Data:
         name: what the data is called, such as "mnist".
         train: what the networks learn from.
         validation: what decides between settings and steps.
-        test: what is looked at once, at the end.
+        test: what is evaluated once, at the end.
         input_shape: shape of one input, without the batch.
         classes: number of classes; labels lie in [0, classes).
-        class_names: what each class is called, by label; empty where labels stand for themselves.
-        preparation: how a raw example becomes an input, for predictions later; None where it is not known.
+        class_names: what each class is called, by label; empty if classes have no names.
+        preparation: how a raw example becomes an input, for predictions later; None if it is not known.
     """
 
     name: str
@@ -93,13 +93,13 @@ class Data:
     def __post_init__(self) -> None:
         """Check that no example serves two purposes, the names of the classes, and the label of every example.
 
-        Here every source passes: a label out of range is an error on a CPU, zeros on a GPU, another class under XLA,
-        and no class at all in `tf.one_hot`.
+        Every source passes through here. Unchecked, a label out of range is an error on a CPU, zeros on a GPU, another
+        class under XLA, and no class at all in `tf.one_hot`.
         """
         if self.class_names and (len(self.class_names) != self.classes or len(set(self.class_names)) != self.classes):
             raise UserError(
                 f"Data '{self.name}' received {len(self.class_names)} class names, {len(set(self.class_names))} of "
-                f"them different, for {self.classes} classes; expected one for each. Mend the names, or leave them out."
+                f"them different, for {self.classes} classes; expected one for each. Fix the names, or leave them out."
             )
         for first, second in itertools.combinations((self.train, self.validation, self.test), 2):
             if first.source is not second.source:

@@ -26,8 +26,8 @@ def epoch_permutation(position: tf.Tensor, size: int, seed: int) -> tf.Tensor:
     epochs.
 
     The permutation is the cycle-walking Simon cipher of `RandomIndexShuffle` (TensorFlow, `index_shuffle`), between
-    two rotations. The op alone will not do: it uses 8 bits of each key word for sets up to 65,536, so that epochs
-    would repeat after 256. Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and
+    two rotations. The op alone is not enough: it uses 8 bits of each key word for sets up to 65,536, so epochs would
+    repeat after 256. Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and
     the hash have kernels for the CPU only: call this outside XLA-compiled functions.
     """
     epoch = position // size
@@ -89,7 +89,7 @@ def example_seeds(seed: int, step: tf.Tensor, positions: tf.Tensor) -> tf.Tensor
 
 
 def salted(seeds: tf.Tensor, salt: str) -> tf.Tensor:
-    """Return seeds that have nothing to do with the given ones, or with those of another salt: int32 [n, 2]."""
+    """Return seeds independent of the given ones, and of those of another salt: int32 [n, 2]."""
     return tf.bitcast(_words(seeds, salt, 1)[:, 0], tf.int32)
 
 

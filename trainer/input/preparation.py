@@ -1,4 +1,4 @@
-"""How raw inputs become what a network takes."""
+"""How raw inputs become network inputs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MOST = 2**31
 
 @dataclass(frozen=True)
 class Preparation:
-    """Describe what the data of a run makes of an example.
+    """Describe how a run's data prepares an example.
 
     Attributes:
         shape: of one input as the network takes it: [height, width, channels] of an image.
         scale: a raw value times this, plus the offset, is the network's, in float32.
         offset: see `scale`.
-        peak: brightest raw value, such as 255; None where raw values are no pixels.
+        peak: brightest raw value, such as 255; None if raw values are no pixels.
         fit: how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`).
         axes: of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of
             channels, of which there is one.

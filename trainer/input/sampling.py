@@ -58,7 +58,7 @@ def class_shares(setting: Setting, labels: np.ndarray, classes: int, names: Sequ
 
 
 def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> dict[int, float]:
-    """Return what a setting gives to classes, by label."""
+    """Return a setting's values by class label."""
     labels = {**{str(label): label for label in range(classes)}, **{name: i for i, name in enumerate(names)}}
     found: dict[int, float] = {}
     for each, value in dict(setting).items():  # type: ignore[arg-type]
@@ -75,10 +75,10 @@ def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> 
 class BalancedOrder:
     """Choose the examples of a step: P classes that differ, and K examples of each that differ.
 
-    The steps run through the classes in rounds. A round is a permutation of all classes, cut into steps of P; where P
-    does not divide their number, the classes at its end are left out, others in every round. A class runs through its
-    examples in the same way, K a round. So classes come equally often however large they are, and so do the examples
-    within a class. A class of fewer than K examples repeats some.
+    The steps run through the classes in rounds. A round is a permutation of all classes, cut into steps of P; if P does
+    not divide their number, the last classes of the permutation are left out, different ones in every round. A class
+    runs through its examples in the same way, K per round. So classes come equally often however large they are, and so
+    do the examples within a class. A class of fewer than K examples repeats some.
 
     Everything follows from (seed, step) by the keyed permutations of `trainer/input/order.py`; nothing is stored but
     the rows of each class.
@@ -117,7 +117,7 @@ class BalancedOrder:
         round_number = step // steps_per_round
         chosen = tf.repeat(self._choose_classes(round_number, step % steps_per_round), self.examples_per_class)
         count = tf.gather(self._counts, chosen)
-        # A class of n examples makes n // K rounds with one permutation; what is left at its end waits for the next.
+        # A class of n examples makes n // K rounds with one permutation; the remainder waits for the next one.
         rounds = tf.maximum(count // self.examples_per_class, 1)
         within = tf.tile(tf.range(self.examples_per_class, dtype=tf.int64), [self.classes_per_batch])
         place = (round_number % rounds) * self.examples_per_class + within
@@ -136,9 +136,9 @@ class SampledOrder:
     """Choose examples so that classes come in given shares.
 
     An epoch draws as many examples as the split has. How many of each class is fixed, to within one: its share of the
-    epoch. Where they stand in it is a permutation, of every epoch another. A class runs through its own examples again
-    and again, each time in another order: so those of one class come equally often, small classes repeat and large ones
-    are spread over several epochs.
+    epoch. Their positions in it are a permutation, a new one in every epoch. A class runs through its own examples
+    again and again, each time in a new order: examples of one class come equally often, small classes repeat, and large
+    ones are spread over several epochs.
 
     Everything follows from (seed, position) by the keyed permutations of `trainer/input/order.py`; nothing is stored
     but the rows of each class.

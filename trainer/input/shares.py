@@ -1,4 +1,4 @@
-"""How a batch is cut into equal parts, for micro batches and for replicas: what goes, and what to change where not."""
+"""How a batch is cut into equal parts, for micro batches and for replicas: what works, and what to change if not."""
 
 from __future__ import annotations
 

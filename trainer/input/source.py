@@ -35,7 +35,7 @@ class Source(Protocol):
 
     @property
     def host_only(self) -> bool:
-        """Return whether `gather` runs Python or reads files, so that batches can be made on the host only."""
+        """Return whether `gather` runs Python or reads files, so that batches can only be made on the host."""
         ...
 
     def gather(self, indices: tf.Tensor) -> Batch:
@@ -47,7 +47,7 @@ class Source(Protocol):
         ...
 
     def on_accelerator(self) -> Source:
-        """Return this source with its examples in the accelerator's memory; itself where there is none."""
+        """Return this source with its examples in the accelerator's memory; itself if there is no accelerator."""
         ...
 
 
@@ -63,7 +63,7 @@ class ArraySource:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or not all(lengths.values()):
             found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
-            raise UserError(f"Received arrays of lengths {found}; expected one equal, positive length. Mend the data.")
+            raise UserError(f"Received arrays of lengths {found}; expected one equal, positive length. Fix the data.")
         # A source may be made while a function is being traced; its tensors must outlive that trace.
         with tf.init_scope(), tf.device(HOST):
             self._tensors = {name: tf.convert_to_tensor(array) for name, array in arrays.items()}
@@ -103,7 +103,7 @@ class ArraySource:
         return self._transform(rows)
 
     def on_accelerator(self) -> ArraySource:
-        """Return this source with its arrays in the accelerator's memory; itself where there is none.
+        """Return this source with its arrays in the accelerator's memory; itself if there is no accelerator.
 
         All splits of one source share the copy.
         """

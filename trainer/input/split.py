@@ -74,8 +74,8 @@ def _by_group(
 ) -> dict[str, np.ndarray]:
     """Return parts of whole groups.
 
-    The groups come in random order. Each goes to the part that still needs most of its classes, as a share of what it
-    wants of them in the end; to a held-out part only where that brings its size nearer to what it wants.
+    The groups come in random order. Each goes to the part that still needs most of its classes, relative to the part's
+    target for them; to a held-out part only if that brings its size nearer to its target.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     _, class_of = np.unique(labels, return_inverse=True)

@@ -1,1 +1,1 @@
-"""Pure tensor functions that hooks and recipes share, one idea a file, usable without the framework."""
+"""Pure tensor functions that hooks and recipes share, one idea per file, usable without the framework."""

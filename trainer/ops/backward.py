@@ -28,9 +28,9 @@ class Backward:
         needs: which of "inputs" (a tuple) and "outputs" function takes beside upstream. One that modifies stands before
             forward and knows no outputs.
         modifies: whether it changes forward's own gradients (True) or takes their place (False).
-        constants: float tensors that function uses beside them, such as a factor that follows a schedule.
-        surrogate: the function of the inputs whose derivative this is meant to be; None: it is none's, it changes the
-            gradient on purpose.
+        constants: further float tensors that function uses, such as a factor that follows a schedule.
+        surrogate: the function of the inputs whose derivative this is meant to be; None: there is none, the gradient is
+            changed on purpose.
         second_backward: the second derivative, as in `override_gradient`.
     """
 
@@ -43,10 +43,10 @@ class Backward:
     second_backward: Callable[..., Any] | str | None = None
 
     def __post_init__(self) -> None:
-        """Check what it needs.
+        """Check its needs.
 
         Raises:
-            UserError: something that there is not, or a surrogate of one that modifies.
+            UserError: a need that does not exist, or a surrogate for a backward pass that modifies gradients.
         """
         known = NEEDS[:1] if self.modifies else NEEDS
         if unknown := sorted(set(self.needs) - set(known)):
@@ -58,7 +58,7 @@ class Backward:
             )
 
     def __call__(self, upstream: Any, inputs: Sequence[tf.Tensor], outputs: Any) -> Any:
-        """Return what function makes of what it needs.
+        """Return the result of `function` for its needs.
 
         Args:
             upstream: dL/d(outputs), or forward's own gradients for one that modifies.
@@ -70,7 +70,7 @@ class Backward:
 
 
 def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | None = None) -> tuple[tf.Tensor, ...]:
-    """Return the inputs as they are; their gradients are what a backward pass makes of those that arrive.
+    """Return the inputs as they are; a backward pass transforms the gradients that arrive.
 
     Args:
         backward: modifies.
@@ -151,7 +151,7 @@ def scale(*, factor: float | tf.Tensor = 1.0) -> Backward:
 
 
 def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
-    """Return -factor * g, with g forward's own gradient of each input: what comes before works against the loss.
+    """Return -factor * g, with g forward's own gradient of each input: earlier layers work against the loss.
 
     Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18, where
     factor is lambda. Surrogate: none, it changes the gradient on purpose.

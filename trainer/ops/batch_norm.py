@@ -23,7 +23,7 @@ def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mea
     would round (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
     A mean is taken axis by axis: one long sum in float32 rounds by more than the number of replicas may change (over
-    24,000 entries a channel, `tf.nn.moments` was 4e-5 away from the mean).
+    24,000 entries per channel, `tf.nn.moments` was 4e-5 away from the mean).
 
     Args:
         x: this replica's part, float32, [..., channels, ...].
@@ -150,7 +150,7 @@ def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
 
 
 def _declare(name: str, inputs: Tensors, outputs: Any, surrogate: Callable[..., Any]) -> None:
-    """Record what the gradients belong to; in half precision, their rounding is no reason to doubt them."""
+    """Declare the surrogate of the gradients, but not in half precision, where rounding would look like an error."""
     if inputs[0].dtype == tf.float32:
         declare_override(name, inputs, outputs, surrogate)
 
@@ -195,7 +195,7 @@ def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, 
 
 
 def _plain_gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, *, epsilon: float) -> Tensors:
-    """Return what the kernel for gradients does, in ordinary ops: algorithm 1's, with mean and variance from x."""
+    """Return the same gradients as the kernel, in ordinary ops: algorithm 1's, with mean and variance from x."""
     given, values = tf.cast(of_y, tf.float32), tf.cast(x, tf.float32)
     axes, count = _all_but_channels(x), _count(x)
     centered = values - tf.reduce_mean(values, axes)

@@ -60,7 +60,7 @@ def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tup
     Within is the mean over examples of the Euclidean distance to the mean of their class; between is the mean over
     pairs of classes of the distance of their means. Both are of these examples alone, so networks that were trained
     with and without centers compare, and within / between does not depend on the scale of the features. Means of
-    distances, not of their squares: the few examples that lie in another class's cluster do not outweigh the others.
+    distances, not of their squares: a few examples in another class's cluster do not outweigh the rest.
 
     Args:
         features: float [examples, d].

@@ -42,7 +42,7 @@ def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def _broadcasts_to(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
-    """Return whether a shape broadcasts to another without enlarging it; what is unknown is believed."""
+    """Return whether a shape broadcasts to another without enlarging it; unknown sizes are assumed to fit."""
     if shape.rank is None or wanted.rank is None:
         return True
     if shape.rank > wanted.rank:

@@ -369,7 +369,7 @@ def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 def bernoulli_gate(
     features: tf.Tensor, probability: tf.Tensor, *, seed: tf.Tensor, uniform: Uniform = uniform_numbers
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return y = r * x and r ~ Bernoulli(A): one draw an example and position, for all channels; E[y] = A * x.
+    """Return y = r * x and r ~ Bernoulli(A): one draw per example and position, for all channels; E[y] = A * x.
 
     Backward, with the r of the forward pass: dL/dx = r * dL/dy, and dL/dA = the sum over channels of x * dL/dy, plus
     dL/dr. Nothing is divided by A. Sums are taken in float32. Wang et al. 2017, arXiv 1710.11446, "Impdrop".

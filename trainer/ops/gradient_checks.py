@@ -1,4 +1,4 @@
-"""Check a gradient that is written by hand."""
+"""Checks of hand-written gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe(tensor: Any) -> str:
 
 
 def check_outputs(what: str, outputs: Any) -> Any:
-    """Return what a forward pass returned: a tensor, or a tuple of tensors.
+    """Return the outputs of a forward pass, checked: a tensor, or a tuple of tensors.
 
     Args:
         what: begins the messages.
@@ -114,7 +114,7 @@ REMEDY = "Expected it among the inputs, where it gets a gradient, or among the c
 
 @contextmanager
 def watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Refuse what the code in the block uses from outside and was not given.
+    """Refuse tensors and variables that the code in the block uses without having been given them.
 
     Args:
         what: begins the messages, such as "The forward pass of 'sign'".
@@ -133,7 +133,7 @@ def watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
             "as an argument."
         )
     if graph is not None and (tensor := _undeclared(graph, before, declared)) is not None:
-        raise UserError(f"{what} uses the tensor {tensor.name}, {describe(tensor)}, from outside. {REMEDY}.")
+        raise UserError(f"{what} uses the tensor {tensor.name}, {describe(tensor)}, of the outer graph. {REMEDY}.")
 
 
 def _undeclared(graph: tf.Graph, before: int, declared: Sequence[tf.Tensor]) -> tf.Tensor | None:
@@ -210,7 +210,7 @@ def run_numpy(
 
     dtypes = [spec.dtype for spec in specs]
     tensors = tf.numpy_function(call, list(inputs), dtypes, name="numpy_forward")
-    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one is none
+    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one tensor is no tensor
     shaped = tuple(tf.ensure_shape(tensor, spec.shape) for tensor, spec in zip(tensors, specs, strict=True))
     return shaped if several else shaped[0]
 
@@ -291,10 +291,10 @@ def differentiate(
 
 
 def used_arguments(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> list[bool]:
-    """Return for each argument whether what a function returns depends on it.
+    """Return for each argument whether a function's result depends on it.
 
     Args:
-        function: of tensors; it is traced once more to be looked at.
+        function: of tensors; it is traced once more for inspection.
         tensors: examples of its arguments.
     """
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]

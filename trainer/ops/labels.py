@@ -11,7 +11,7 @@ SMALLEST = float(np.finfo(np.float32).tiny)
 LARGEST = 1.0 - 2.0**-24
 """The float32 before 1."""
 TOLERANCE = 1e-2
-"""Of a sum: probabilities may be of half precision, or of 8 bits."""
+"""Tolerance of a sum: probabilities may be in half precision, or in 8 bits."""
 
 
 def are_probabilities(outputs: np.ndarray) -> bool:
@@ -31,7 +31,7 @@ def as_logits(outputs: Any, activation: str | None, ops: Any = np) -> Any:
 
     Args:
         outputs: [..., classes].
-        activation: "softmax" or "sigmoid"; None where the outputs are logits.
+        activation: "softmax" or "sigmoid"; None if the outputs are logits.
         ops: what computes: NumPy, or `keras.ops`.
     """
     if activation is None:

@@ -31,7 +31,7 @@ class Overridden:
     Attributes:
         name: what it is called.
         inputs: tensors that get the gradients.
-        outputs: tensors whose gradients these are made of.
+        outputs: tensors whose gradients these are computed from.
         surrogate: the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward
             pass itself; None: it changes the gradient on purpose.
     """
@@ -71,8 +71,8 @@ class Override:
         forward: called with the inputs.
         backward: called with upstream gradients, inputs and outputs.
         inputs: the tensors that it is applied to.
-        constants: tensors that it uses beside them.
-        numpy_output: what a NumPy forward returns; None for a TensorFlow forward.
+        constants: further tensors that it uses.
+        numpy_output: the output spec of a NumPy forward; None for a TensorFlow forward.
         second_backward: the second derivative.
         role: of `forward`, for messages.
     """
@@ -113,7 +113,7 @@ def override_gradient(
             for each input, in its shape and dtype, None for an input that is not float; a bare tensor for one input.
         inputs: tensors, or variables, which are read. Integers get no gradient.
         constants: float tensors that forward or backward use beside the inputs. They get no gradient.
-        numpy_output: what a forward of NumPy returns: shape (None where unknown) and dtype of its array, or several
+        numpy_output: what a forward of NumPy returns: shape (None if unknown) and dtype of its array, or several
             of them. It gets arrays that it cannot write to. XLA cannot compile it.
         second_backward: the second derivative. None: asking for it is an error, also with a persistent tape around a
             `tf.function`. "differentiate": backward is differentiated, and refused where it uses an input through ops
@@ -121,7 +121,7 @@ def override_gradient(
             second_backward(upstream, (*dL/d(outputs), *inputs, *outputs), gradients); it returns one gradient for each
             tensor of the second argument; the third derivative is an error.
         surrogate: the function of the inputs whose derivative backward is meant to be: "forward" itself, another
-            function, or None where it changes the gradient on purpose. It is recorded for `declare_override`; nothing
+            function, or None if it changes the gradient on purpose. It is recorded for `declare_override`; nothing
             is computed with it here.
         name: what messages call this op.
 
@@ -160,7 +160,7 @@ def apply_override(override: Override) -> Any:
 
 
 def run_forward(override: Override, inputs: Tensors) -> Any:
-    """Return what forward makes of inputs, checked; its own gradient, not the overriding one.
+    """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one.
 
     Args:
         override: whose forward to run.

@@ -1,4 +1,4 @@
-"""Gather that says what becomes of an index out of range, on any device and under XLA."""
+"""Gather with a defined result for indices out of range, on any device and under XLA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RAISE, ZEROS, CLIP = MODES = ("raise", "zeros", "clip")
 
 
 def safe_gather(params: Any, indices: Any, *, mode: str = RAISE, axis: int = 0) -> tf.Tensor:
-    """Return rows of a tensor by index, with one answer for indices that no row has.
+    """Return rows of a tensor by index, with one defined result for indices out of range.
 
     For these `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest row under XLA. Here, eagerly, in a graph
     and in what XLA compiles alike, a negative index is out of range, as one of `params.shape[axis]` or more is, and:
@@ -79,7 +79,7 @@ def _assert_known(known: tf.Tensor, indices: tf.Tensor, size: Any, dtype: tf.DTy
 
 
 def _stand_in(mode: str, dtype: tf.DType) -> tf.Tensor:
-    """Return what stands where no row does; behind the assertion of "raise" it is seen under XLA alone."""
+    """Return the fill for indices out of range; with "raise", only XLA, which drops the assertion, ever shows it."""
     return tf.cast(float("nan"), dtype) if mode == RAISE and _can_be_nan(dtype) else tf.zeros([], dtype)
 
 

@@ -1,1 +1,1 @@
-"""One run on several devices or machines: replicas, and what they tell each other."""
+"""One run on several devices or machines: replicas, and the messages between them."""

@@ -39,7 +39,7 @@ class Cluster:
 
 
 def cluster_of(trainer: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster of a run; None where it needs none. Free of TensorFlow, so that mistakes show at once."""
+    """Return the cluster of a run; None if it needs none. Free of TensorFlow, so that mistakes show at once."""
     if trainer.get("strategy") != MULTI_WORKER:
         return None
     if (replicas := trainer.get("replicas")) is not None:

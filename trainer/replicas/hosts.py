@@ -46,7 +46,7 @@ def _expand(name: str, text: str) -> Iterator[str]:
 
 
 def _numbers(inside: str, text: str) -> Iterator[str]:
-    """Yield the numbers of brackets, as wide as they are written."""
+    """Yield the numbers in brackets, with their leading zeros."""
     for part in inside.split(","):
         found = RANGE.fullmatch(part.strip())
         if found is None or (found[2] is not None and int(found[2]) < int(found[1])):

@@ -1,4 +1,4 @@
-"""What workers tell each other between the chunks of a run: small integers, and bytes."""
+"""Messages between workers, between the chunks of a run: small integers, and bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORD = 8
 class Messages:
     """Exchange values between the workers of a run. Every worker calls the same methods in the same order.
 
-    All is done by sums of integers over the workers, which are exact, in which all but one give zeros.
+    Everything is a sum of integers over the workers, which is exact; all but one of them contribute zeros.
     """
 
     def __init__(self, index: int, group: Group) -> None:

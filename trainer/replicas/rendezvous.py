@@ -27,7 +27,7 @@ def meet(cluster: Cluster, seconds: float = WAIT_SECONDS) -> None:
 
 
 def _gather(cluster: Cluster, deadline: float) -> None:
-    """Listen until every worker has greeted, then let all go on."""
+    """Listen until every worker has greeted, then release them all."""
     port = int(cluster.addresses[0].rpartition(":")[2])
     guests: dict[int, socket.socket] = {}
     try:
@@ -65,7 +65,7 @@ def _gather(cluster: Cluster, deadline: float) -> None:
 
 
 def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
-    """Return which worker has come; None where it is none of ours."""
+    """Return which worker has connected; None if it is not one of this run."""
     guest.settimeout(5.0)
     try:
         greeting: dict[str, Any] = json.loads(_line(guest))

@@ -120,8 +120,8 @@ class Replica:
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums over the replicas.
 
-        All replicas must get here in the same steps: never call it in a branch that one of them alone takes. Nor in a
-        loop inside the step: TensorFlow tells the sums of loops apart by the loop, and they would never meet.
+        All replicas must reach this in the same steps: never call it in a branch that only one of them takes. Nor in a
+        loop inside the step: TensorFlow identifies the sums of loops by the loop, and they would never meet.
         """
         return list(tensors) if self.collectives is None or not tensors else self.collectives.sum(tensors)
 
@@ -139,7 +139,7 @@ class Replica:
         return tf.unstack(raised > 0.0)
 
     def part(self, draw: Callable[[Sequence[int] | tf.Tensor], tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
-        """Return this replica's part of what is drawn for the examples of a whole batch.
+        """Return this replica's part of the draws for the examples of a whole batch.
 
         The whole batch is drawn and cut, so that an example gets the same numbers on any number of replicas.
         """
@@ -162,7 +162,7 @@ def replicas_of(devices: Sequence[str | None], *, first: int = 0, count: int | N
 
 
 STRIDE = 0x9E3779B9
-"""Between the seeds of replicas: the golden ratio of 2^32, so that small seeds of several runs do not meet."""
+"""Between the seeds of replicas: the golden ratio of 2^32, so that small seeds of several runs do not collide."""
 
 
 def own_seeds(state: Mapping[str, tf.Tensor], seeds: Iterable[str], replica: Replica) -> dict[str, tf.Tensor]:

@@ -113,7 +113,7 @@ def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = (
 
 
 def split_binding(node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the target of a node with what its constructor takes, and what binds the hook from outside."""
+    """Return the target of a node with its constructor's arguments, and the settings that bind the hook."""
     parameters, takes_any = parameters_of(resolve(node[TARGET], group=GROUP, plugins=plugins))
     binding = {key: node[key] for key in BINDING if key in node and key not in parameters and not takes_any}
     return {key: value for key, value in node.items() if key not in binding}, binding

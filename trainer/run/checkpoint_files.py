@@ -23,7 +23,7 @@ NAME = re.compile(r"step_(\d{8,})(_\d+)?")
 LEFTOVER = re.compile(r"\.(step_\d{8,}(_\d+)?\.(tmp|gone)|index\.json\.tmp)")
 DAMAGED = "damaged_"
 LAST = "last"
-"""The tag of the checkpoint to go on from."""
+"""The tag of the checkpoint to resume from."""
 
 
 def step_of(name: str) -> int:
@@ -43,12 +43,12 @@ def set_aside(directory: Path) -> list[Path]:
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Return what writers that were killed have left."""
+    """Return the leftovers of killed writers."""
     return sorted(path for path in _paths(directory) if LEFTOVER.fullmatch(path.name))
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove what writers have left, of a directory in which nobody writes."""
+    """Remove the leftovers of writers from a directory in which nobody writes."""
     for path in leftovers(directory):
         remove(path)
 
@@ -71,7 +71,7 @@ MAX_JSON_BYTES = 2**26
 
 
 class DamagedError(UserError):
-    """Report a file of a checkpoint that is not what was written."""
+    """Report a file of a checkpoint that differs from what was written."""
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -97,7 +97,7 @@ def make_synced(path: Path) -> None:
 
 
 def hide_directories(paths: Iterable[Path]) -> None:
-    """Take the names from directories that shall be removed, so that none is seen half removed."""
+    """Rename directories before they are removed, so that none is seen half removed."""
     hidden = [(path, path.with_name(f".{path.name}.gone")) for path in paths]
     for path, gone in hidden:
         os.replace(path, gone)

@@ -73,7 +73,7 @@ def read_manifest(path: Path) -> Manifest:
     if type(number) is int and number != FORMAT:
         raise UserError(
             f"The checkpoint {path} is in format {number}. Expected format {FORMAT}: use the version of this project "
-            "that wrote it, or train anew."
+            "that wrote it, or train again."
         )
     if digest is None or not _is_manifest(content):
         raise damaged
@@ -162,7 +162,7 @@ class Index:
 
 
 def read_index(directory: Path) -> Index | None:
-    """Return what `index.json` says; None where there is none."""
+    """Return what `index.json` says; None if there is none."""
     path = directory / INDEX
     if not path.exists():
         return None
@@ -190,7 +190,7 @@ def write_index(directory: Path, index: Index) -> None:
 
 
 def complete_index(index: Index | None, manifests: Sequence[Manifest], names: set[str]) -> Index:
-    """Return an index that names nothing that is missing, and everything that was written after it.
+    """Return an index without missing checkpoints, but with all that were written after it.
 
     A kill between a checkpoint and the index leaves a checkpoint that the index does not know yet. Where there is no
     index, the manifests say all.

@@ -13,7 +13,7 @@ from hookline.trainer.run.fingerprint import data_fingerprint
 from hookline.trainer.run.state import VariableValues, trainer_variables
 
 OWN = ("debug", "run_dir")
-"""Of the config: what may differ between workers."""
+"""Keys of the config that may differ between workers."""
 
 
 def facts_of(config: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
@@ -33,7 +33,7 @@ def facts_of(config: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
 
 
 def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
-    """Return one line on the first worker that differs from the chief; None where all are equal."""
+    """Return one line on the first worker that differs from the chief; None if all are equal."""
     for worker, theirs in enumerate(facts):
         for name in dict.fromkeys([*facts[0], *theirs]):
             was, is_ = facts[0].get(name, "missing"), theirs.get(name, "missing")

@@ -1,4 +1,4 @@
-"""What host hooks see of a run, what they may ask for, and when the loop comes up."""
+"""What host hooks see of a run, what they may ask for, and when the loop pauses for them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ KINDS = ("", "loss/", "metric/")
 def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Objective]) -> list[Mapping[str, float]]:
     """Return the values of a report as a hook knows them, once for each objective that it takes part in.
 
-    What stands before its names, of an objective among several or of a network, is left out; the other values are there
-    under their full names.
+    The prefix of its names, of an objective among several or of a network, is left out; the other values keep their
+    full names.
     """
     if not isinstance(hook, GraphHook):
         return [values]
@@ -49,11 +49,11 @@ CHUNK_SECONDS = 0.5
 
 @dataclass
 class Cadence:
-    """Choose the steps at which a run reports, evaluates and comes up.
+    """Choose the steps at which a run reports, evaluates and pauses for hooks.
 
     Attributes:
         total_steps: where the run ends.
-        steps_per_epoch: steps an epoch, perhaps a fraction.
+        steps_per_epoch: may be a fraction.
         evaluate_every_epochs: epochs between evaluations.
         report_every_steps: steps between reports; None for once an epoch.
     """
@@ -74,7 +74,7 @@ class Cadence:
         return min(self.total_steps, (step // self.report_every_steps + 1) * self.report_every_steps)
 
     def next_edge(self, step: int, hooks: Iterable[HostHook], seconds_per_step: float | None) -> int:
-        """Return the step at which the next chunk ends: the nearest wish, or what fits into half a second."""
+        """Return the step at which the next chunk ends: the nearest one asked for, or what fits into half a second."""
         wishes = [wish for hook in hooks if (wish := _wish(hook, step)) is not None and wish > step]
         longest = 1 if seconds_per_step is None else max(1, int(CHUNK_SECONDS / max(seconds_per_step, 1e-6)))
         return min([self.next_evaluation(step), self.next_report(step), step + longest, *wishes])
@@ -112,10 +112,10 @@ class Control:
     """Collect what host hooks ask of the loop; the loop acts at the edge of the chunk.
 
     Attributes:
-        stop_reason: why to stop, such as "early stopping: ..."; None to go on.
+        stop_reason: why to stop, such as "early stopping: ..."; None to continue.
         save_tags: tags of checkpoints to write, such as "last" or "best".
-        skip: whether to go on without the step that was held back.
-        rate_factor: what to multiply the learning rates by after going back to the newest checkpoint; None to stay.
+        skip: whether to continue without the step that was held back.
+        rate_factor: what to multiply the learning rates by after rolling back to the newest checkpoint; None to stay.
         keep_last: how many checkpoints that were "last" stay, 1 or more.
     """
 
@@ -126,7 +126,7 @@ class Control:
     keep_last: int = 2
 
     def stop(self, reason: str) -> None:
-        """Ask for the run to end after this chunk, in good order."""
+        """Ask for the run to end cleanly after this chunk."""
         self.stop_reason = self.stop_reason or reason
 
     def save(self, tag: str) -> None:
@@ -134,11 +134,11 @@ class Control:
         self.save_tags.add(tag)
 
     def skip_step(self) -> None:
-        """Ask, in `on_veto`, to go on behind the step that was held back. Nothing of it is written."""
+        """Ask, in `on_veto`, to continue after the step that was held back. Nothing of it is written."""
         self.skip = True
 
     def roll_back(self, rate_factor: float) -> None:
-        """Ask, in `on_veto`, to go back to the newest checkpoint and on from there at a lower rate."""
+        """Ask, in `on_veto`, to roll back to the newest checkpoint and continue from there at a lower rate."""
         self.rate_factor = rate_factor
 
 
@@ -212,7 +212,7 @@ class Run:
         networks: the networks that are trained, by name.
         batch_size: examples per step.
         total_steps: steps that the run will make.
-        steps_per_epoch: steps an epoch, perhaps a fraction.
+        steps_per_epoch: may be a fraction.
         plan: Markdown text: the stages with their hooks, the update ops, the variables.
         best: the best validation value so far.
         control: where hooks ask.
@@ -221,19 +221,19 @@ class Run:
         timed_steps: steps made in that time.
         waited_seconds: how much of that time the steps waited for their batches.
         first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
-        queue: batches that lay ready when the latest chunk ended, and how many there is room for; None without a queue.
-        vetoes: names of the vetoes that held back the latest step; empty in good times.
+        queue: batches that were ready when the latest chunk ended, and how many fit; None without a queue.
+        vetoes: names of the vetoes that held back the latest step; normally empty.
         pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
         embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
         distributions: called as distributions(step); returns arrays to make histograms of, by name.
-        graph: called as graph(); returns the traced step as a graph to look at (`GraphDef`); None where nothing was
+        graph: called as graph(); returns the traced step as a graph to look at (`GraphDef`); None if nothing was
             traced, as in a test.
-        training: the batches of the training split; None where a run has none, as in a test.
+        training: the batches of the training split; None if a run has none, as in a test.
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
-        resumed_at: the steps at which the run went on after an end before its time.
-        rolled_back: the steps from which it went back to a checkpoint.
-        returns: for each of these, the step "to" which it went back, and the "rate_factor" of the checkpoint's rates.
-        held_out: the splits that are not trained on, by name; empty where a run has none, as in a test.
+        resumed_at: the steps at which the run was resumed.
+        rolled_back: the steps from which it rolled back to a checkpoint.
+        returns: for each of these, the step "to" which it rolled back, and the "rate_factor" of the checkpoint's rates.
+        held_out: the splits that are not trained on, by name; empty if a run has none, as in a test.
         replicas: how many share a batch.
         warnings: what hooks have warned of so far, a line each.
     """

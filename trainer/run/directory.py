@@ -1,4 +1,4 @@
-"""The run directory: made once, never overwritten, told apart by recipe and time."""
+"""The run directory: created once, never overwritten, named by recipe and time."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def environment() -> dict[str, Any]:
 
 
 def cpu_flags() -> list[str]:
-    """Return the instruction sets that change floating-point results, where the system tells them."""
+    """Return the instruction sets that change floating-point results, if the system reports them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

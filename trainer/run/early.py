@@ -1,4 +1,4 @@
-"""What is checked and set before TensorFlow is imported."""
+"""Checks and settings before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARTS = ("data", "model", "schedule", "optimizer", "task")
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:
-    """Check what needs neither TensorFlow nor Keras, if they are put off; the rest is found when it is built.
+    """Check what needs neither TensorFlow nor Keras, if they are deferred; other mistakes show when parts are built.
 
     Hooks and augmentations are constructed, once more than for the run: their constructors check plain arguments.
     """
@@ -66,7 +66,7 @@ def check_early(job: Job, *, directories: bool = True) -> None:
 
 
 def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
-    """Return what a check returns; None where it has to wait for TensorFlow or Keras."""
+    """Return the result of a check; None if it has to wait for TensorFlow or Keras."""
     before = set(sys.modules)
     try:
         return check()
@@ -76,7 +76,7 @@ def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
 
 
 def _forget_orphans(names: Iterable[str]) -> None:
-    """Remove modules whose package is gone, since its import has failed: found, they would not be bound to the next."""
+    """Remove modules whose package's import failed: a later import would find them and not bind them to the package."""
     for name in sorted(names):  # a package before what it holds
         above = name.rpartition(".")[0]
         if above and above not in sys.modules:

@@ -1,4 +1,4 @@
-"""What identifies the data of a run, so that a resumed one does not go on with other examples unnoticed."""
+"""The fingerprint of a run's data, so that a resumed run does not silently continue on other examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finished run, built again from its directory."""
+"""A finished run, rebuilt from its directory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the config of a run, ready to be assembled again."""
     config = read_stored(run, "run")
     check_plugins(config, plugins, "run")
-    # The weights come from the checkpoint; where the run once started from does not matter any more.
+    # The weights come from the checkpoint; what the run once started from no longer matters.
     named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))
     return {**config, "init_from": None, "plugins": named}
 
@@ -51,10 +51,10 @@ def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> 
 
 
 def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
-    """Assemble a finished run while another one is being built, so that the other is built as it would be without it.
+    """Assemble a finished run while another one is being built, without affecting how the other is built.
 
-    Keras numbers layers without a name by the thread, so this happens in one of its own. Random numbers of the process
-    that are drawn afterwards follow from those that were drawn before.
+    Keras numbers layers without a name per thread, so this happens in a thread of its own. Random numbers drawn
+    afterwards depend only on the random state before.
     """
     import keras
 

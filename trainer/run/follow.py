@@ -1,4 +1,4 @@
-"""A process that trains beside the chief."""
+"""A worker process that trains beside the chief."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookline.trainer.run.workers import ClusterWorkers, Kind, Order, signal_of
 
 
 def follow(settings: Mapping[str, Any], parts: Assembly, workers: ClusterWorkers) -> None:
-    """Do what the chief orders until the run is over."""
+    """Follow the chief's orders until the run is over."""
     variables = trainer_variables(parts.trainer)
     interruption = Interruption(settings["max_seconds"])
     step = 0

@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Report that a run ended before its time, on request; what it needs to go on is saved.
+    """Report that a run ended early, on request; what it needs to resume is saved.
 
     Attributes:
         signal_number: that asked for it; None for the wall-clock budget.
@@ -32,7 +32,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Interruption:
-    """Hold what asked the run to end.
+    """Record what asked the run to end.
 
     Attributes:
         max_seconds: wall time after which the run shall end; None for no limit.
@@ -45,7 +45,7 @@ class Interruption:
 
     @property
     def reason(self) -> str | None:
-        """Return why the run shall end, in words; None to go on."""
+        """Return why the run shall end, in words; None to continue."""
         if self.signal_number is not None:
             return signal.Signals(self.signal_number).name
         if self.max_seconds is not None and time.monotonic() - self._since >= self.max_seconds:
@@ -54,10 +54,10 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take note of the first signal in place of being stopped by it; the next one stops the process at once.
+        """Record the first signal instead of being stopped by it; the next one stops the process at once.
 
-        The next one is left to the operating system, which is heard also while TensorFlow computes. Only the main
-        thread can listen; elsewhere, nothing changes.
+        The next one is left to the operating system, which acts even while TensorFlow computes. Only the main thread
+        can handle signals; elsewhere, nothing changes.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -81,10 +81,10 @@ class Interruption:
 
 @contextmanager
 def _ended_by_a_second() -> Iterator[None]:
-    """End the process at a second signal that comes before Python takes note of the first one.
+    """End the process at a second signal that arrives before Python has handled the first.
 
-    Python's handlers wait for what TensorFlow computes, and then take several signals for one. Of the numbers that
-    `set_wakeup_fd` has written at once, none is lost.
+    Python's handlers wait until TensorFlow's computation ends, and then merge several signals into one. `set_wakeup_fd`
+    writes each number at once, so none is lost.
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

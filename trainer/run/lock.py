@@ -1,4 +1,4 @@
-"""One process at a time trains in a run directory."""
+"""A lock: one process at a time trains in a run directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE_NAME = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the run directory for this process. The operating system lets go of it also when the process is killed."""
+    """Lock the run directory for this process. The operating system releases the lock even if the process is killed."""
     try:
         descriptor = open_lock(directory / FILE_NAME)
     except OSError as error:
@@ -25,7 +25,7 @@ def locked(directory: Path) -> Iterator[None]:
         ) from error
     try:
         _take(descriptor, directory)
-        with suppress(OSError):  # on a full disk: the number of the process is but for a message
+        with suppress(OSError):  # on a full disk: the process number only serves a message
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield

@@ -1,4 +1,4 @@
-"""What TensorFlow says when workers lose each other, as one line; and an end to waiting."""
+"""TensorFlow's errors when workers lose each other, as one line; and a time limit for waiting."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ ANSWER_SECONDS = 2.0
 
 
 def is_loss(error: tf.errors.OpError) -> bool:
-    """Return whether an error of TensorFlow tells that workers have lost each other."""
+    """Return whether a TensorFlow error means that workers have lost each other."""
     return isinstance(error, LOST) or ABORTED in str(error)
 
 
 def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
-    """Return one line on which workers are gone and how to go on."""
+    """Return one line on which workers are gone and how to resume."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
     gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))
     several = len(gone) > 1
     return (
         f"{named(gone)} {'are' if several else 'is'} gone, or {'answer' if several else 'answers'} no more; "
-        f"{'their' if several else 'its'} own output may say why. Go on by starting all workers again with "
+        f"{'their' if several else 'its'} own output may say why. Resume by starting all workers again with "
         f"resume={directory or '<run>'}"
     )
 
@@ -48,7 +48,7 @@ def named(workers: Sequence[int]) -> str:
 
 @contextmanager
 def abort_after(seconds: float) -> Iterator[None]:
-    """Make sums that wait for other workers fail after some time; a clock in each sum would cost each a timer."""
+    """Make sums that wait for other workers fail after some time; a timeout in each sum would cost each a timer."""
     if not seconds:
         yield
         return

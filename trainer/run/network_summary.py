@@ -26,7 +26,7 @@ PRODUCTS = {
     *("Dot", "Attention", "AdditiveAttention", "Matmul", "Einsum", "Tensordot", "Vdot", "Inner", "Outer"),
     *("Conv", "DepthwiseConv", "SeparableConv", "ConvTranspose", "DotProductAttention", "Lambda"),
 }
-"""Layers and operations without weights that multiply what they are given, or may."""
+"""Layers and operations without weights that multiply their inputs, or may."""
 WITHOUT = (keras.layers.Embedding, keras.layers.Normalization)
 """Layers with matrices of weights, or of statistics, that are looked up or applied entry by entry."""
 
@@ -36,8 +36,8 @@ Counts = dict[int, int]
 def count_macs(call: Call) -> Counts | None:
     """Return the multiply-accumulates of a call for one example, by identity of the kernel.
 
-    Padding is counted as what is computed: each output of a convolution takes a whole window. Additions of biases,
-    batch norms, poolings and activations count nothing.
+    Padding counts as computed: each output of a convolution takes a whole window. Bias additions, batch norm, pooling
+    and activations are not counted.
     """
     layer = call.operation
     if not isinstance(layer, COUNTED) or not _is_of_keras(layer):
@@ -83,7 +83,7 @@ def _is_of_keras(layer: keras.Layer) -> bool:
 
 
 def _may_multiply(operation: object) -> bool:
-    """Return whether an operation may multiply in a way that is not known here."""
+    """Return whether an operation may multiply in a way that this module does not know."""
     if type(operation).__name__ in PRODUCTS:
         return True
     if not isinstance(operation, keras.Layer):
@@ -99,7 +99,7 @@ def _holds_matrices(layer: keras.Layer) -> bool:
 
 
 def _size(shapes: Iterable[Shape]) -> int | None:
-    """Return how many entries the only tensor of a call has for one example, None where that is open."""
+    """Return how many entries the only tensor of a call has for one example, None if that is open."""
     each = list(shapes)
     if len(each) != 1 or any(size is None for size in each[0][1:]):
         return None
@@ -128,7 +128,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False)
 class LayerSize:
-    """Hold counts of what a layer owns itself, not within layers inside it.
+    """Hold counts of a layer's own weights, without those of layers inside it.
 
     Attributes:
         path: of the layer; empty for the model itself, which may hold weights of its own.
@@ -171,7 +171,7 @@ def add_up(layers: Iterable[LayerSize]) -> Size:
 def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
     """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up.
 
-    At inference a batch norm is one scale and one offset a channel, so it counts as two floats a channel, whatever
+    At inference a batch norm is one scale and one offset per channel, so it counts as two floats per channel, whatever
     it trains with (the count that Larq's summary makes too).
     """
     layers = {"": network.model, **layer_paths(network.model)}
@@ -202,19 +202,19 @@ def _layer_size(
 FLOAT = 32
 FULL = "full precision"
 KINDS = {(True, True): "BNN", (True, False): "BWN", (False, True): "BAN"}
-"""What a network is called by whether a layer has binary weights, and whether one has binary inputs."""
+"""The kind of a network, by whether a layer has binary weights, and whether one has binary inputs."""
 INPUT_LAYER = "InputLayer"
 
 
 @dataclass(frozen=True)
 class Forms:
-    """Hold in what form a network's weights and inputs are shipped.
+    """Hold the form in which a network's weights and inputs are shipped.
 
     Attributes:
         shipped: what evaluation uses in place of weights and moving statistics, by name.
         stored_bits: an entry by variable name, for variables not shipped as float32.
         weight_bits: bits in which weights are multiplied, by variable name, where that is not a float32.
-        input_bits: bits of what a layer sees, by its path, where that is not a float32.
+        input_bits: bits of a layer's input, by its path, if that is not a float32.
     """
 
     shipped: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -230,13 +230,13 @@ class Row:
     Attributes:
         name: its path.
         kind: its class.
-        output: shape of what it returns, without the batch; None where there is no graph that says it.
+        output: shape of what it returns, without the batch; None if there is no graph that says it.
         params: weights, moving statistics included.
-        weight_bits: bits an entry of its kernels in the stored form, scales included; None without a kernel.
+        weight_bits: bits per entry of its kernels in the stored form, scales included; None without a kernel.
         input_bits: bits of what its kernel is multiplied with; None without a kernel.
         bytes: as shipped, perhaps a fraction; batch norm folded.
         sparsity: share of exact zeros among its kernels' entries; None without a kernel.
-        macs: multiply-accumulates for one example; None where that is not known.
+        macs: multiply-accumulates for one example; None if that is not known.
         macs_by_precision: likewise, by precision as `precision` calls it.
     """
 
@@ -254,7 +254,7 @@ class Row:
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """Hold what a network is made of.
+    """Summarize a network.
 
     Attributes:
         kind: "BNN" (binary weights and inputs), "BWN" (weights), "BAN" (inputs), "quantized" or "full precision".
@@ -277,23 +277,23 @@ class NetworkSummary:
 
     @property
     def uncounted(self) -> list[str]:
-        """Return the layers of which it is not known how much they multiply."""
+        """Return the layers whose multiply-accumulates are unknown."""
         return [row.name for row in self.rows if row.macs is None]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what stands in `summary.json`, beside the size."""
+        """Return the entries of `summary.json`, besides the size."""
         by_precision = self.macs_by_precision
         macs = {"total": sum(by_precision.values()), "by_precision": by_precision, "uncounted": self.uncounted}
         return {"kind": self.kind, "macs": macs, "layers": [_as_json(row) for row in self.rows]}
 
 
 def precision(input_bits: int, weight_bits: int) -> str:
-    """Return what a multiplication is called, such as "1-bit x 1-bit" or "float32"."""
+    """Return the name of a multiplication, such as "1-bit x 1-bit" or "float32"."""
     return "float32" if input_bits == weight_bits == FLOAT else f"{input_bits}-bit x {weight_bits}-bit"
 
 
 def summarize_network(network: Network, forms: Forms) -> NetworkSummary:
-    """Return what a network is made of. Its totals are those of `measure_size`: both add up the same layers."""
+    """Return the summary of a network. Its totals are those of `measure_size`: both add up the same layers."""
     layers = layer_sizes(network, forms.stored_bits)
     calls = _calls(network)
     rows = tuple(_row(each, network, forms, calls) for each in layers if _is_shown(each, calls))
@@ -301,7 +301,7 @@ def summarize_network(network: Network, forms: Forms) -> NetworkSummary:
 
 
 def _calls(network: Network) -> dict[int, list[Call]] | None:
-    """Return the calls of every layer by its identity; None where the graph is not known."""
+    """Return the calls of every layer by its identity; None if the graph is not known."""
     if not is_graph(network.model):
         return None
     calls: dict[int, list[Call]] = {}
@@ -324,7 +324,7 @@ def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, l
     input_bits = forms.input_bits.get(layer.path, FLOAT)
     by_precision: dict[str, int] = {}
     for number, (kernel, count) in enumerate((macs or {}).items()):
-        # What a separable convolution passes on to its second kernel is a sum: a float.
+        # A separable convolution passes a sum to its second kernel: a float.
         name = precision(FLOAT if number else input_bits, forms.weight_bits.get(kernels[kernel], FLOAT))
         by_precision[name] = by_precision.get(name, 0) + count
     return Row(
@@ -342,8 +342,8 @@ def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, l
 
 
 def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
-    """Return the multiply-accumulates of all calls of a layer by kernel; None where one is not known."""
-    if not calls:  # inside a layer that is one call: what it does there is not known
+    """Return the multiply-accumulates of all calls of a layer by kernel; None if one is not known."""
+    if not calls:  # inside a layer that is one call: what happens there is unknown
         return None if _multiplies(layer) else {}
     found: dict[int, int] = {}
     for call in calls:
@@ -373,7 +373,7 @@ def _sparsity(kernels: Iterable[str], shipped: Mapping[str, np.ndarray]) -> floa
 
 
 def _kind(layers: list[LayerSize], forms: Forms) -> str:
-    """Return what a network is called. Its first and last layer may well stay in full precision."""
+    """Return the kind of a network. Its first and last layer may well stay in full precision."""
     weights = [forms.weight_bits.get(name, FLOAT) for each in layers for name in each.weights]
     inputs = [forms.input_bits.get(each.path, FLOAT) for each in layers]
     rounded = min([*weights, *inputs], default=FLOAT) < FLOAT

@@ -1,4 +1,4 @@
-"""In which precision networks compute: Keras's mixed policies, where the hardware gains by them."""
+"""The precision in which networks compute: Keras's mixed policies, where the hardware is faster with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 """Under a mixed policy latent variables, statistics and slots stay float32; layers compute in less."""
 NEEDED_CAPABILITY = {FLOAT16: (7, 0), BFLOAT16: (8, 0)}
-"""From where on NVIDIA GPUs have units for it."""
+"""The compute capability from which NVIDIA GPUs have units for it."""
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 
 Device = Mapping[str, Any]
@@ -52,7 +52,7 @@ def describe_precision(precision: str, scale: LossScale | None) -> dict[str, Any
 
 
 def check_precision(precision: str, *, allow_slow: bool) -> None:
-    """Refuse a precision by which this machine would lose time."""
+    """Refuse a precision that would be slower on this machine."""
     if precision == FLOAT32 or allow_slow:
         return
     gpus = [tf.config.experimental.get_device_details(device) for device in tf.config.list_physical_devices("GPU")]
@@ -64,7 +64,7 @@ def check_precision(precision: str, *, allow_slow: bool) -> None:
 
 
 def why_slow(precision: str, flags: Collection[str], gpus: Sequence[Device]) -> str | None:
-    """Return why a machine loses time by a precision; None where it gains."""
+    """Return why a precision is slower on a machine; None if it is faster."""
     if gpus:
         return next((reason for gpu in gpus if (reason := _why_slow_on(gpu, precision))), None)
     if precision == FLOAT16:

@@ -1,4 +1,4 @@
-"""The memory of the process of a run, and what is done without."""
+"""The memory of a run's process, and what can be left out."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ Value = TypeVar("Value")
 
 
 def estimated(what: str, estimate: Callable[[], Value], otherwise: Value) -> Value:
-    """Return what is estimated; where the estimate fails, warn in one line and return what stands in its place."""
+    """Return an estimate; if it fails, warn in one line and return a substitute."""
     try:
         return estimate()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is no reason to lose a run
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"{what} cannot be told, and is left out ({reason}). Training is not affected.", stacklevel=2)
+        warnings.warn(f"{what} cannot be estimated and is left out ({reason}). Training is not affected.", stacklevel=2)
         return otherwise
 
 
 OF_MEMORY = re.compile(r"\bOOM\b|out of memory", re.IGNORECASE)
-"""What tells a lack of memory from other lacks of TensorFlow's, such as that of room on a disk."""
+"""Distinguishes running out of memory from other exhausted resources in TensorFlow, such as disk space."""
 ARRAY = re.compile(r"shape ?[\[(]([\d, ]+)[\])] and (?:data )?type (\w+)")
 
 

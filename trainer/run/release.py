@@ -1,4 +1,4 @@
-"""Let go of a run's graphs when it is over, so that a process does not grow with every run."""
+"""Release a run's graphs when it is over, so that a process does not grow with every run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ CUSTOM = "CustomGradient-"
 
 @contextmanager
 def released_graphs() -> Iterator[None]:
-    """Forget the gradient functions that are registered inside, at its end.
+    """Unregister, at the end of the block, the gradient functions that were registered inside.
 
     Each `tf.custom_gradient` that is traced registers one for good, and it holds the whole graph around it; Keras's
-    optimizers trace one in every step. There is no public way to take them out (TensorFlow 2.21). A function that was
+    optimizers trace one in every step. There is no public API to remove them (TensorFlow 2.21). A function that was
     traced inside must not be differentiated afterwards.
     """
     registered = ops.gradient_registry._registry

@@ -23,7 +23,7 @@ TECHNIQUES = {
 }
 """Namespaces of techniques, under the field's words for them."""
 OWN = "measures of the hook of that name"
-"""Any other hook puts what it measures under its own name; so does one of the above under another name."""
+"""Any other hook reports under its own name; so does one of the above under another name."""
 NAMESPACES = {**TRAINERS, **TECHNIQUES}
 
 
@@ -45,9 +45,9 @@ def explain(names: Iterable[str], *, hooks: Collection[str] = (), scopes: Collec
 
 SHOWN_LOSS = "loss/total"
 WHOLE = 1e-3
-"""How far from a whole number rounding may have brought one."""
+"""How far rounding may have moved a whole number."""
 COMPLETE = ("completed", "stopped")
-"""Of summary.json: the run has made all its steps, or a hook has ended it for good."""
+"""Statuses in summary.json: the run has made all its steps, or a hook has ended it for good."""
 
 
 def format_value(value: float | None) -> str:
@@ -58,7 +58,7 @@ def format_value(value: float | None) -> str:
 
 
 def format_metric(value: float | None, examples: int) -> str:
-    """Return a metric of a split as text; a share of its examples with no more decimals than so many can tell apart."""
+    """Return a metric of a split as text; a share of its examples with no more decimals than their number resolves."""
     if value is None or not is_share_of(value, examples):
         return format_value(value)
     return f"{value:.{min(4, max(1, math.ceil(math.log10(examples))))}f}"
@@ -86,7 +86,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Return a share as text, such as "12 %"; what is not nothing is never called 0 %."""
+    """Return a share as text, such as "12 %"; only nothing at all is called 0 %."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
 
 

@@ -1,4 +1,4 @@
-"""Going on with a run: what it knew besides its variables, and what has changed around it."""
+"""Resuming a run: what it knew besides its variables, and what has changed around it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hookline.trainer.run.fit import Fit
 
 CONFIG_DIGEST = "config_sha256"
-"""Of what a checkpoint's manifest holds under "environment": what `config_digest` returned."""
+"""The key of `config_digest`'s result in "environment" of a checkpoint's manifest."""
 MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
-"""Of environment.json: what may change the bits of a step."""
+"""Keys of environment.json that may change the bits of a step."""
 
 
 def existing_directory(run: str) -> Path:
-    """Return the directory of a run to go on with."""
+    """Return the directory of a run to resume."""
     path = user_path(run, "resume")
     if not path.is_dir():
         raise UserError(f"resume={run} is no directory. Expected the directory of a run.")
@@ -35,7 +35,7 @@ def existing_directory(run: str) -> Path:
 
 
 def completed_summary(directory: Path) -> dict[str, Any] | None:
-    """Return the summary of a run that is complete, so that there is nothing to go on with; None otherwise."""
+    """Return the summary of a run that is complete, so that there is nothing to resume; None otherwise."""
     try:
         summary = read_json(directory / "summary.json")
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def completed_summary(directory: Path) -> dict[str, Any] | None:
 
 
 def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
-    """Refuse a config that is not the one with which a checkpoint was written."""
+    """Refuse a config that differs from the one a checkpoint was written with."""
     if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
         raise UserError(
             f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
@@ -54,16 +54,16 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
 
 
 def check_place(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse data from another place for a run without a checkpoint, which would tell whether it is the same."""
+    """Refuse data from another place for a run without a checkpoint, which would show whether it is the same."""
     if read_stored(str(directory), "resume")["data"] != config["data"]:
         raise UserError(
-            f"{directory} has no checkpoint yet, so nothing tells whether the data at another place is the same. "
+            f"{directory} has no checkpoint yet, so it is unknown whether the data at another place is the same. "
             "Expected the data where it was, or a new run."
         )
 
 
 def changed_environment(directory: Path) -> list[str]:
-    """Return what differs from where the run was started and may change its bits, in words."""
+    """Return, in words, what differs from where the run was started and may change its bits."""
     try:
         before = read_json(directory / ENVIRONMENT)
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def run_state(fit: Fit) -> dict[str, Any]:
 
 
 def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
-    """Put a run back to where a checkpoint was written: variables, hooks, what it knew."""
+    """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
     state = checkpoint.state["run"]
     if state["data"] != fit.fingerprint:
         raise UserError(
@@ -112,21 +112,21 @@ def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
     )
     run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
     run.returns = list(state["returns"])
-    run.warnings, fit.warned = list(state.get("warnings", ())), set(state.get("warned", ()))  # a run of before has none
+    run.warnings, fit.warned = list(state.get("warnings", ())), set(state.get("warned", ()))  # older runs have none
     fit.elapsed_before = state["seconds"]
 
 
 def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
-    """Return in words how many replicas shared a batch before and now; None where they are as many."""
-    before = checkpoint.state["run"].get("replicas", 1)  # a run of before had one
+    """Return in words how many replicas shared a batch before and now; None if the number is the same."""
+    before = checkpoint.state["run"].get("replicas", 1)  # older runs had one
     return None if before == count else f"replicas was {before} and is {count}"
 
 
 def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
-    """Put a run that is going on back to a checkpoint, and lower its learning rates.
+    """Roll a run back to a checkpoint, and lower its learning rates.
 
-    Time that was spent stays spent. The rates are lowered once for each time that the run has gone back since the
-    checkpoint was written, which holds what they were then.
+    Time that was spent stays spent. The checkpoint holds the rates at its time; they are lowered once for each rollback
+    since then.
     """
     fit.run.rolled_back.append(fit.run.step)
     _go_to(fit, checkpoint)
@@ -163,7 +163,7 @@ def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str,
 
 
 def _plugin_pairs(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what to compare of the plugins that the run uses; of one that was no plugin then, no version is known."""
+    """Return what to compare of the plugins that the run uses; for one that was no plugin then, no version is known."""
     was, is_ = before.get("plugins"), now["plugins"]
     was = was if isinstance(was, dict) else {}
     used = used_plugins(read_stored(str(directory), "resume"))

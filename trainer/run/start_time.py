@@ -1,4 +1,4 @@
-"""How long a run takes to its first step, and on what."""
+"""How long a run takes to its first step, part by part."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 COMMAND_FIELD, START_FIELD = ")", 19
-"""Of /proc/self/stat: what ends the name of the command, and how many fields after it the start stands (proc(5))."""
+"""In /proc/self/stat: the end of the command's name, and how many fields after it the start time is (proc(5))."""
 
 
 def process_began() -> float:
-    """Return when this process began, by the clock of `time.monotonic`; now, where the system does not tell."""
+    """Return when this process began, by the clock of `time.monotonic`; now, if the system does not say."""
     now = time.monotonic()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(COMMAND_FIELD)[2].split()
@@ -39,7 +39,7 @@ class StartTime:
         self.parts[part], self._latest = at - self._latest, at
 
     def split(self, part: str, seconds: float, rest: str) -> None:
-        """Take some of a part for another one, which comes after it."""
+        """Move some time of a part to another one, which comes after it."""
         self.parts[part] -= seconds
         self.parts[rest] = seconds
 

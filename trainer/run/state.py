@@ -67,19 +67,19 @@ def share_variables(trainers: Sequence[Trainer]) -> None:
 
 
 def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
-    """Return the keys of what an evaluation depends on: the networks' own variables and the hooks' state."""
+    """Return the keys that an evaluation depends on: the networks' own variables and the hooks' state."""
     return {key for key in variables if key.startswith(("network/", "hook/"))}
 
 
 class VariableValues(Mapping[str, np.ndarray]):
-    """Give the values of variables by key, each read anew when it is asked for: nothing holds all of them at once."""
+    """Give the values of variables by key, each read on access: nothing holds all of them at once."""
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
         """Read nothing yet."""
         self._variables = variables
 
     def __getitem__(self, key: str) -> np.ndarray:
-        """Return a copy of the value of now."""
+        """Return a copy of the current value."""
         value: np.ndarray = self._variables[key].numpy()
         return value
 
@@ -129,7 +129,7 @@ class ShippedWeights:
         self._read = tf.function(self._used, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
 
     def __call__(self, step: int) -> dict[str, dict[str, np.ndarray]]:
-        """Return the values of now, by network name, then by variable name."""
+        """Return the current values, by network name, then by variable name."""
         read = self._read(tf.constant(step, tf.int64))
         return {name: {key: value.numpy() for key, value in found.items()} for name, found in read.items()}
 
@@ -145,11 +145,11 @@ def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarr
 
 
 def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = None) -> dict[str, Forms]:
-    """Return in what form the weights and inputs of every network are shipped.
+    """Return the form in which the weights and inputs of every network are shipped.
 
-    Every hook says how many bits its own form takes for the weights that are really shipped: those that all hooks
-    together leave. So each form can hold them, and of several the smallest counts. Kernels that are pruned and then
-    rounded to a sign hold no zero; the sparse form has no gain there, and the sign's bit counts.
+    Every hook says how many bits its own form takes for the weights that are actually shipped, after all hooks. So each
+    form can hold them, and of several the smallest counts. Kernels that are pruned and then rounded to a sign hold no
+    zeros; the sparse form gains nothing there, and the sign's bit counts.
     """
     forms = {}
     for name, shipped in (weights or ShippedWeights(trainer))(step).items():

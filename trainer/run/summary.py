@@ -1,4 +1,4 @@
-"""summary.json, and what hooks answer for it."""
+"""summary.json, and what hooks add to it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hookline.trainer.step.returned import checked
 
 
 def answer(hook: Hook, stage: str, *arguments: Any, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a stage of a hook returns, once it is checked; nothing, and a warning, where that fails."""
+    """Return the checked result of a hook's stage; if it fails, an empty one, with a warning."""
     try:
         return dict(checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
-    except Exception as error:  # noqa: BLE001 - whatever a hook of a user does, the run is trained
+    except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
         return {}
@@ -71,7 +71,7 @@ def build_summary(
 
 
 def _way(run: Run) -> dict[str, list[Any]]:
-    """Return from which steps the run went on, from which it went back, and what hooks warned of."""
+    """Return the steps at which the run resumed, those from which it rolled back, and what hooks warned of."""
     return {
         "resumed_at": list(run.resumed_at),
         "rolled_back": list(run.rolled_back),

@@ -1,4 +1,4 @@
-"""Where the time of a run goes."""
+"""Where a run's time goes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def time_names(hooks: Iterable[HostHook]) -> list[str]:
 
 
 def _watching(hooks: Iterable[HostHook]) -> list[str]:
-    """Return the names of the hooks that have something to do between two reports."""
+    """Return the names of the hooks that do something between two reports."""
     return [
         hook.name
         for hook in hooks
@@ -40,7 +40,7 @@ def _watching(hooks: Iterable[HostHook]) -> list[str]:
 
 @dataclass
 class ReportTimes:
-    """Tell for each report where the time since the one before it went.
+    """Break down, for each report, the time since the previous one.
 
     "time/step_ms" is for a step, in the chunks alone, "time/waiting_share" how much of that the steps waited for their
     batches; both are without the first step, which sets everything up, so a report on it alone has neither. The others
@@ -96,15 +96,15 @@ class ReportTimes:
 
 
 BOUND = 0.1
-"""From this share of the training time on, waiting is worth a remedy."""
+"""From this share of the training time on, waiting is worth fixing."""
 WORTH_SECONDS = 0.5
-"""A run that waited less in all is left alone: to find out why takes as long."""
+"""A run that waited less in total is left alone: finding out why takes as long."""
 REPEATS, ENOUGH_SECONDS = 5, 0.5
-"""How often a part of a batch is made again, and after how long once is enough."""
+"""How often a part of a batch is repeated, and the duration above which once is enough."""
 TAKEN = 64
-"""How many batches are taken from a queue to see how long it takes for one."""
+"""How many batches are taken from a queue to time one."""
 THREADS_PAY_SECONDS = 1e-3
-"""Shorter steps were slower with several threads: these take longer to come together than they save."""
+"""Shorter steps were slower with several threads: synchronizing them takes longer than they save."""
 ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
 
 
@@ -150,8 +150,8 @@ def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
 def queue_seconds(training: TrainingBatches, step: int) -> float:
     """Return how long a queue on the host takes for a batch when nothing else works, measured.
 
-    In training it has no more of the machine than here: where it takes longer than a step waits for its batch now, it
-    would hold the run up.
+    In training it has no more of the machine than here: if it takes longer than a step now waits for its batch, it
+    would slow the run down.
     """
     queue = training.on_host().iterator(step)
     for _ in range(QUEUE):  # while the first is made, others are, too
@@ -174,7 +174,7 @@ def advise(
     cache: str | None,
     accelerated: bool,
 ) -> str:
-    """Return the remedy for a run that waits for its batches, in one line."""
+    """Return a line of advice for a run that waits for its batches."""
     slowest = max(parts, key=lambda name: parts[name])
     held_by = f"Most of a batch's time ({format_share(parts[slowest])}) goes into its {slowest}"
     if threads is not None and threads < cores and step_seconds >= THREADS_PAY_SECONDS:

@@ -25,7 +25,7 @@ BIAS = "/bias"  # of layers side by side, it has two dimensions
 
 
 def weight_distributions(networks: Mapping[str, Network], used: Mapping[str, Mapping[str, np.ndarray]]) -> Arrays:
-    """Return the latent weights of every kernel, and what the forward pass uses in their place where it differs."""
+    """Return the latent weights of every kernel, and those that the forward pass uses instead, if they differ."""
     found: Arrays = {}
     for name, network in networks.items():
         scope = f"{name}/" if len(networks) > 1 else ""
@@ -47,7 +47,7 @@ Shape = tuple[int | None, ...]
 
 
 def first_kernel(network: Network) -> str | None:
-    """Return the name of the first kernel of a network whose input is an image; None of one that cannot be shown."""
+    """Return the name of the first kernel of a network whose input is an image; None if it cannot be shown."""
     inputs = getattr(network.model, "inputs", None) or []  # a subclassed model has none
     kernels = ((name, each.shape) for name, each in network.trainable_variables.items() if len(each.shape) > 1)
     name, shape = next(kernels, (None, ()))
@@ -72,7 +72,7 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
 
 
 def _is_convolution(kernel: Shape, image: Shape) -> bool:
-    """Return whether a kernel sees places of an image, and more than one pixel at a time."""
+    """Return whether a kernel slides over an image and covers more than one pixel."""
     return len(kernel) == 4 and kernel[2] == image[2] and kernel[:2] != (1, 1)
 
 
@@ -207,7 +207,7 @@ class Views:
     _first: Arrays | None = field(default=None, repr=False)
 
     def first_pictures(self) -> Arrays:
-        """Return what can be shown before the first step, by name: training examples as the network sees them."""
+        """Return pictures to show before the first step, by name: training examples as the network sees them."""
         if self._first is None:
             sheet = None if self.training is None else training_sheet(self.training)
             self._first = {} if sheet is None else {TRAINING_EXAMPLES: sheet}

@@ -1,4 +1,4 @@
-"""The other processes of a run, and the orders that the chief gives."""
+"""The other processes of a run, and the chief's orders."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hookline.trainer.run.lost_workers import abort_after, describe_loss, is_los
 from hookline.trainer.run.state import VariableValues
 
 OUT_OF_TIME = 1000
-"""In the place of a signal's number: the wall-clock budget is over."""
+"""In place of a signal's number: the wall-clock budget is over."""
 
 
 class Kind(IntEnum):
-    """Say what the chief orders."""
+    """Name the kinds of orders."""
 
     RUN = 1  # train up to the step
     MOVE = 2  # be at the step
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """Hold what the chief orders.
+    """Hold an order of the chief.
 
     Attributes:
         kind: what to do.
@@ -70,7 +70,7 @@ def ending(error: BaseException | None) -> Kind:
 
 
 def asked_by(interruption: Interruption) -> int:
-    """Return what asks this worker to end; 0 for nothing."""
+    """Return the signal number that asks this worker to end; 0 for none."""
     if interruption.signal_number is not None:
         return int(interruption.signal_number)
     return 0 if interruption.reason is None else OUT_OF_TIME
@@ -85,17 +85,17 @@ def number_of(error: BaseException | None) -> int:
 
 
 def signal_of(number: int) -> int | None:
-    """Return the signal that a number stands for; None for none, as where time is over."""
+    """Return the signal with a number; None if there is none, as when time is over."""
     return None if number in (0, OUT_OF_TIME) else number
 
 
 Variables = Mapping[str, tf.Variable]
 COMPLETE = "The run is complete: nothing is left to do."
-"""What the chief tells the others in place of a start."""
+"""What the chief sends the others instead of a start."""
 
 
 class Workers:
-    """Be the only process of a run: there is nobody to agree with, and nothing costs anything.
+    """Be the only process of a run: there is no other to agree with, and nothing costs anything.
 
     Attributes:
         index: of this worker; 0 is the chief, which alone has host hooks, and writes.
@@ -115,7 +115,7 @@ class Workers:
         yield
 
     def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
-        """Hold what must be equal on all workers against each other, once, before the start."""
+        """Compare what must be equal on all workers, once, before the start."""
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
         """Let all workers begin a chunk."""
@@ -245,7 +245,7 @@ class ClusterWorkers(Workers):
         return Order(Kind(kind), step, number, tuple(everyone))
 
     def _tell(self, said: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return what each worker says before the start, where any may say in place of anything else that it ends."""
+        """Return what each worker says before the start; any of them may say instead that it ends."""
         with self.watching():
             told = [json.loads(each) for each in self._messages.gather(json.dumps(said).encode())]
         for worker, each in enumerate(told):

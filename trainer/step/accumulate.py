@@ -20,13 +20,14 @@ from hookline.trainer.step.updates import pending_update_ops
 class MicroBatches:
     """Cut a batch into equal parts, to be run one after the other.
 
-    Part i holds the examples i * size to (i + 1) * size. What is not one entry an example goes whole into each part.
+    Part i holds the examples i * size to (i + 1) * size. Entries that do not have one value per example go whole into
+    each part.
 
     Attributes:
         count: number of parts.
         size: examples in a part.
         shares: float32 [count], the share that each part has in a mean over the batch's examples; they add up to 1.
-        metric_shares: likewise in a mean that heeds sample weights; the same where there are none.
+        metric_shares: likewise in a sample-weighted mean; the same if there are no weights.
     """
 
     def __init__(self, batch: Batch, count: int) -> None:
@@ -35,7 +36,7 @@ class MicroBatches:
         if examples is None or examples % count:
             raise UserError(
                 f"trainer.accumulation_steps={count} received for batches of {examples or 'an unknown number of'} "
-                "examples a replica. Expected as many examples in each micro batch: change trainer.batch_size."
+                "examples per replica. Expected as many examples in each micro batch: change trainer.batch_size."
             )
         self.count, self.size = count, examples // count
         self._examples, self._batch = examples, batch
@@ -63,7 +64,7 @@ class MicroBatches:
         )
 
     def joined(self, array: tf.TensorArray) -> tf.Tensor:
-        """Return what the parts gave, [examples, ...], in the order of the batch."""
+        """Return the results of the parts, [examples, ...], in the order of the batch."""
         stacked = array.stack()
         return tf.reshape(stacked, tf.concat([[-1], tf.shape(stacked)[2:]], axis=0))
 
@@ -81,7 +82,7 @@ def accumulate(
     count: int,
     scale: tf.Tensor | None = None,
 ) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
-    """Run an objective on a batch in `count` micro batches, and leave the contexts as one run over all of it would.
+    """Run an objective on a batch in `count` micro batches, and leave the contexts as a single run over it would.
 
     The micro batches run one after the other in a traced loop, so the activations of one alone are in memory. Losses,
     metrics and gradients are means over all examples: what a loss of shape [batch] gives is what the batch as a whole
@@ -108,10 +109,10 @@ def accumulate(
 
 
 class _MicroStep:
-    """Hold what one micro batch computes, traced once as a function of its index and of the state before it.
+    """Hold the computation of one micro batch, traced once as a function of its index and of the state before it.
 
     Attributes:
-        reached: tensors from outside the function that depend on the latent variables, and on which the loss depends.
+        reached: captured tensors that depend on the latent variables, and on which the loss depends.
         called: names of the networks that were run.
         steady: network and name of the state variables whose new values do not depend on the examples.
     """
@@ -163,7 +164,7 @@ class _MicroStep:
     def steady_state(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         """Return what a pass over the whole batch would write into steady state, by network and name.
 
-        It is traced as a function of which nothing else is asked: what depends on examples never runs.
+        It is traced as a function with no other outputs, so that ops that depend on examples never run.
         """
         if not self.steady:
             return {}
@@ -211,8 +212,8 @@ class _MicroStep:
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.
 
-        Every way from a latent variable into this function passes a captured tensor: transformed weights, the latent
-        variables themselves, and whatever else a hook made of them before.
+        Every path from a latent variable into this function passes through a captured tensor: transformed weights, the
+        latent variables themselves, or whatever else a hook computed from them before.
         """
         captured = [pair for pair in tf.compat.v1.get_default_graph().captures if self._is_trained(pair[0])]
         found = tf.gradients(loss, [inner for _, inner in captured], grad_ys=self._scale)
@@ -221,13 +222,13 @@ class _MicroStep:
         return [tf.convert_to_tensor(each) for _, each in pairs]
 
     def _is_trained(self, tensor: tf.Tensor) -> bool:
-        """Return whether a tensor from outside depends on a latent variable."""
+        """Return whether a captured tensor depends on a latent variable."""
         operation = getattr(tensor, "op", None)  # an eager tensor has none
         return operation is not None and not self._latent.isdisjoint({operation, *ancestors(operation)})
 
 
 def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: Mapping[Key, tf.Tensor]) -> set[Key]:
-    """Return which new values depend neither on a tensor, nor on a value of which the new one does."""
+    """Return which new values depend neither on a tensor, nor on a value whose new one does."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     reached = {source.op}
     while True:
@@ -251,19 +252,19 @@ def _with_examples(value: Any) -> tf.Tensor:
 
 
 def _refuse_writes(count: int) -> None:
-    """Refuse a forward pass that writes variables itself: it would do so once for each micro batch."""
+    """Refuse a forward pass that writes variables itself: it would do so in every micro batch."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     writing = [each for each in operations if written_variables(each)]
     if names := dict.fromkeys(each.name for each in [*writing, *pending_update_ops(inner=True)]):
         raise UserError(
-            f"The forward pass writes variables by itself ({', '.join(names)}): {count} times a step, with "
+            f"The forward pass writes variables itself ({', '.join(names)}): {count} times a step, with "
             f"trainer.accumulation_steps={count}. Expected layers that keep such values in Keras variables which are "
             "not trainable, or trainer.accumulation_steps=1."
         )
 
 
 def refuse_accumulation(network: Network) -> None:
-    """Refuse an optimizer that applies only every so many steps: hooks and schedules would count the others, too."""
+    """Refuse an optimizer that applies only every few steps: hooks and schedules would count the others, too."""
     optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
     if steps := optimizer.gradient_accumulation_steps:
         raise UserError(

@@ -105,7 +105,7 @@ WRITING_OPS = frozenset(
     | {"ResourceStridedSliceAssign", "AssignVariableXlaConcatND"}
 )
 FORWARD, TRAINER, BEGIN = "the forward pass", "the trainer", "begin"
-"""Who puts ops into UPDATE_OPS beside hooks: code that adds to it the classic way; the trainer, for new state; the
+"""Who puts ops into UPDATE_OPS besides hooks: code that adds to it in the classic way; the trainer, for new state; the
 objective's `begin`."""
 
 

@@ -21,7 +21,7 @@ from hookline.trainer.step.updates import collect_hook_updates, collect_state_up
 from hookline.trainer.step.writes import refuse_double_writes
 
 EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
-"""What a replica's part counts by in a mean: the number of its examples, their sample weights, or as any other part."""
+"""How a replica's part is weighted in a mean: by its number of examples, by their sample weights, or equally."""
 
 
 def join_replicas(
@@ -30,7 +30,7 @@ def join_replicas(
     """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place.
 
     Losses, metrics and gradients are means over examples, so they are joined by `mean_over_batch`; statistics are not
-    weighed. Everything goes in one sum: many small messages would each pay the network's latency.
+    weighted. Everything goes into one sum: many small messages would each pay the network's latency.
     """
     if replica.count == 1:
         return gradients
@@ -102,7 +102,7 @@ def join_flags_and_sums(
 
 
 def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:
-    """Return the new state with the seed states that all replicas share; refuse what they would not share."""
+    """Return the new state with the seed states that all replicas share; refuse state that would diverge."""
     seeds = seed_names(context.network)
     for name, value in context.new_state.items():
         if name not in seeds and not value.dtype.is_floating:
@@ -200,7 +200,7 @@ def commit_unless_vetoed(
 def _collect_updates(
     contexts: Mapping[str, StepContext], hooks: Sequence[GraphHook], pending: Mapping[tf.Operation, str]
 ) -> dict[tf.Operation, str]:
-    """Fill UPDATE_OPS; return all that it holds with who put it there, what was `pending` before first."""
+    """Fill UPDATE_OPS; return all its ops with who put them there, those `pending` from before first."""
     added_by = dict(pending)
     for context in contexts.values():
         with named_scope(UPDATE_OPS, context.network.name):

@@ -18,8 +18,8 @@ def use_xla(mode: str, hooks: Iterable[GraphHook], *, replicas: int = 1) -> bool
 
     "auto" compiles on a GPU, and not on a CPU: there TensorFlow's own kernels were measured faster for products (1.2
     times for LeNet-300-100, 1.5 to 2.5 times in bfloat16) and convolutions (up to 100 times). Only networks so small
-    that the time goes into many small ops gain, and it takes thousands of steps to make up for the time to compile.
-    A hook that XLA cannot compile keeps it off, with a warning where it would have been on.
+    that most time goes into many small ops gain, and only after thousands of steps is the compile time made up for. A
+    hook that XLA cannot compile keeps it off, with a warning where it would have been on.
     """
     blocking = [hook.name for hook in hooks if not hook.supports_xla]
     if mode == "on" and blocking:

@@ -20,7 +20,7 @@ def seed_of(source: str, step: tf.Tensor, micro_batch: tf.Tensor | None = None) 
     Args:
         source: text that says what is drawn; another text gives another stream.
         step: integer scalar.
-        micro_batch: int32 scalar, which micro batch is at hand; None where all of the batch is.
+        micro_batch: int32 scalar, the current micro batch; None for the whole batch.
     """
     constant = zlib.crc32(source.encode()) & 0x7FFFFFFF
     seed = tf.stack([tf.constant(constant, tf.int32), tf.cast(step, tf.int32)])
@@ -37,7 +37,7 @@ class Draws:
         objective: its name.
         update: which of the objective's runs in this step.
         training: whether this is a training step; an evaluation draws the same at every step.
-        micro_batch: int32 scalar, which micro batch is at hand; None where all of the batch is.
+        micro_batch: int32 scalar, the current micro batch; None for the whole batch.
         replica: index of the replica; each has noise of its own.
     """
 
@@ -68,11 +68,11 @@ class BuildContext:
     Attributes:
         network: the network that the hook works on, after every `rebuild_model`.
         total_steps: optimizer steps that the run will make.
-        steps_per_epoch: optimizer steps an epoch; a fraction when the batch does not divide the set.
+        steps_per_epoch: optimizer steps per epoch; a fraction when the batch does not divide the set.
         batch_size: examples per step.
         seed: the run's seed.
         states: state variables of the hooks built before, keyed "hook/variable".
-        classes: number of classes of the data; labels lie in [0, classes). None where that is not known.
+        classes: number of classes of the data; labels lie in [0, classes). None if that is not known.
     """
 
     network: Network
@@ -97,7 +97,7 @@ class StepContext:
         batch: the batch.
         latent: latent variables as read at the start of the step, by name.
         state: state variables (moving statistics, seed state) as read at the start of the step, by name.
-        held: which entries of variables stand still, by name, in an evaluation: what the hooks' `held` say together.
+        held: which entries of variables are fixed, by name, in an evaluation: the union of the hooks' `held`.
         weights: what the forward pass uses in their place, by name.
         taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its
             own for later stages: those find here what all micro batches gave.
@@ -105,10 +105,10 @@ class StepContext:
         new_state: values that the forward pass wants to write (moving statistics, seed state), by name.
         losses: named losses, each a scalar; "total" is their sum.
         gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
-        micro_batch: int32 scalar, which micro batch is at hand while losses are added; None where all of it is.
+        micro_batch: int32 scalar, the current micro batch while losses are added; None for the whole batch.
         update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage but
             `transform_batch` runs once for each, at the same `step`, on its own part of the batch.
-        stream: names the hook's draws of this pass: nothing more for the only network and objective of a run.
+        stream: names the hook's draws of this pass: empty for the only network and objective of a run.
         replica: which part of the batch this is; an evaluation has all of it.
         sums: what the hook's `batch_sums` returned, added up over the replicas, by "<hook>/<name>".
     """

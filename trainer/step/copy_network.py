@@ -18,11 +18,11 @@ from hookline.trainer.network import Network
 Slots = Literal["keep", "copy", "reset"]
 Pair: TypeAlias = "tuple[keras.Variable, keras.Variable]"
 NUMBER = re.compile(r"_?\d+$")
-"""What Keras puts behind the name of a layer that was given none, and people behind those of repeated ones."""
+"""The number that Keras appends to default layer names, and people to the names of repeated layers."""
 
 
 def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[tf.Operation]:
-    """Copy every variable of a network into another: weights, moving statistics, seed state; slots as told.
+    """Copy every variable of a network into another: weights, moving statistics, seed state; slots as `optimizer` says.
 
     The copy is deep: whatever happens to one of the two afterwards, the other keeps its values. The two networks have
     the same variables in the same order. Their names may differ in the model's own name and in numbers behind the names

@@ -170,7 +170,7 @@ class Evaluator:
         return tf.stack(list(means.values())), whole
 
     def _values(self, forward: Forward, batch: Batch) -> tuple[dict[tuple[int, str], tf.Tensor], Collected]:
-        """Return means of a batch, by whether they heed sample weights and by name; and what is kept of it."""
+        """Return means of a batch, by whether they are sample-weighted and by name; and the tensors to keep of it."""
         values: dict[tuple[int, str], tf.Tensor] = {}
         collected: Collected = {}
         for objective in self.trainer.objectives:
@@ -208,7 +208,7 @@ class Evaluator:
 
 
 def _apart(forward: Forward) -> Forward:
-    """Return a forward pass with the same weights, to which the calls of this one mean nothing."""
+    """Return a forward pass with the same weights, unaffected by the calls of this one."""
     passes = {
         name: replace(
             each, context=replace(each.context), state=dict(each.state), changed=set(), layer_losses=[], called=False

@@ -24,11 +24,11 @@ from hookline.trainer.step.stage import current_scope, in_stage, named_scope
 class StateScope(keras.StatelessScope):
     """Hold the values of variables, and what layers assign to their state.
 
-    No gradient goes through a value that is read after it was assigned, as in Keras's `fit`, where it lies in a
-    variable by then.
+    No gradient flows through a value that is read after it was assigned, as in Keras's `fit`, where it is in a variable
+    by then.
 
     Attributes:
-        state_mapping: the values of now, by the identity of the variable.
+        state_mapping: the current values, by the identity of the variable.
     """
 
     def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]]) -> None:
@@ -42,12 +42,12 @@ class StateScope(keras.StatelessScope):
         super().add_update(update)
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the value of now; None where the scope has none."""
+        """Return the current value; None if the scope has none."""
         value = super().get_current_value(variable)
         return tf.stop_gradient(value) if id(variable) in self._assigned else value
 
     def check_assigned(self) -> None:
-        """Refuse, after a pass, that a layer has assigned what the optimizer changes, too."""
+        """Refuse, after a pass, assignments of layers to variables that the optimizer also changes."""
         for variable in self._assigned.values():
             if variable.trainable:
                 raise UserError(
@@ -105,8 +105,8 @@ def read_network(
 def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tensor]:
     """Return values for the seed state of a network that the objective does not change, by variable name.
 
-    They are a pure function of (run seed, network, objective, update, step, layer): fresh dropout masks in every step,
-    though nobody writes the variables.
+    They are a pure function of (run seed, network, objective, update, step, layer): dropout masks are fresh in every
+    step, though the variables are never written.
     """
     seeds = {}
     for name in seed_names(network):

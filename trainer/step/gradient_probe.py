@@ -1,4 +1,4 @@
-"""The overridden gradients of a step beside finite differences, and beside the surrogates that they declare."""
+"""The overridden gradients of a step, compared with finite differences and with their declared surrogates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SAME = 1e-4  # two formulas for one derivative
 
 @dataclass(frozen=True)
 class Compared:
-    """Say how far an overridden gradient is from two others, relative to the larger of the two.
+    """Say how far an overridden gradient is from two others, each relative to the larger of the pair.
 
     Attributes:
         name: of the override.
-        op: name of the op in the traced step that hands it out.
+        op: name of the op in the traced step that returns it.
         surrogate: "forward", "declared", "none" (changed on purpose) or "undeclared".
         true: the distance from the derivative of the forward pass, by central differences along random directions;
             None in half precision, which is too coarse for differences.
@@ -50,9 +50,9 @@ class Compared:
 
 
 def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], step: int = 0) -> list[Compared]:
-    """Return every overridden or custom gradient of a step beside the true one and the declared one.
+    """Compare every overridden or custom gradient of a step with the true one and the declared one.
 
-    The forward pass is that of training, on the batch of the step, with the weights of now. Nothing is written.
+    The forward pass is that of training, on the batch of the step, with the current weights. Nothing is written.
     """
     points: list[Point] = []
 
@@ -85,7 +85,7 @@ def _distances(point: Point, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the relative distances from the true gradient and from the surrogate's, float32 scalars."""
     upstream = [_normal(tensor, index, 1000 + position) for position, tensor in enumerate(point.outputs)]
     inputs = list(point.inputs)
-    # One input may be computed from another: each one's own gradient is what the override hands out.
+    # One input may be computed from another: the override returns the gradient of each one alone.
     overridden = tf.gradients(list(point.outputs), inputs, grad_ys=upstream, stop_gradients=inputs)
     gradients = [_dense(gradient, tensor) for gradient, tensor in zip(overridden, inputs, strict=True)]
     true = tf.zeros([])

@@ -23,7 +23,7 @@ class Point:
     Attributes:
         name: what a table calls it.
         inputs: tensors that get the gradients, float ones.
-        outputs: tensors whose gradients these are made of.
+        outputs: tensors whose gradients these are computed from.
         surrogate: the function of the inputs that the gradient belongs to; "forward", None (it is changed on purpose),
             or "undeclared".
     """
@@ -60,8 +60,8 @@ def _declared(each: Overridden) -> Point:
 def _undeclared(operation: tf.Operation) -> Point | None:
     inputs, outputs = list(operation.inputs), list(operation.outputs)
     if operation.type == "IdentityN":
-        # `tf.custom_gradient` hands its results out through it. It takes them, then the arguments; what comes out for
-        # the arguments is used by nobody.
+        # `tf.custom_gradient` returns its results through it. It takes them, then the arguments; its outputs for the
+        # arguments are unused.
         results = max((i + 1 for i, tensor in enumerate(outputs) if tensor.consumers()), default=0)
         inputs, outputs = _arguments(inputs[results:]), outputs[:results]
     floats = tuple(tensor for tensor in inputs if is_differentiable(tensor))
@@ -72,7 +72,7 @@ def _undeclared(operation: tf.Operation) -> Point | None:
 
 
 def _arguments(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return tensors without results that nobody uses: these come first, and are computed from what follows."""
+    """Return tensors without unused results: those come first, and are computed from what follows."""
     first = 0
     while first < len(tensors) and _is_computed_from(tensors[first], tensors[first + 1 :]):
         first += 1
@@ -80,7 +80,7 @@ def _arguments(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _is_computed_from(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> bool:
-    """Return whether others lead to a tensor with no gradient of its own between: then it need not be held fixed."""
+    """Return whether others reach a tensor with no gradient of its own in between: then it need not be held fixed."""
     makers, given = ancestors(tensor.op), {each.op for each in others}
     if makers.isdisjoint(given):
         return False
@@ -93,10 +93,10 @@ PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 def recompute(outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor]) -> list[tf.Tensor]:
-    """Return tensors of the graph being traced as they would be with other values in some places.
+    """Return tensors of the graph being traced, recomputed with other values in some places.
 
-    Only what depends on the places is computed again, without the gradients that were overridden in it. Random draws
-    that depend on nothing but a shape, and other ops with a state, stay what they were; functions of Python run again.
+    Only what depends on these places is recomputed, without its overridden gradients. Random draws that depend on
+    nothing but a shape, and other stateful ops, keep their values; Python functions run again.
     """
     known = dict(values)
     graph = tf.compat.v1.get_default_graph()
@@ -117,7 +117,7 @@ def _keeps(operation: tf.Operation) -> bool:
 
 
 def _in_order(ends: Sequence[tf.Operation], places: Mapping[int, tf.Tensor]) -> list[tf.Operation]:
-    """Return the ops before the ends, and these, each after those that it takes from; none before a place."""
+    """Return the ends and the ops before them in topological order, but none before a place."""
     ordered: dict[tf.Operation, None] = {}
     waiting = [(operation, False) for operation in ends]
     while waiting:

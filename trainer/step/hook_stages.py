@@ -16,8 +16,9 @@ from hookline.trainer.step.stage import in_stage, taking_part
 
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 SAMPLED_EVERY = 7
-"""Steps from one norm to the next, at most. Reading every gradient once more in every step costs a small network some
-percent; a seventh of that does not show. A prime meets no rhythm of masks and schedules, which are mostly tens."""
+"""Steps from one norm to the next, at most. Reading every gradient once more in every step costs a small network a few
+percent; a seventh of that is not noticeable. A prime avoids resonance with masks and schedules, whose periods are
+mostly multiples of ten."""
 
 
 def norms_every(report_every: float) -> int:
@@ -32,10 +33,11 @@ class GradientNorms:
     a gradient adds nothing. "grad_norm/before" is that of what `Trainer.compute_gradients` gave: of the whole batch,
     over all micro batches and replicas, without the scale of the loss. "grad_norm/after/<hook>" is that of what a hook
     passed on, for each hook that overrides `transform_gradients`, in their order, and "grad_norm/after" that of what
-    the optimizer gets, where there is such a hook. What a hook stops within the forward pass is in none of them.
-    Replicas find the same norms: they are taken of joined gradients.
+    the optimizer gets, where there is such a hook. Gradients that a hook stops within the forward pass are in none of
+    them. Replicas find the same norms: they are taken of joined gradients.
 
-    They are taken at every n-th step alone: at 0, n, 2n and so on. What a hook passed on as it was is not read again.
+    They are taken only at every n-th step: 0, n, 2n and so on. A gradient that a hook passed on unchanged is not read
+        again.
     """
 
     def __init__(self, gradients: Mapping[str, Gradients]) -> None:
@@ -53,7 +55,7 @@ class GradientNorms:
 
     def _note(self, network: str, name: str, gradients: Gradients) -> None:
         name = f"{network}/{name}" if self._several else name
-        self._noted.pop(name, None)  # what comes last stands last
+        self._noted.pop(name, None)  # the last one goes last
         self._noted[name] = [value for value in gradients.values() if value is not None]
 
     def sample(self, step: tf.Tensor, every: int) -> tuple[dict[str, tf.Tensor], tf.Tensor]:

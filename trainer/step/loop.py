@@ -25,11 +25,11 @@ class ChunkLoop:
     """Trace and run chunks of steps. Building it traces and audits the step; nothing is trained yet.
 
     The loop keeps the time that it waits for batches: from when a step has written all that it writes, until every
-    tensor of the next batch is there. Batches that were made ahead are there at once. An accelerator works behind the
-    host's back: there it is the time of the host, from when it has handed the step over.
+    tensor of the next batch is ready. Batches that were made ahead are ready at once. An accelerator runs
+    asynchronously: there it is the host's time, from when it has handed over the step.
 
     Several replicas of one process make each step side by side, each traced for itself, with variables of its own. They
-    meet in sums over the replicas alone, which leave the same values on each. Their steps share no variable or other
+    meet only in sums over the replicas, which leave the same values on each. Their steps share no variable or other
     resource: TensorFlow would run them one after the other, and the first would wait forever for the second's sums.
 
     Attributes:
@@ -71,7 +71,7 @@ class ChunkLoop:
         return self._loop.graph
 
     def step_graph(self, variables: Mapping[str, tf.Variable]) -> tf.compat.v1.GraphDef:
-        """Return the ops of a step in one graph, to be looked at."""
+        """Return the ops of a step in one graph, for viewing."""
         return step_graph(self.graph, [commit.graph for commit in self.trainer.commits], variables)
 
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
@@ -88,7 +88,7 @@ class ChunkLoop:
         return int(step) - bool(raised), raised
 
     def _step_of(self, trainer: Trainer) -> StepFunction:
-        """Return what makes the step of a replica: a graph of its own where XLA or several replicas want one."""
+        """Return the function that makes a replica's step: a graph of its own if XLA or several replicas need it."""
         step = partial(self._traced_step, trainer)
         if self.xla:
             return tf.function(step, autograph=False, jit_compile=True)

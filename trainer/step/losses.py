@@ -16,7 +16,7 @@ from hookline.trainer.objective import TARGET_SHARES, Batch, Objective
 def weigh_losses(
     objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the losses of an objective, each example's multiplied by the weight of its class.
+    """Return the losses of an objective, each example's multiplied by its class weight.
 
     What is minimised is the sum of the weighted losses divided by the number of examples, not by the sum of their
     weights: a batch of heavy classes makes a larger step than one of light classes. That is Keras's `class_weight`. A
@@ -54,7 +54,7 @@ class LossScale:
     float16 has no numbers below 6e-8, so small gradients become 0. The gradient of scale * loss is larger by the scale;
     divided by it in float32, it is the true one. Where it overflows, the step is left out and the scale halved; after
     2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2).
-    A loss that is not finite itself is no overflow, nor is a gradient at the floor: no lower scale would mend them.
+    A loss that is itself not finite is no overflow, nor is a gradient at the floor: no lower scale would help.
 
     Attributes:
         value: the scale, a float32 scalar.
@@ -83,8 +83,8 @@ class LossScale:
         """Return the scale of gradients inside of a loss, such as those of a penalty: a float32 scalar, a power of two.
 
         It is the root of the scale, rounded down. Such a gradient is differentiated again. What comes back to it is
-        scale / inner times the gradient by it, so that the whole scale would bring nothing but move the underflow from
-        its way forth to its way back. The root leaves room for both.
+        scale / inner times the gradient with respect to it, so the whole scale would only move the underflow from the
+        forward to the backward direction. The root leaves room for both.
         """
         exponent = tf.bitwise.right_shift(tf.bitcast(self.value, tf.int32), MANTISSA_BITS) - BIAS
         return tf.bitcast(tf.bitwise.left_shift(exponent // 2 + BIAS, MANTISSA_BITS), tf.float32)

@@ -88,7 +88,7 @@ def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], 
 
 
 class Accumulators:
-    """Sum metrics inside the graph; read and reset them from outside.
+    """Sum metrics inside the graph; they are read and reset outside of it.
 
     The names become known when the step is traced, so the variable has an open shape until then.
     """

@@ -1,4 +1,4 @@
-"""What the stages of hooks return: what each may, and the error for anything else. Looked at while a step is traced."""
+"""What the stages of hooks return: what each may, and the error for anything else. Checked while a step is traced."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hookline.trainer.step.stage import in_stage
 
 Returned = TypeVar("Returned")
 DECLARED = ("state", "writes", "frozen", "projected", "settled_at")
-"""Stages that say what a hook is; they are asked for again and again, and checked once."""
+"""Stages that say what a hook is; they are called repeatedly, and checked once."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Hold what a return value is held against.
+    """Hold what a return value is checked against.
 
     Attributes:
         given: what the stage was given, or what it speaks of, by name.
-        examples: in the batch; None where that is not known, or does not matter.
+        examples: in the batch; None if that is not known, or does not matter.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Facts:
 
 
 Check = Callable[[Any, Facts], "str | None"]
-"""Return what is wrong with a value, as what was returned; None where nothing is."""
+"""Return in words what is wrong with a returned value; None if nothing is."""
 Entry = Callable[[Any, Any, Facts], "str | None"]
 """As `Check`, for an entry of a dict and what was given under its name."""
 
@@ -44,7 +44,7 @@ Entry = Callable[[Any, Any, Facts], "str | None"]
 def checked(
     hook: Hook, stage: str, value: Returned, *, given: Mapping[str, Any] | None = None, batch: Batch | None = None
 ) -> Returned:
-    """Return what a stage returned, once it is certain that it is what the stage is for."""
+    """Return what a stage returned, once it is certain that it fits the stage."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0] if batch else None
     expected, wrong = EXPECTED[stage]
     if problem := wrong(value, Facts(given or {}, examples)):
@@ -88,7 +88,7 @@ def _dtype(value: Any) -> tf.DType:
 
 
 def _a(kind: Callable[[], type]) -> Entry:
-    """Return the check of an object; its type is asked for late, as importing Keras takes seconds."""
+    """Return the check of an object; its type is resolved late, as importing Keras takes seconds."""
     return lambda value, given, facts: None if isinstance(value, kind()) else _described(value)
 
 
@@ -287,7 +287,7 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "observe": (_EXAMPLES, _dict(_of_examples)),
     "summary": ("a dict of JSON values, {} for none", _json),
     "state_dict": ("a dict of JSON values, {} for none", _json),
-    "next_step": ("a step, or None for no wish", _optional(_step)),
+    "next_step": ("a step, or None", _optional(_step)),
     "pictures": ("a dict of float arrays by name: [height, width, 1 or 3]", _dict(_picture)),
     "embeddings": ("a dict of Embedding by name, {} for none", _dict(_a(lambda: Embedding))),
     "distributions": ("a dict of arrays by name, {} for none", _dict(_tensor("number", scalar=False))),

@@ -37,7 +37,7 @@ UPDATE_OPS = "UPDATE_OPS"
 
 @contextmanager
 def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
-    """Trace ops under a path of names. One that is entered again goes on: it gets no number of its own.
+    """Trace ops under a path of names. A path that is entered again is continued: it gets no number of its own.
 
     Outside a graph, and without names, this does nothing.
     """
@@ -79,7 +79,7 @@ def python_errors() -> Iterator[None]:
         raise UserError(found[1]) from error
 
 
-KEEPS_SCOPE = "around_forward"  # what it enters stays entered: the forward pass has a scope of its own
+KEEPS_SCOPE = "around_forward"  # scopes that it enters stay open: the forward pass has one of its own
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def takes_part(hook: GraphHook, objective: str, changes: Container[str]) -> bool
 def taking_part(
     hooks: Iterable[GraphHook], contexts: Mapping[str, StepContext]
 ) -> Iterator[tuple[GraphHook, StepContext]]:
-    """Yield the hooks that take part in the objective at hand, each with the context of its network."""
+    """Yield the hooks that take part in the current objective, each with the context of its network."""
     for hook in hooks:
         if hook.network in contexts and takes_part(hook, contexts[hook.network].objective, contexts):
             yield hook, contexts[hook.network]

@@ -1,4 +1,4 @@
-"""The graph of one traced step, to be looked at: what is in branches and loops' bodies stands in one graph."""
+"""The graph of one traced step, for viewing: branches and loop bodies are inlined into a single graph."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hookline.trainer.step.writes import READING_OPS
 
 VARIABLES = "variables"
 MEASURES = "metrics"
-"""Where what a branch hands out is shown: that goes into the sums of the metrics."""
+"""Where the outputs of a branch are shown: they go into the sums of the metrics."""
 LOOP = "while/"
-"""What TensorFlow puts before the names of all that is in the body of a loop."""
+"""The prefix that TensorFlow gives all names in the body of a loop."""
 
 
 def step_graph(
@@ -20,8 +20,8 @@ def step_graph(
 ) -> tf.compat.v1.GraphDef:
     """Return the ops of a traced step in one graph, as they are before anything compiles or optimizes them.
 
-    A branch that writes the step stands among the ops around it, and its writing ops wait for the op that decides. A
-    variable is one node, "variables/<name>", wherever it is read or written. Ops that nothing comes of are left out.
+    A branch that writes the step is inlined among the ops around it, and its writing ops wait for the deciding op. A
+    variable is one node, "variables/<name>", wherever it is read or written. Ops without effect are left out.
     """
     handles = {id(variable.handle): f"{VARIABLES}/{name}" for name, variable in variables.items()}
     branches = [each for each in dict.fromkeys(commits) if each is not graph]
@@ -32,7 +32,7 @@ def step_graph(
     for branch in branches:
         nodes.join(branch)
     nodes.connect()
-    # What a loop's body hands to its next turn is no part of the step.
+    # What a loop's body passes to its next iteration is no part of the step.
     nodes.keep_ancestors([] if _is_body(graph) else [_tensor_name(each) for each in getattr(graph, "outputs", ())])
     return nodes.definition(traced[graph])
 
@@ -42,7 +42,7 @@ class _Nodes:
 
     Attributes:
         found: the nodes.
-        same: what stands for a tensor of one function: a tensor of another, or a variable; by and as input names.
+        same: maps tensors of one function to those of another, or to variables; both as input names.
         shown: the names to show where they are others.
         roots: names of the nodes that may change a variable.
     """
@@ -56,7 +56,7 @@ class _Nodes:
         self._handles = handles
 
     def add(self, function: tf.Graph, definition: tf.compat.v1.GraphDef) -> None:
-        """Take in the nodes of a function, without the placeholders of what it captured."""
+        """Add the nodes of a function, without the placeholders of its captures."""
         for outer, inner in getattr(function, "captures", ()):
             if (source := self._source(outer)) is not None:
                 self.same[_tensor_name(inner)] = source
@@ -68,7 +68,7 @@ class _Nodes:
                 self.roots.append(operation.name)
 
     def _source(self, tensor: tf.Tensor) -> str | None:
-        """Return the input name of what was captured; None for a value from outside of the step."""
+        """Return the input name of what was captured; None for a value from outside the step."""
         if tf.is_symbolic_tensor(tensor):
             graph = tensor.graph
             if graph in self._functions:
@@ -81,7 +81,7 @@ class _Nodes:
         return name
 
     def join(self, branch: tf.Graph) -> None:
-        """Let what the op with this branch returns be what the branch returns; of the op, the condition stays."""
+        """Replace the outputs of the op with this branch by those of the branch; only its condition stays."""
         node = next(
             each
             for each in self.found.values()
@@ -102,7 +102,7 @@ class _Nodes:
             del node.attr[attribute]  # a function that is shown nowhere
 
     def connect(self) -> None:
-        """Let every input name the node that it really comes from."""
+        """Make every input name the node that it really comes from."""
         for node in self.found.values():
             node.input[:] = [self._followed(name) for name in node.input]
 
@@ -114,7 +114,7 @@ class _Nodes:
         return name
 
     def keep_ancestors(self, outputs: Iterable[str]) -> None:
-        """Drop the nodes of which nothing comes, neither a write nor an output."""
+        """Drop the nodes that lead to neither a write nor an output."""
         waiting = [*self.roots, *(_node_name(self._followed(name)) for name in outputs)]
         kept: set[str] = set()
         while waiting:
@@ -131,7 +131,7 @@ class _Nodes:
         for name, node in self.found.items():
             node.name = names[name]
             node.input[:] = [_renamed(each, names) for each in node.input]
-            node.attr.pop("_class", None)  # beside which op it must be placed, by the name of before
+            node.attr.pop("_class", None)  # colocation, by the former name
             graph.node.append(node)
         called = {each.func.name for node in graph.node for each in node.attr.values() if each.HasField("func")}
         graph.library.function.extend(each for each in traced.library.function if each.signature.name in called)
@@ -154,7 +154,7 @@ def _is_body(graph: tf.Graph) -> bool:
 
 
 def _tensor_name(tensor: tf.Tensor) -> str:
-    """Return what a tensor is called as the input of a node."""
+    """Return the name of a tensor as the input of a node."""
     return tensor.name.removesuffix(":0")
 
 

@@ -1,4 +1,4 @@
-"""What a traced step hands out: sums for the averages, vetoes, and whether anything was held back."""
+"""What a traced step returns: sums for the averages, vetoes, and whether anything was held back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hookline.trainer.step.metrics import SumAndCount
 
 @dataclass
 class StepResult:
-    """Hold what one traced step hands out, or one run of an objective.
+    """Hold what one traced step returns, or one run of an objective.
 
     Attributes:
         sums: metric name to (sum, count).
         vetoes: veto name to bool scalar; True held the step back.
-        held_back: bool scalar, whether a veto or an overflow held something of it back; None where nothing can.
+        held_back: bool scalar, whether a veto or an overflow held something of it back; None if nothing can.
         overflow: bool scalar, whether gradients overflowed for the scale of the loss; None without one.
     """
 

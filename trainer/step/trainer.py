@@ -1,4 +1,4 @@
-"""The trainer: one step over any networks, objectives and hooks, with its two halves in the open."""
+"""The trainer: one step over any networks, objectives and hooks, with computing and applying gradients kept apart."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Trainer:
         hooks: in the order in which every stage calls them.
         accumulation_steps: micro batches in which a step computes its batch.
         class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
-        loss_scale: by which the loss is multiplied for the gradients of float16; None without.
+        loss_scale: multiplies the loss for the gradients of float16; None for none.
         replica: whose part of every batch it trains on.
         norms_every: steps from one sample of the norms of gradients to the next.
         commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
@@ -78,7 +78,7 @@ class Trainer:
             accumulation_steps: micro batches in which a step computes its batch, see `accumulate`; 1 for all at once.
             class_weights: float32 [classes], see `weigh_losses`; None for all alike.
             loss_scale: for networks that compute in float16; a step whose gradients overflow for it is left out, and
-                the loop goes on. None to differentiate the loss as it is.
+                the loop continues. None to differentiate the loss as it is.
             replica: whose part of every batch it trains on; None for the only one.
             norms_every: steps from one sample of the norms of gradients to the next, see `GradientNorms`.
         """
@@ -135,7 +135,7 @@ class Trainer:
         return result
 
     def transform_batch(self, step: tf.Tensor, batch: Batch) -> Batch:
-        """Return the batch that the hooks make of it for training.
+        """Return the batch after the hooks' `transform_batch`, for training.
 
         Args:
             step: int64 scalar.
@@ -226,12 +226,12 @@ class Trainer:
         Under a loss scale, that of scale * loss is computed, and divided by the scale.
 
         Args:
-            loss: scalar; or, with `upstream`, the tensors by which the loss depends on the latent variables.
+            loss: scalar; or, with `upstream`, the tensors through which the loss depends on the latent variables.
             passes: of the networks that may change, by name.
             upstream: the gradients with respect to these tensors of the loss, times the scale where there is one.
 
         Returns:
-            By network name, then by variable name; None where the loss does not depend on the variable.
+            By network name, then by variable name; None if the loss does not depend on the variable.
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
         upstream = self._scale if upstream is None else upstream
@@ -284,7 +284,7 @@ class Trainer:
         vetoes = join_flags_and_sums(self.replica, vetoes_of(self.hooks, contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
-        # What was added the classic way while the forward pass was traced stands beside what the run began with.
+        # Ops added in the classic way while the forward pass was traced join those that the run began with.
         pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(begun, BEGIN)
         stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
@@ -294,7 +294,7 @@ class Trainer:
             values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))
             count = tf.cast(committed, tf.float32)
             sums = {name: (tf.where(committed, value, 0.0), count) for name, value in values.items()}
-            if SAMPLE_WEIGHTS in batch:  # over steps, too, a metric is an average over weighed examples
+            if SAMPLE_WEIGHTS in batch:  # across steps, too, a metric is an average over weighted examples
                 (weight,) = self.replica.sum([tf.reduce_sum(sample_weights(batch))])
                 names = [f"metric/{name}" for name in computed.metrics]
                 sums |= {name: (sums[name][0] * weight, count * weight) for name in names}
@@ -337,7 +337,7 @@ def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:
 
 
 def _refuse_taken(measures: Iterable[str], reported: Container[str]) -> None:
-    """Refuse measures of hooks under names that the trainer reports itself."""
+    """Refuse measures of hooks under names that the trainer itself reports."""
     if taken := [name for name in measures if name in reported]:
         raise UserError(
             f"A hook measures {', '.join(taken)}, which the trainer reports. Expected names under the hook's own."

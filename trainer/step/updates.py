@@ -1,4 +1,4 @@
-"""UPDATE_OPS: what a step writes beside the optimizer."""
+"""UPDATE_OPS: what a step writes besides the optimizer's updates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
 
 
 def collect_state_updates(variables: dict[str, keras.Variable], new_state: dict[str, tf.Tensor]) -> None:
-    """Put one assignment a state variable (moving statistics, seed state) into UPDATE_OPS.
+    """Put one assignment per state variable (moving statistics, seed state) into UPDATE_OPS.
 
     `stateless_call` returns the new values; without these ops nothing would write them.
     """
@@ -70,7 +70,7 @@ def collect_hook_updates(
 
 
 def checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
-    """Return the op behind what was returned as an update, once it is certain that it runs in this step and writes."""
+    """Return the op behind a returned update, after checking that it runs in this step and writes."""
     operation = _operation(item)
     if operation is None or operation not in made:
         raise UserError(
@@ -111,7 +111,7 @@ def _described(item: Any) -> str:
 def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
     """Yield the batches of an objective's runs in one step: equal parts, in order; all of it for a single run.
 
-    What is not one entry an example goes whole into each part.
+    Entries that do not have one value per example go whole into each part.
     """
     if objective.updates == 1:
         yield batch
@@ -158,5 +158,5 @@ def _begin(objective: Objective, networks: Mapping[str, Network]) -> list[tf.Ope
 
 
 def _behind(operation: tf.Operation) -> tf.Operation:
-    """Return the branch itself for the op that hands out its result, so that the plan can look into it."""
+    """Return the branch itself, given the op that returns its result, so that the plan can look into it."""
     return operation.inputs[0].op if operation.type == "Identity" else operation

@@ -1,4 +1,4 @@
-"""What an op writes."""
+"""The variables that an op writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookline.trainer.step.context import StepContext
 READING_OPS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"}
 )
-"""What takes a variable's handle and leaves the variable as it is. Any other op that takes one counts as writing."""
+"""Ops that take a variable's handle and only read the variable. Any other op that takes one counts as writing."""
 PASSING_OPS = ("Identity", "IdentityN")
 
 
@@ -59,7 +59,7 @@ def _writes(operations: Iterable[tf.Operation], given: Mapping[int, int]) -> Ite
 
 
 def _origin(tensor: tf.Tensor, given: Mapping[int, int]) -> int:
-    """Return the identity of the handle that a tensor stands for."""
+    """Return the identity of the handle behind a tensor."""
     while isinstance(tensor, tf.Tensor) and getattr(tensor, "op", None) is not None and tensor.op.type in PASSING_OPS:
         tensor = tensor.op.inputs[tensor.value_index]
     return given[id(tensor)] if id(tensor) in given else outermost(tensor)
@@ -78,7 +78,7 @@ def _functions(operation: tf.Operation) -> list[tf.Graph]:
 
 
 class Writes:
-    """Know whose each variable is, and refuse the writes of an objective to networks that it may not change."""
+    """Know the owner of each variable, and refuse writes of an objective to networks that it may not change."""
 
     def __init__(self, networks: Iterable[Network], objectives: Sequence[Objective]) -> None:
         """Note the variables."""
@@ -90,7 +90,7 @@ class Writes:
             self._names |= {id(variable.value.handle): (network.name, name) for name, variable in own.items()}
 
     def refuse_foreign(self, operations: Iterable[tf.Operation], objective: Objective | None) -> None:
-        """Refuse ops that write what they may not."""
+        """Refuse ops that write variables they may not."""
         for write in all_writes(operations):
             if write.handle not in self._names:
                 continue
@@ -115,7 +115,7 @@ def refuse_double_writes(
     contexts: Mapping[str, StepContext],
     made: Mapping[str, Sequence[tf.Operation]],
 ) -> None:
-    """Refuse update ops of which the last to run would decide, by chance of a name, what a variable holds.
+    """Refuse update ops that write one variable in an order that depends on nothing but their names.
 
     One hook may write a variable several times, and two hooks whose order is declared may write one after the other.
     """

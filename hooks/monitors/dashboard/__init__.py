@@ -1,1 +1,1 @@
-"""What the dashboard of a run is made of: a file for each kind of record, and the event files that hold them."""
+"""The dashboard of a run: a module for each kind of record, and the event files that hold them."""

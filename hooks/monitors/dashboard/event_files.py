@@ -38,7 +38,7 @@ class EventFiles:
         self._second_of_failure = 0
 
     def begin(self, first_step: int) -> None:
-        """Let events count from another step on, such as after going back to a checkpoint; open files go on."""
+        """Let events count from another step on, such as after rolling back to a checkpoint; open files stay open."""
         self._first_step = first_step
         self._started.clear()
 
@@ -58,7 +58,7 @@ class EventFiles:
             self.add(split, Event(step=step, summary=summary))
 
     def add(self, split: str, event: Event) -> None:
-        """Write any event, with the time of now."""
+        """Write any event, with the current time."""
         with self._writing(split):
             event.wall_time = time.time()
             self._writer(split).add_event(event)
@@ -75,7 +75,7 @@ class EventFiles:
         for split in splits or list(self._writers):
             try:
                 with self._writing(split):
-                    self._writers[split].flush()  # close does not tell what could not be written
+                    self._writers[split].flush()  # close does not report what could not be written
                     self._writers.pop(split).close()
             except WriteError as error:
                 failures.append(error)
@@ -84,8 +84,8 @@ class EventFiles:
 
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:
-        """Turn a failure into one line, and let go of the writer: the next event opens a further file."""
-        failures = (OSError, tf.errors.OpError)  # TensorBoard writes by TensorFlow where that is installed
+        """Turn a failure into one line, and drop the writer: the next event opens a further file."""
+        failures = (OSError, tf.errors.OpError)  # TensorBoard writes through TensorFlow if that is installed
         try:
             yield
         except failures as error:
@@ -100,7 +100,7 @@ class EventFiles:
             ) from error
 
     def _writer(self, split: str) -> EventFileWriter:
-        """Return the writer of a split, opened on first use, in which events count from the first step on."""
+        """Return the writer of a split, opened on first use; its events count from the first step on."""
         if split not in self._writers:
             path = self.directory / split
             make_folder(self.directory)
@@ -119,7 +119,7 @@ class EventFiles:
 
 
 def _show_others(failure: threading.ExceptHookArgs) -> None:
-    """Show why a thread ended, but for the writers' own: the next event raises what they met."""
+    """Show why a thread ended, except for the writers' own: the next event raises their errors."""
     if type(failure.thread).__module__ != EventFileWriter.__module__:
         SHOW(failure)
 
@@ -129,7 +129,7 @@ WARM_UP = 20
 
 
 class StepProfile:
-    """Take the profile of some steps, once a process. What goes wrong with it is one line, and training goes on."""
+    """Take the profile of some steps, once per process. If it fails, that is one line, and training continues."""
 
     def __init__(self, steps: int) -> None:
         """Ask for a profile."""

@@ -15,9 +15,9 @@ from hookline.trainer.run.results import namespace_of
 
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
 TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
-"""Of the namespaces that any run has; a technique's own go by their name."""
+"""Titles of the namespaces that any run has; a technique's own keep their name."""
 WHOLE = (GRADIENTS, "sparsity")
-"""Namespaces of which all values stand in one chart."""
+"""Namespaces whose values all share one chart."""
 TOTAL = "total"
 HELD_UP = ("evaluation_ms", "save_ms")
 
@@ -54,7 +54,8 @@ def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Co
 def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> list[Chart]:
     """Return charts in which each name has a curve: losses, metrics, techniques, gradients, learning rate, time.
 
-    A loss that is all of the total has none of its own. The splits are runs of TensorBoard: each chart overlays them.
+    A loss that is the whole total gets no chart of its own. The splits are runs of TensorBoard: each chart overlays
+    them.
     """
     names, total = sorted(set(names)), f"/{LOSS}/{TOTAL}"
     scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
@@ -76,7 +77,7 @@ class _Name:
 
     @classmethod
     def parse(cls, name: str, hooks: Collection[str], scopes: Collection[str]) -> _Name:
-        """Split a name at its namespace; in none that is known, at the first part that is no objective or network."""
+        """Split a name at its namespace; if none is known, at the first part that is no objective or network."""
         parts = name.split("/")
         if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
             at = parts.index(namespace)

@@ -30,7 +30,7 @@ def config_as_markdown(config: dict[str, Any]) -> str:
 
 
 def environment_as_markdown(directory: Path) -> str:
-    """Return what `environment.json` says as a table of two columns; empty where a run has no such file."""
+    """Return what `environment.json` says as a table of two columns; empty if a run has no such file."""
     try:
         environment = read_json(directory / ENVIRONMENT)
     except (OSError, ValueError):
@@ -57,12 +57,12 @@ def summary_as_markdown(summary: dict[str, Any]) -> str:
     return "\n".join([*lines, "", "```json", json.dumps(summary, indent=2, default=str), "```"])
 
 
-MOST_BYTES = 8 * 2**20  # a browser lays out no more in good time
+MOST_BYTES = 8 * 2**20  # a browser takes too long to lay out more
 LARGE = 1_000  # bytes of a constant
 
 
 def graph_event(graph: Any) -> Event | None:
-    """Return the record of a graph; None where it is too large to be looked at, which is said in one line.
+    """Return the record of a graph; None, with a warning of one line, if it is too large to be viewed.
 
     Of a graph above 8 MB, constants of more than 1,000 bytes are left out.
     """
@@ -78,7 +78,7 @@ def graph_event(graph: Any) -> Event | None:
 
 
 def _drop_constants(graph: Any) -> int:
-    """Empty the values of large constants, in functions as well, and return of how many."""
+    """Empty the values of large constants, in functions as well, and return how many there were."""
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     large = [node for node in nodes if node.op == "Const" and node.attr["value"].ByteSize() > LARGE]
     for node in large:

@@ -61,7 +61,7 @@ def onnx_runtime(settings: Settings, *, network: str) -> Work:
 
 
 def litert(settings: Settings, *, network: str, int8: bool) -> Work:
-    """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as it is by itself."""
+    """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as by default."""
     runtime = _import("ai_edge_litert.interpreter")
     from hookline.scripts.benchmarks.inference.networks import images, keras_network
 
@@ -106,7 +106,7 @@ def _calibration() -> Iterator[list[np.ndarray]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what converters say of themselves off the screen."""
+    """Keep the converters' output off the screen."""
     with silent(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Training: our own runs against what others make of the same work, and against the limit of the machine."""
+"""Training: our own runs against other ways to do the same work, and against the limit of the machine."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 CLASSES = 10
 LEARNING_RATE = 1e-3
 TOTAL = 10**6
-"""Steps of a run, and epochs without an evaluation: more than anybody makes here."""
+"""Steps of a run, and epochs without an evaluation: more than are ever made here."""
 PRUNED, PRUNED_AT, MASKS_EVERY, POWER = 0.9, TOTAL // 2, 100, 3
 """Of the pruning: final sparsity, the step of it, steps between updates of the masks, power of the polynomial."""
 GENERATED = 10_000
@@ -30,9 +30,9 @@ class Case:
     Attributes:
         name: `case=` of the command line.
         model: of `configs/model`, or of the folder beside this file.
-        batch_size: images a step.
+        batch_size: images per step.
         images: height, width and channels.
-        many: `steps_per_execution` of Keras where it runs several steps at once: so many that more bring nothing.
+        many: `steps_per_execution` of Keras when it runs several steps at once: enough that more gain nothing.
     """
 
     name: str
@@ -59,8 +59,8 @@ HOST_HOOKS = Case("host_hooks", "lenet_300_100")
 def pixels(settings: Settings, shape: tuple[int, int, int]) -> dict[str, np.ndarray]:
     """Return images [n, height, width, channels] uint8 and labels [n] int64 for training and for the test, by `KEYS`.
 
-    They come from the file that the command line names, if it holds images of this shape. Else they are generated: of
-    each class a pattern, under noise, so that there is something to learn.
+    They come from the file that the command line names, if it holds images of this shape. Else they are generated: one
+    noisy pattern per class, so that there is something to learn.
     """
     import numpy as np
 

@@ -29,7 +29,7 @@ PRUNED = (
     f"hooks.prune.frequency={cases.MASKS_EVERY}",
     f"hooks.prune.power={cases.POWER}",
 )
-"""The schedule ends halfway, at `PRUNED_AT`, by itself."""
+"""The schedule's default end is halfway, at `PRUNED_AT`."""
 TECHNIQUES = (
     "center_loss",
     "bernoulli_attention",

@@ -1,4 +1,4 @@
-"""A run that works piece by piece: it is held between two pieces, and everything else is as `train.py` has it."""
+"""A run that works piece by piece: it is paused between two pieces, and everything else is as in `train.py`."""
 
 from __future__ import annotations
 

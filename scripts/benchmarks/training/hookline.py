@@ -23,7 +23,7 @@ CONFIGS = Path(__file__).parent / "configs"
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
 """Of the hooks that every run has, those that work for the user's eyes, or write files."""
 BESIDE = ("randomness_guard", "advisor", "early_stopping")
-"""Those that do next to nothing between the begin and the evaluations, but could end the run."""
+"""Those that do almost nothing between the beginning and the evaluations, but could end the run."""
 
 
 def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Work:
@@ -93,7 +93,7 @@ def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Fit:
 
 
 def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Path) -> Job:
-    """Return the job that a command line of `train.py` stands for."""
+    """Return the job of a command line of `train.py`."""
     import numpy as np
 
     from hookline.train import check

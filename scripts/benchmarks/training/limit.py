@@ -1,7 +1,7 @@
 """The limit: forward and backward alone, on one batch over and over, without input, optimizer, checks and metrics.
 
-The gradients are all made in full. TensorFlow leaves out what nobody uses, whatever waits for it, so each gradient is
-put into a variable: its memory changes hands, nothing is computed or copied. What XLA compiles returns them.
+All gradients are computed in full. TensorFlow prunes unused results, whatever waits for them, so each gradient is put
+into a variable: its memory is handed over, nothing is computed or copied. Functions that XLA compiles return them.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # in TF32 where the GPU can, as TensorFlow does by itself
+        torch.set_float32_matmul_precision("high")  # in TF32 where the GPU can, as TensorFlow does by default
     images, labels = (torch.from_numpy(each).to(device) for each in examples(settings, case.images))
     torch.manual_seed(0)
     model = network(case).to(device, memory_format=torch.channels_last).train()
@@ -72,7 +72,7 @@ def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False
 
 
 def _try(work: Callable[[int], Done]) -> None:
-    """Compile, or say in one line why that cannot be: it needs a compiler of the system, for one."""
+    """Compile, or say in one line why that is impossible: it needs a system compiler, for one."""
     try:
         work(1)
     except Exception as error:

@@ -36,7 +36,7 @@ def test_a_stream_of_another_length_than_its_numbers_is_refused():
             read_fields(stream[:length], 5, count)
     stream = write_fields(np.array([3, 3, 3], np.uint8), np.full(3, 3))
     stream[-1] |= 1  # behind the last number
-    with pytest.raises(DamagedError, match="goes on"):
+    with pytest.raises(DamagedError, match="continues after"):
         read_fields(stream, 3, 3)
     check_end(np.array([255, 255], np.uint8), 16)
     with pytest.raises(DamagedError):

@@ -26,6 +26,8 @@ def test_inference_imports_numpy_and_nothing_heavy():
         "hookline.trainer",
         "hookline.trainer.errors",
         "hookline.trainer.files",
+        "hookline.trainer.input",
+        "hookline.trainer.input.preparation",
     }
 
 

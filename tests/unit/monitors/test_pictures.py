@@ -121,7 +121,7 @@ def test_an_animation_with_a_damaged_frame_starts_anew(make_run) -> None:
     for name, damage in DAMAGES.items():
         hook = animated(run, 6, status="interrupted")
         damage(folder / ".frames" / "of_mask_a" / "000002.png")
-        with pytest.warns(UserWarning, match="The animation of 'mask/a' starts anew: "):
+        with pytest.warns(UserWarning, match="The animation of 'mask/a' starts over: "):
             animated(run, 8, hook.state_dict(), since=6)
         counts = {path.name: len(tf.io.decode_gif(path.read_bytes())) for path in folder.glob("*.gif")}
         assert counts == {"mask_a.gif": 2, "later.gif": 5}, name
@@ -130,7 +130,7 @@ def test_an_animation_with_a_damaged_frame_starts_anew(make_run) -> None:
 def test_a_picture_called_after_the_folder_above_removes_nothing_there(make_run) -> None:
     run = make_run(pictures=lambda step, split: {"..": HALF})
     evaluate(PictureFiles(), run, (1, "test"))
-    with pytest.warns(UserWarning, match=r"The animation of '\.\.' starts anew"):
+    with pytest.warns(UserWarning, match=r"The animation of '\.\.' starts over"):
         animated(run, 2, {"evaluations": 1, "frames": {"..": 1}}, "interrupted", since=1)
     assert (run.directory / "pictures" / "...png").exists()
     for name, file in (("mask/dense 1/kernel", "mask_dense_1_kernel"), ("../../etc", ".._.._etc"), ("///", "picture")):

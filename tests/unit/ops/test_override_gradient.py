@@ -150,7 +150,7 @@ def test_a_tensor_from_outside_is_refused_unless_it_is_declared() -> None:
 
     triple = lambda x: 3.0 * x  # noqa: E731
     for function in (using(triple), using(triple, backward=True)):
-        with pytest.raises(UserError, match="uses the tensor mul:0.* from outside"):
+        with pytest.raises(UserError, match="uses the tensor mul:0.* of the outer graph"):
             with_gradients(function, X)
     with_gradients(using(triple, declared=True), X)
     with_gradients(using(lambda x: tf.stop_gradient(3.0 * x)), X)

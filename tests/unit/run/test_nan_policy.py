@@ -70,9 +70,9 @@ def test_the_run_stops_and_says_what_and_where(tmp_path: Path) -> None:
 
 def test_steps_are_left_out_and_a_run_that_is_resumed_leaves_out_the_same(tmp_path: Path) -> None:
     overrides = [poison("data", 5, 13), "hooks.nan_guard.policy=skip", *SHORT]
-    with pytest.warns(UserWarning, match="It is left out, as . of 10"):
+    with pytest.warns(UserWarning, match="It is skipped, . of 10"):
         whole = run_small("baseline", PLUGIN, *overrides, run_dir=tmp_path / "whole")
-    with pytest.warns(UserWarning, match="It is left out, as . of 10"):
+    with pytest.warns(UserWarning, match="It is skipped, . of 10"):
         found = run_cut("baseline", *overrides, cuts=[9], run_dir=tmp_path / "cut")
     assert found["hooks"]["nan_guard"]["skipped"] == whole["hooks"]["nan_guard"]["skipped"] == [5, 13]
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
@@ -94,7 +94,7 @@ def test_what_no_policy_can_get_past_ends_the_run(tmp_path: Path) -> None:
 def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(tmp_path: Path) -> None:
     plain = run_small("baseline", *EACH, run_dir=tmp_path / "plain")
     overrides = [PLUGIN, once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.25", *SAVING]
-    with pytest.warns(UserWarning, match="goes back to its newest checkpoint, 1 of 10 times"):
+    with pytest.warns(UserWarning, match="rolls back to its newest checkpoint, 1 of 10 times"):
         found = run_small("baseline", *overrides, *EACH, run_dir=tmp_path / "run")
     assert (found["status"], found["steps"], found["rolled_back"]) == ("completed", plain["steps"], [13])
     rates, plain_rates = (rates_of(tmp_path / name) for name in ("run", "plain"))

@@ -214,5 +214,5 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
 
 def test_a_forward_pass_that_writes_by_itself_is_refused() -> None:
     run(1, network=lambda: plain_network(SelfCounting()))
-    with pytest.raises(UserError, match="writes variables by itself"):
+    with pytest.raises(UserError, match="writes variables itself"):
         run(2, network=lambda: plain_network(SelfCounting()))

@@ -155,7 +155,7 @@ def test_a_search_goes_on_with_more_trials_and_leaves_failed_ones(run: Run, optu
     assert {job["status"] for job in jobs} == {"failed", "interrupted"}
     waiting = [job["number"] for job in jobs if job["status"] == "interrupted"]
     _, lines = run(*given, "--trials", "5")
-    assert [int(found) for found in re.findall(r"\[(\d)/5\] goes on", "\n".join(lines))] == waiting
+    assert [int(found) for found in re.findall(r"\[(\d)/5\] resumed", "\n".join(lines))] == waiting
     assert [int(found) for found in re.findall(r"\[(\d)/5\] started", "\n".join(lines))] == [5]
     with pytest.raises(UserError, match="s holds another sweep"):
         run("recipe=bnn", "seed=13,1", "--sweep", "s")

@@ -26,7 +26,7 @@ def statuses(jobs: list[dict[str, Any]]) -> list[str]:
 
 
 def started(lines: list[str]) -> list[str]:
-    return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|goes on)", line))
+    return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|resumed)", line))
 
 
 def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None:
@@ -72,7 +72,7 @@ def test_running_again_makes_only_what_is_missing(
     assert code == 0
     assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: bits hang on it
     assert "[2/3] started     seed=17" in lines
-    assert "[3/3] goes on     seed=18" in lines
+    assert "[3/3] resumed     seed=18" in lines
     assert Path("s/01.log").read_bytes() == before
     assert [job["run"] for job in recorded("s")] == ["01_seed-1", "02_seed-17_try2", "03_seed-18"]
     assert "arguments ['resume=s/03_seed-18']" in Path("s/03.log").read_text()
