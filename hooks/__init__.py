@@ -8,13 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from hookline.trainer.config.plugins import installed_plugins
-from hookline.trainer.errors import unknown_name
+from hookline.trainer.errors import did_you_mean, unknown_name
 
 CONFIG_DIRECTORY = Path(__file__).resolve().parent.parent / "configs" / "hooks"
 
@@ -54,6 +55,21 @@ def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
     ours = {entry.name: entry for entry in entries if entry is not None}
     theirs = {entry.name: entry for entry in _of_plugins(directory) if entry.name not in ours}
     return dict(sorted((ours | theirs).items()))
+
+
+def __getattr__(name: str) -> Any:
+    """Return a hook class by its own name, such as `hookline.hooks.Prune`; this imports it, and TensorFlow with it."""
+    if not name.startswith("_") and name[:1].isupper():
+        known = {entry.target.rpartition(".")[2]: entry.name for entry in catalogue().values()}
+        if name in known:
+            return load(known[name])
+        raise AttributeError(f"hookline.hooks has no hook '{name}'.{did_you_mean(name, known)}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Return the names of this module and of all hook classes."""
+    return [*globals(), *(entry.target.rpartition(".")[2] for entry in catalogue().values())]
 
 
 def load(name: str) -> type:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import keras
 import numpy as np
@@ -23,6 +23,9 @@ Arrays = dict[str, np.ndarray]
 AT = "@"  # between a hook's key and its network in the name of an instance
 
 
+AnyHook = TypeVar("AnyHook", bound="Hook")
+
+
 class Hook(ABC):
     """Carry what both kinds of hooks declare.
 
@@ -33,6 +36,7 @@ class Hook(ABC):
         after: names of hooks that must come before this one, if present.
         conflicts: names of hooks that cannot run beside this one.
         priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered.
+        given: what the constructor was given, by place and by name.
     """
 
     name: str = ""
@@ -40,6 +44,13 @@ class Hook(ABC):
     after: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     priority: int = 50
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep what the constructor is given, of which one more instance can be made."""
+        hook = super().__new__(cls)
+        hook.given = (args, kwargs)
+        return hook
 
     @property
     def key(self) -> str:
@@ -94,6 +105,18 @@ class Hook(ABC):
             values: of a training report, by name. The first warning of a hook is shown; later ones are not.
         """
         return None
+
+
+def again(hook: AnyHook) -> AnyHook:
+    """Return a new hook of the same arguments, name and binding, not yet built.
+
+    Args:
+        hook: perhaps built.
+    """
+    args, kwargs = hook.given
+    new = type(hook)(*args, **kwargs)
+    vars(new).update({key: value for key, value in vars(hook).items() if key in ("name", "network", "objective")})
+    return new
 
 
 class GraphHook(Hook):

@@ -173,8 +173,9 @@ def _differing(first: Batch, second: Batch) -> list[str]:
     return [name for name in first if _bits(first[name]) != _bits(second[name])]
 
 
-def _bits(tensor: tf.Tensor) -> bytes:
-    return np.asarray(tensor.numpy()).tobytes()
+def _bits(value: tf.Tensor) -> bytes:
+    """Return the bits of a tensor, or of all of several inputs."""
+    return b"".join(np.asarray(tensor.numpy()).tobytes() for tensor in tf.nest.flatten(value))
 
 
 def _listed(names: list[str]) -> str:

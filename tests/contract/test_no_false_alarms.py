@@ -16,7 +16,8 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run import assembly
-from hookline.trainer.run.build_trainer import build_hooks, build_trainer
+from hookline.trainer.run.blueprint import build_hooks, from_config
+from hookline.trainer.run.build_trainer import build_trainer
 from hookline.trainer.run.control import Best, Run
 from tests.contract.test_every_recipe import RECIPES
 from tests.support.command import FOR_RECIPE, NEEDS_IMAGES
@@ -32,9 +33,11 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
     hooks = build_hooks(config)
     keras.utils.set_random_seed(config["seed"])
     data = build(config["data"], group="data", plugins=config["plugins"])
-    training = assembly._training_batches(data, settings, config["seed"], [])
+    training = assembly._training_batches(data, from_config(config), [])
     steps = assembly._total_steps(settings, training)
-    parts = partial(build_trainer, config, data=data, training=training, total_steps=steps, precision="float32")
+    parts = partial(
+        build_trainer, from_config(config), data=data, training=training, total_steps=steps, precision="float32"
+    )
     trainer, hooks = parts(hooks, replica=Replica())
     since = min(steps, max((hook.settled_at() for hook in trainer.hooks), default=0))
     run = Run(

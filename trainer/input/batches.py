@@ -43,6 +43,7 @@ class TrainingBatches:
         seed: of the order.
         placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
         augmentation: changes the examples of every batch at random; None for none.
+        first_step: the step that has the first batch of the order.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TrainingBatches:
         classes_per_batch: int | None = None,
         class_shares: np.ndarray | None = None,
         augmentation: Augmentation | None = None,
+        first_step: int = 0,
     ) -> None:
         """Take a split."""
         _check_batch_size(batch_size)
@@ -63,7 +65,7 @@ class TrainingBatches:
                 f"Received batch size {batch_size} for {split.size} {split.name} examples; expected 1..{split.size}. "
                 "Choose a smaller batch."
             )
-        self.split, self.batch_size, self.seed = split, batch_size, seed
+        self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
         self._rows = _held(split)
@@ -80,7 +82,7 @@ class TrainingBatches:
 
     def epoch_end(self, epoch: int) -> int:
         """Return the first step before which `epoch` whole epochs have been drawn."""
-        return -(-epoch * self.split.size // self.batch_size)
+        return self.first_step - (-epoch * self.split.size // self.batch_size)
 
     def indices(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> tf.Tensor:
         """Return the rows of the source that make up a replica's slice of the batch of a step.
@@ -89,7 +91,8 @@ class TrainingBatches:
         """
         places = self._places(replica, replicas)
         with tf.device(HOST):
-            return tf.gather(self._rows, self._order(step * self.batch_size + places))
+            drawn = step - self.first_step if self.first_step else step
+            return tf.gather(self._rows, self._order(drawn * self.batch_size + places))
 
     def _places(self, replica: tf.Tensor | int, replicas: int) -> tf.Tensor:
         """Return which places of a batch a replica has: int64 [batch / replicas]."""

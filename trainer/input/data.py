@@ -76,7 +76,7 @@ class Data:
         validation: what decides between settings and steps.
         test: what is evaluated once, at the end.
         input_shape: shape of one input, without the batch.
-        classes: number of classes; labels lie in [0, classes).
+        classes: number of classes; labels lie in [0, classes). 0 if targets are no classes: nothing asks for labels.
         class_names: what each class is called, by label; empty if classes have no names.
         preparation: how a raw example becomes an input, for predictions later; None if it is not known.
     """
@@ -101,7 +101,7 @@ class Data:
                 f"Data '{self.name}' received {len(self.class_names)} class names, {len(set(self.class_names))} of "
                 f"them different, for {self.classes} classes; expected one for each. Fix the names, or leave them out."
             )
-        for first, second in itertools.combinations((self.train, self.validation, self.test), 2):
+        for first, second in itertools.combinations(self.splits, 2):
             if first.source is not second.source:
                 continue
             overlap = np.count_nonzero(_named(first)[second.indices])
@@ -110,8 +110,18 @@ class Data:
                     f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
                     "expected none. Split the indices once, before any shuffling."
                 )
-        for split in (self.train, self.validation, self.test):
+        for split in self.splits if self.classes else ():
             self._check_labels(split)
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Return the names of the splits that are evaluated. Another stands for none: it may be the training split."""
+        return ("validation", "test")
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Return the training split and those that are evaluated."""
+        return (self.train, *(each for each in (self.validation, self.test) if each.name in self.held_out))
 
     def _check_labels(self, split: Split) -> None:
         labels, where = split.source.labels, f"Data '{self.name}', {split.name}"

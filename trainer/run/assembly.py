@@ -1,4 +1,4 @@
-"""From a config to everything that a run needs, built and traced."""
+"""From a config, or the objects that it stands for, to everything that a run needs, built and traced."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from hookline.trainer.input.sampling import Setting, class_shares
 from hookline.trainer.input.shares import check_class_parts
 from hookline.trainer.objective import Batch
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.run.augments import build_augments
-from hookline.trainer.run.build import build_part
-from hookline.trainer.run.build_trainer import build_hooks, build_trainer
-from hookline.trainer.run.early import part_checks
+from hookline.trainer.run.blueprint import Blueprint, from_config
+from hookline.trainer.run.build_trainer import build_trainer
 from hookline.trainer.run.precision import FLOAT32, computing_in
 from hookline.trainer.run.state import ShippedWeights, share_variables
 from hookline.trainer.run.views import Evaluated
@@ -45,7 +43,7 @@ class Assembly:
         training: the batches of the training split.
         loop: the traced training loop of all replicas of this process.
         observer: runs what graph hooks observe on the validation split.
-        evaluated: the validation and the test split with their evaluations, by name.
+        evaluated: the held-out splits with their evaluations, by name: validation and test where there are such.
         host_hooks: in order.
         total_steps: steps to make.
         steps_per_epoch: steps an epoch, perhaps a fraction.
@@ -76,6 +74,11 @@ class Assembly:
         return self.evaluated["test"].evaluator
 
     @property
+    def evaluators(self) -> dict[str, Evaluator]:
+        """Return the traced evaluations, by the name of their split."""
+        return {name: each.evaluator for name, each in self.evaluated.items()}
+
+    @property
     def hooks(self) -> list[Hook]:
         """Return all hooks: those of the graph, then those of the host; one that is both comes once."""
         return list({id(hook): hook for hook in (*self.trainer.hooks, *self.host_hooks)}.values())
@@ -96,36 +99,37 @@ def assemble(config: Config, replicas: Sequence[Replica] = (Replica(),)) -> Asse
 
     All names and arguments are checked before the data is opened, the data before a network is built.
     """
-    with computing_in(_precision(config["trainer"])):
-        return _assemble(config, replicas)
+    return assemble_blueprint(from_config(config), replicas)
 
 
-def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
-    settings, plugins = config["trainer"], config["plugins"]
+def assemble_blueprint(blueprint: Blueprint, replicas: Sequence[Replica] = (Replica(),)) -> Assembly:
+    """Build everything that a blueprint says, then trace and audit the step."""
+    with computing_in(_precision(blueprint.settings)):
+        return _assemble(blueprint, replicas)
+
+
+def _assemble(blueprint: Blueprint, replicas: Sequence[Replica]) -> Assembly:
+    settings = blueprint.settings
     count = replicas[0].count
     check_class_parts(
         settings["classes_per_batch"], count, received=f"{count} replicas", where="for each", fewer="replicas"
     )
-    for check in part_checks(config):
-        check()
-    augments = build_augments(config.get("augment", {}), plugins)
-    hooks = build_hooks(config)
-    keras.utils.set_random_seed(config["seed"])
-    data = build_part("data", config["data"], Data, plugins=plugins)
-    training = _training_batches(data, settings, config["seed"], augments)
+    blueprint.check()
+    augments = blueprint.build_augments()
+    hooks = blueprint.build_hooks()
+    keras.utils.set_random_seed(blueprint.seed)
+    data = blueprint.open_data()
+    training = _training_batches(data, blueprint, augments)
     total_steps = _total_steps(settings, training)
     parts = partial(
-        build_trainer, config, data=data, training=training, total_steps=total_steps, precision=_precision(settings)
+        build_trainer, blueprint, data=data, training=training, total_steps=total_steps, precision=_precision(settings)
     )
     trainer, hooks = parts(hooks, replica=replicas[0])
-    others = [_build_again(config, parts, trainer, replica) for replica in replicas[1:]]
+    others = [_build_again(blueprint, parts, trainer, replica) for replica in replicas[1:]]
     start = time.monotonic()
     loop = _trace_loop([trainer, *others], training, settings["compile"])
     size, placement = settings["evaluation_batch_size"], settings["placement"]
-    evaluated = {
-        split.name: Evaluated(split, _evaluator(trainer, split, size, placement))
-        for split in (data.validation, data.test)
-    }
+    evaluated = {split.name: Evaluated(split, _evaluator(trainer, split, size, placement)) for split in data.splits[1:]}
     trace_seconds = time.monotonic() - start
     observer = Observer(trainer, data.validation, batch_size=size, placement=placement)
     host_hooks = [hook for hook in hooks if isinstance(hook, HostHook)]
@@ -144,13 +148,13 @@ def _assemble(config: Config, replicas: Sequence[Replica]) -> Assembly:
     )
 
 
-def _build_again(config: Config, parts: Callable[..., Any], first: Trainer, replica: Replica) -> Trainer:
+def _build_again(blueprint: Blueprint, parts: Callable[..., Any], first: Trainer, replica: Replica) -> Trainer:
     """Return the trainer of one more replica of this process: the same names, the same values."""
     policy = keras.config.dtype_policy()
     keras.utils.clear_session()  # Keras numbers layers by what was built before
     keras.config.set_dtype_policy(policy)
-    hooks = build_hooks(config)
-    keras.utils.set_random_seed(config["seed"])
+    hooks = blueprint.build_hooks()
+    keras.utils.set_random_seed(blueprint.seed)
     trainer, _ = parts(hooks, replica=replica)
     share_variables([first, trainer])
     return trainer
@@ -160,15 +164,17 @@ def _precision(settings: Config) -> str:
     return str(settings.get("precision", FLOAT32))  # a run of before has no such setting
 
 
-def _training_batches(data: Data, settings: Config, seed: int, augments: list[Augment]) -> TrainingBatches:
+def _training_batches(data: Data, blueprint: Blueprint, augments: list[Augment]) -> TrainingBatches:
+    settings = blueprint.settings
     return TrainingBatches(
         data.train,
         batch_size=settings["batch_size"],
-        seed=seed,
+        seed=blueprint.seed,
         placement=settings["placement"],
         classes_per_batch=settings["classes_per_batch"],
         class_shares=_class_shares(data, settings.get("class_sampling")),
         augmentation=Augmentation(augments, classes=data.classes) if augments else None,
+        first_step=blueprint.first_step,
     )
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Protocol
 
 import keras
 import tensorflow as tf
 
-from hookline.trainer.config.build import TARGET, build
 from hookline.trainer.hook import GraphHook, Hook
-from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.sampling import Setting, class_weights
-from hookline.trainer.model_checks import check_names, told_in_one_line
 from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
-from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
-from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.run.build import bind_hooks, build_hook, build_part
+from hookline.trainer.run.blueprint import Blueprint
+from hookline.trainer.run.build import bind_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.precision import loss_scale_for
@@ -31,49 +28,43 @@ from hookline.trainer.step.returned import checked
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
 
-Config = Mapping[str, Any]
 
+class Pace(Protocol):
+    """Say how a run proceeds through its data; `TrainingBatches` do."""
 
-def build_hooks(config: Config) -> list[Hook]:
-    """Return the hooks that a config names, in order, not yet bound to networks."""
-    keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
-    nodes = _hook_nodes(config)
-    return order_hooks([build_hook(name, node, plugins=config["plugins"]) for name, node in nodes.items()])
+    batch_size: int
 
-
-def _hook_nodes(config: Config) -> dict[str, Any]:
-    return {name: node for name, node in config["hooks"].items() if node is not None}
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the steps of an epoch."""
+        ...
 
 
 def build_trainer(
-    config: Config,
+    blueprint: Blueprint,
     hooks: Sequence[Hook],
     data: Data,
-    training: TrainingBatches,
+    training: Pace,
     *,
     total_steps: int,
     precision: str,
     replica: Replica,
 ) -> tuple[Trainer, list[Hook]]:
     """Return the trainer of a replica, with all hooks of the run bound to its networks."""
-    plugins = config["plugins"]
     with nullcontext() if replica.device is None else tf.device(replica.device):
-        recipe = _build_recipe(config, data, total_steps)
-        nodes = _hook_nodes(config)
-        bound = order_hooks(
-            bind_hooks(
-                hooks, recipe.networks, recipe.objectives, lambda key: build_hook(key, nodes[key], plugins=plugins)
-            )
-        )
+        recipe = blueprint.build_recipe(data, total_steps)
+        bound = order_hooks(bind_hooks(hooks, recipe.networks, recipe.objectives, blueprint.build_hook))
         graph_hooks = [hook for hook in bound if isinstance(hook, GraphHook)]
-        _prepare_networks(recipe.networks, graph_hooks, config["init_from"])
-        _build_hooks(recipe.networks, graph_hooks, training, total_steps, config["seed"], data.classes)
-        settings = config["trainer"]
+        keras.utils.set_random_seed(_seed_of_hooks(blueprint.seed))
+        _prepare_networks(recipe.networks, graph_hooks, blueprint.init_from)
+        planned = blueprint.planned_steps or total_steps
+        _build_hooks(recipe.networks, graph_hooks, training, planned, blueprint.seed, data.classes)
+        settings = blueprint.settings
         trainer = Trainer(
             recipe.networks,
             recipe.objectives,
             graph_hooks,
-            seed=config["seed"],
+            seed=blueprint.seed,
             accumulation_steps=settings["accumulation_steps"],
             class_weights=_class_weights(data, settings.get("class_weights")),
             loss_scale=loss_scale_for(precision),
@@ -83,29 +74,9 @@ def build_trainer(
     return trainer, bound
 
 
-def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
-    plugins = config["plugins"]
-
-    def build_model(**injected: Any) -> keras.Model:
-        with told_in_one_line(f"model._target_={config['model'].get(TARGET)}", data):
-            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
-        check_names(model)
-        return model
-
-    def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
-        rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
-        schedule = build(
-            config["schedule"], group="schedule", plugins=plugins, learning_rate=rate, total_steps=total_steps
-        )
-        if updates > 1 and callable(schedule):
-            schedule = SeveralUpdates(schedule, updates)
-        if callable(schedule):
-            schedule = ScaledRate(schedule)
-        node = {**config["optimizer"], "learning_rate": schedule}
-        return build_part("optimizer", node, keras.optimizers.Optimizer, plugins=plugins)
-
-    parts = Parts(data, build_model, build_optimizer, tuple(plugins))
-    return build_part("task", config["task"], Recipe, plugins=plugins, parts=parts)
+def _seed_of_hooks(seed: int) -> int:
+    """Return the seed of what hooks put into models: the same however many numbers the models themselves have drawn."""
+    return zlib.crc32(f"{seed}/hooks".encode()) & 0x7FFFFFFF
 
 
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
@@ -136,7 +107,7 @@ def _load_initial_weights(networks: list[Network], init_from: str) -> None:
 def _build_hooks(
     networks: list[Network],
     hooks: list[GraphHook],
-    training: TrainingBatches,
+    training: Pace,
     total_steps: int,
     seed: int,
     classes: int,
@@ -150,7 +121,7 @@ def _build_hooks(
             training.batch_size,
             seed,
             _visible_states(hook, hooks[:index]),
-            classes,
+            classes or None,
         )
         with in_stage(hook, "build"):
             hook.build(context)

@@ -197,7 +197,7 @@ def read_checkpoint(manifest: Manifest) -> Checkpoint:
     return Checkpoint(manifest.step, tensors, state, manifest.environment)
 
 
-__all__ = ["Checkpoint", "CheckpointStore"]
+__all__ = ["Checkpoint", "CheckpointStore", "MemoryStore", "Store"]
 
 
 class CheckpointStore:
@@ -378,3 +378,63 @@ class CheckpointStore:
 
 def _reason(error: Exception) -> str:
     return str((error.strerror if isinstance(error, OSError) else None) or error).rstrip(".")
+
+
+class MemoryStore:
+    """Keep the checkpoints of a run that writes nothing: of each tag the latest.
+
+    Attributes:
+        keep_last: taken, and of no effect: one of each tag is kept.
+    """
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        self.keep_last = 1
+        self._kept: dict[str, Checkpoint] = {}
+
+    def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
+        """Keep copies of the tensors under each tag."""
+        kept = Checkpoint(step, dict(tensors), dict(state), {})
+        self._kept |= dict.fromkeys(tags, kept)
+
+    def wait(self) -> None:
+        """Return at once: all is kept."""
+
+    def finish(self) -> None:
+        """Return at once: all is kept."""
+
+    def sweep(self) -> None:
+        """Return at once: nothing is left behind."""
+
+    def unsaved(self) -> dict[str, int]:
+        """Return nothing: all is kept."""
+        return {}
+
+    def reason(self) -> str:
+        """Return no reason: nothing failed."""
+        return ""
+
+    def problems(self) -> list[str]:
+        """Return no problem."""
+        return []
+
+    def tags(self) -> dict[str, str]:
+        """Return the name of the checkpoint that each tag means."""
+        return {tag: f"step_{kept.step:08d}" for tag, kept in self._kept.items()}
+
+    def load(self, tag: str) -> Checkpoint:
+        """Return the checkpoint that a tag means."""
+        return self._kept[tag]
+
+    def newest(self) -> Checkpoint | None:
+        """Return the checkpoint of the latest step; None where none was kept."""
+        return max(self._kept.values(), key=lambda kept: kept.step, default=None)
+
+    def newest_step(self) -> int | None:
+        """Return the step of that checkpoint."""
+        kept = self.newest()
+        return None if kept is None else kept.step
+
+
+Store = CheckpointStore | MemoryStore
+"""Where a run keeps its checkpoints."""

@@ -56,12 +56,14 @@ class Cadence:
         steps_per_epoch: may be a fraction.
         evaluate_every_epochs: epochs between evaluations.
         report_every_steps: steps between reports; None for once an epoch.
+        first_step: at which the first epoch begins.
     """
 
     total_steps: int
     steps_per_epoch: float
     evaluate_every_epochs: int
     report_every_steps: int | None
+    first_step: int = 0
 
     def next_evaluation(self, step: int) -> int:
         """Return the first evaluation after `step`: the end of an epoch that is due, or the end of the run."""
@@ -80,11 +82,12 @@ class Cadence:
         return min([self.next_evaluation(step), self.next_report(step), step + longest, *wishes])
 
     def _next_epoch_end(self, step: int, every: int) -> int:
+        step -= self.first_step
         count = math.floor(step / (every * self.steps_per_epoch)) + 1
         end = math.ceil(count * every * self.steps_per_epoch)
         if end <= step:  # rounding put the end of this epoch at or before the step
             end = math.ceil((count + 1) * every * self.steps_per_epoch)
-        return min(self.total_steps, end)
+        return min(self.total_steps, self.first_step + end)
 
 
 def _wish(hook: HostHook, step: int) -> int | None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hookline.trainer.run.assembly import Assembly
 
 BEST, LAST = "best", "last"
+TARGET, PYTHON = "_target_", "hookline.Trainer"
+"""What stands in the place of a part that Python gave, and no config can name."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class FinishedRun:
 def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     """Return the config of a run, ready to be assembled again."""
     config = read_stored(run, "run")
+    if (config.get("task") or {}).get(TARGET) == PYTHON:
+        raise UserError(f"run={run} was trained by Python. Expected hookline.load('{run}') there, and what it offers.")
     check_plugins(config, plugins, "run")
     # The weights come from the checkpoint; what the run once started from no longer matters.
     named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))

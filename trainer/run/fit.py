@@ -14,7 +14,7 @@ import tensorflow as tf
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import Store
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.control import Cadence, Report, Run, own_values
 from hookline.trainer.run.interruption import Interrupted, Interruption
@@ -52,8 +52,8 @@ class Fit:
     Attributes:
         run: what host hooks see.
         loop: the traced loop.
-        validation: evaluates the validation split.
-        test: evaluates the test split.
+        validation: evaluates the validation split; None without one.
+        test: evaluates the test split; None without one.
         hooks: all of them, in order; the stages of a run are the host hooks'.
         cadence: when to come up.
         store: where checkpoints go.
@@ -71,11 +71,11 @@ class Fit:
 
     run: Run
     loop: ChunkLoop
-    validation: Evaluator
-    test: Evaluator
+    validation: Evaluator | None
+    test: Evaluator | None
     hooks: Sequence[Hook]
     cadence: Cadence
-    store: CheckpointStore
+    store: Store
     variables: dict[str, tf.Variable]
     fingerprint: str = ""
     interruption: Interruption = field(default_factory=Interruption)
@@ -136,6 +136,8 @@ class Fit:
         self.wait_for_checkpoints()
         if (unsaved := self._unsaved()) is not None:
             raise UnsavedError(unsaved)
+        if self.test is None:
+            return {}
         weights, step = "final", self.run.step
         if "best" in self.store.tags():
             keys = evaluation_keys(self.variables)
@@ -244,6 +246,8 @@ class Fit:
 
     def _evaluate(self) -> None:
         run = self.run
+        if self.validation is None:
+            return
         with self._times.evaluation():
             report = Report(run.step, "validation", self.validation.run(run.step))
         run.best.update(report)

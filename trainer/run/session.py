@@ -21,7 +21,7 @@ from hookline.trainer.hook import HostHook
 from hookline.trainer.network import Network
 from hookline.trainer.replicas.strategy import NONE, describe_replicas
 from hookline.trainer.run.assembly import Assembly, assemble
-from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore, Store
 from hookline.trainer.run.control import Best, Cadence, Run
 from hookline.trainer.run.directory import choose_directory, config_text, environment, make_directory
 from hookline.trainer.run.fingerprint import data_fingerprint
@@ -153,7 +153,7 @@ def _begin(
     fit.workers = workers
     make_directory(directory, config, overrides)
     with locked(directory):
-        return _train(fit, parts)
+        return run_fit(fit, parts)
 
 
 def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
@@ -200,7 +200,7 @@ def _resume(
             fit.run.resumed_at = [0]
         else:
             restore_fit(fit, checkpoint)
-        return _train(fit, parts)
+        return run_fit(fit, parts)
 
 
 def open_store(directory: Path, digest: str) -> CheckpointStore:
@@ -254,7 +254,7 @@ def build_fit(
     recipe: str,
     parts: Assembly,
     directory: Path,
-    store: CheckpointStore,
+    store: Store,
     started: StartTime,
     plan: PlanText | None = None,
 ) -> Fit:
@@ -265,7 +265,7 @@ def build_fit(
         recipe: name.
         parts: as `prepare` built them from the config.
         directory: of the run.
-        store: for its checkpoints.
+        store: for its checkpoints; in memory for a run that writes nothing.
         started: the time to the first step, up to here.
         plan: describes the run for the dashboard; None for no text.
     """
@@ -290,14 +290,13 @@ def build_fit(
         held_out={name: each.split for name, each in parts.evaluated.items()},
         replicas=parts.trainer.replica.count,
     )
-    cadence = Cadence(
-        parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
-    )
+    every = settings["evaluate_every_epochs"], settings["report_every_steps"]
+    cadence = Cadence(parts.total_steps, parts.steps_per_epoch, *every, parts.training.first_step)
     return Fit(
         run,
         parts.loop,
-        parts.validation,
-        parts.test,
+        parts.evaluators.get("validation"),
+        parts.evaluators.get("test"),
         parts.hooks,
         cadence,
         store,
@@ -326,8 +325,14 @@ def _views(parts: Assembly) -> Views:
     )
 
 
-def _train(fit: Fit, parts: Assembly) -> Outcome:
-    """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close."""
+def run_fit(fit: Fit, parts: Assembly, *, writes: bool = True) -> Outcome:
+    """Train and test; whatever happens, leave a summary.json that says how it ended and let hooks close.
+
+    Args:
+        fit: from its step on.
+        parts: that it runs.
+        writes: whether there is a run directory; otherwise nothing is left but what is returned.
+    """
     test: dict[str, Any] = {}
     failure: BaseException | None = None
     try:
@@ -362,7 +367,8 @@ def _train(fit: Fit, parts: Assembly) -> Outcome:
         start=fit.started.summary() if fit.run.first_step_seconds else None,
     )
     summary |= fit.workers.summary()
-    failures = [*_summary_failures(fit.run.directory, summary), *fit.call_all("on_fit_end", fit.run, summary)]
+    failures = _summary_failures(fit.run.directory, summary) if writes else []
+    failures += fit.call_all("on_fit_end", fit.run, summary)
     outcome = Outcome(summary, fit.run.directory, parts)
     if isinstance(failure, Interrupted):
         failure.outcome = outcome

@@ -123,7 +123,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
 
 
 def _are_images(inputs: tf.Tensor) -> bool:
-    return inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3)
+    return isinstance(inputs, tf.Tensor) and inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3)
 
 
 def _cut(images: np.ndarray) -> list[np.ndarray]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from hookline.trainer.step.metrics import SumAndCount
+from hookline.trainer.hook import Gradients
+from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.step.context import StepContext
+from hookline.trainer.step.forward import Forward
+from hookline.trainer.step.metrics import Computed, SumAndCount
 
 
 @dataclass
@@ -36,3 +41,39 @@ class StepResult:
         self.held_back = run.held_back
         if run.overflow is not None:
             self.overflow = run.overflow if self.overflow is None else tf.logical_or(self.overflow, run.overflow)
+
+
+@dataclass
+class HalfStep:
+    """Hold one run of an objective between its gradients and what they change.
+
+    Attributes:
+        objective: whose loss is minimised.
+        update: which of its runs in this step.
+        batch: that it ran on.
+        forward: the networks' passes.
+        computed: losses and metrics.
+        contexts: of the networks that may change, by name; `gradients` of each are what the optimizer gets.
+        begun: what the run began with.
+        norms: of the gradients on their way, by name.
+        sampled: bool scalar, whether the norms count in this step.
+        held_back: bool scalar, whether the step was held back before; None where nothing could.
+        overflow: bool scalar, whether gradients overflowed for the scale of the loss; None without one.
+    """
+
+    objective: Objective
+    update: int
+    batch: Batch
+    forward: Forward
+    computed: Computed
+    contexts: dict[str, StepContext]
+    begun: list[tf.Operation]
+    norms: Mapping[str, tf.Tensor]
+    sampled: tf.Tensor
+    held_back: tf.Tensor | None
+    overflow: tf.Tensor | None
+
+    @property
+    def gradients(self) -> dict[str, Gradients]:
+        """Return the gradients that the optimizers get, by network and by variable; change the inner dicts at will."""
+        return {name: context.gradients for name, context in self.contexts.items()}

@@ -29,7 +29,7 @@ from hookline.trainer.step.losses import LossScale, check_class_losses, refuse_s
 from hookline.trainer.step.metrics import Computed, average_output, check_sample_weights, sample_weights
 from hookline.trainer.step.returned import check_declared, checked
 from hookline.trainer.step.stage import in_stage, named_scope
-from hookline.trainer.step.step_result import StepResult
+from hookline.trainer.step.step_result import HalfStep, StepResult
 from hookline.trainer.step.updates import batch_parts, begin_run, pending_update_ops
 from hookline.trainer.step.writes import Writes
 
@@ -264,6 +264,20 @@ class Trainer:
         self, objective: Objective, step: tf.Tensor, batch: Batch, update: int, held_back: tf.Tensor | None
     ) -> StepResult:
         """Trace one run of an objective; where the step was `held_back` before, so is the run."""
+        return self.second_half(self.first_half(objective, step, batch, update, held_back))
+
+    def first_half(
+        self, objective: Objective, step: tf.Tensor, batch: Batch, update: int = 0, held_back: tf.Tensor | None = None
+    ) -> HalfStep:
+        """Trace a run of an objective up to the gradients that its optimizers get: after every `transform_gradients`.
+
+        Args:
+            objective: whose loss is minimised.
+            step: int64 scalar, steps made before this one.
+            batch: after every `transform_batch`.
+            update: which of the objective's runs in this step.
+            held_back: bool scalar, whether the step was held back before; None where nothing could.
+        """
         with named_scope("begin"):
             begun = begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
@@ -280,15 +294,30 @@ class Trainer:
         norms_on_the_way = transform_gradients(self.hooks, gradients, contexts)
         with named_scope("gradient_norms"):
             norms, sampled = norms_on_the_way.sample(step, self.norms_every)
+        return HalfStep(
+            objective, update, batch, forward, computed, contexts, begun, norms, sampled, held_back, overflow
+        )
+
+    def second_half(self, half: HalfStep) -> StepResult:
+        """Trace the rest of the run: state, vetoes, updates, apply, projections, measures.
+
+        Args:
+            half: as `first_half` returned it, perhaps with other gradients.
+        """
+        objective, forward, batch, contexts = half.objective, half.forward, half.batch, half.contexts
+        computed, held_back, overflow = half.computed, half.held_back, half.overflow
+        norms, sampled = half.norms, half.sampled
         transform_state(self.hooks, contexts)
         vetoes = join_flags_and_sums(self.replica, vetoes_of(self.hooks, contexts, overflow), self.hooks, contexts)
         values = {f"loss/{name}": value for name, value in computed.losses.items()}
         values |= {f"metric/{name}": value for name, value in computed.metrics.items()}
         # Ops added in the classic way while the forward pass was traced join those that the run began with.
-        pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(begun, BEGIN)
+        pending = dict.fromkeys(pending_update_ops(), FORWARD) | dict.fromkeys(half.begun, BEGIN)
         stops = [*(each for each in (held_back, overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
-            committed, measures = commit_unless_vetoed(stops, lambda: self._commit(objective, forward, pending, update))
+            committed, measures = commit_unless_vetoed(
+                stops, lambda: self._commit(objective, forward, pending, half.update)
+            )
         _refuse_taken(measures, {*values, *norms})
         with named_scope("metrics"):
             values |= dict(zip(measures, mean_over_batch(self.replica, batch, list(measures.values())), strict=True))

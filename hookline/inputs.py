@@ -1,0 +1,364 @@
+"""What `fit` takes, as splits of examples: arrays, tensors, dicts of inputs, datasets, our own data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.checks import check_finite
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+
+TRAIN, VALIDATION = "train", "validation"
+INPUTS, TARGETS = "inputs", "targets"
+BATCH_SIZE = 32
+"""As in Keras."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenData(Data):
+    """Hold what `fit` was given.
+
+    Attributes:
+        validates: whether there is a validation split; otherwise the training split stands in its place.
+    """
+
+    validates: bool = False
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Return the validation split, where there is one."""
+        return (VALIDATION,) if self.validates else ()
+
+
+@dataclass(frozen=True)
+class Form:
+    """Say what the model takes and returns, and what becomes of targets.
+
+    Attributes:
+        dtypes: of the model's inputs by name, or of the only one; empty for float32 and whole numbers as they are.
+        classes: outputs of a classifier; 0 where targets may be anything.
+        one_hot: whether targets are rows of shares, of which exact one-hot rows become labels.
+    """
+
+    dtypes: tuple[str, ...] = ()
+    classes: int = 0
+    one_hot: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Hold examples in memory.
+
+    Attributes:
+        inputs: an array, or arrays in a dict, list or tuple: [n, ...] each.
+        targets: [n, ...]; None where predictions are all that is wanted.
+        weights: how much each example counts: [n]; None for all alike.
+        batch_size: of the dataset that they come from; None for arrays.
+    """
+
+    inputs: Any
+    targets: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    batch_size: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the number of examples."""
+        return len(tf.nest.flatten(self.inputs)[0])
+
+
+def training_data(
+    x: Any,
+    y: Any = None,
+    *,
+    form: Form,
+    sample_weight: Any = None,
+    validation_data: Any = None,
+    validation_split: float = 0.0,
+) -> tuple[Data, int | None]:
+    """Return what to train on, and the batch size where a dataset has one.
+
+    Args:
+        x: inputs, or a dataset of pairs, or our own `Data` or `Split`.
+        y: targets [n, ...]; None where `x` holds them.
+        form: of the model.
+        sample_weight: [n]; None for all alike.
+        validation_data: (x, y), (x, y, sample_weight), or a dataset or `Split`; None for none.
+        validation_split: the share at the end of the arrays that is held out, as in Keras; 0 for none.
+
+    Raises:
+        UserError: what cannot be trained on, in one line.
+    """
+    if isinstance(x, Data):
+        _refuse_beside("a Data", y=y, sample_weight=sample_weight, validation_data=validation_data)
+        validates = VALIDATION in x.held_out
+        whole = GivenData(x.name, x.train, x.validation, x.test, x.input_shape, x.classes, x.class_names, x.preparation)
+        return replace(whole, validates=validates), None
+    if validation_data is not None and validation_split:
+        raise UserError("validation_data and validation_split received. Expected one of them.")
+    if isinstance(x, Split):
+        _refuse_beside("a Split", y=y, sample_weight=sample_weight)
+        train, size, labels = replace(x, name=TRAIN), None, True
+        classes = form.classes or int(x.labels.max()) + 1
+    else:
+        examples = _with_targets(read_examples(x, y, sample_weight, "x"), form, "y")
+        classes, size = _classes(examples.targets, form), examples.batch_size
+        source = source_of(examples, form)
+        train, labels = Split(TRAIN, source, np.arange(examples.size, dtype=np.int64)), classes > 0
+    validation = _validation(validation_data, form)
+    if validation_split:
+        train, validation = _split_off(train, validation_split)
+    if validation is not None and labels:
+        classes = max(classes, form.classes or int(validation.labels.max()) + 1)
+    shape = _input_shape(train)
+    validates = validation is not None
+    data = GivenData("arrays", train, validation or train, train, shape, classes, validates=validates)
+    return data, size
+
+
+def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
+    """Return what to evaluate on.
+
+    Args:
+        x: as for `training_data`; of a `Data` the test split counts, or the validation split where there is no other.
+        y: targets; None where `x` holds them.
+        sample_weight: [n]; None for all alike.
+        form: of the model.
+
+    Raises:
+        UserError: what cannot be evaluated, in one line.
+    """
+    if isinstance(x, Data):
+        return x.test if "test" in x.held_out else x.validation
+    if isinstance(x, Split):
+        return x
+    examples = _with_targets(read_examples(x, y, sample_weight, "x"), form, "y")
+    return Split("test", source_of(examples, form), np.arange(examples.size, dtype=np.int64))
+
+
+def read_examples(x: Any, y: Any, sample_weight: Any, name: str) -> Examples:
+    """Return examples as arrays. A dataset is read once, as a whole.
+
+    Args:
+        x: arrays, tensors, a dict or list of them, a `tf.data.Dataset` or a `keras.utils.PyDataset` of batches.
+        y: targets; None where `x` holds them, or there are none.
+        sample_weight: [n] or None.
+        name: what messages call `x`.
+
+    Raises:
+        UserError: other types, lengths that differ, or a dataset without an end.
+    """
+    if isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
+        _refuse_beside(f"a {'tf.data.Dataset' if isinstance(x, tf.data.Dataset) else 'PyDataset'}", y=y)
+        if sample_weight is not None:
+            raise UserError("sample_weight received beside a dataset. Expected it as the third item of its batches.")
+        return _joined(_batches(x, name), name)
+    if isinstance(x, Iterator) or callable(x):
+        raise UserError(
+            f"{name} is a {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
+            "generator cannot give the rows of a step again when a run goes on."
+        )
+    inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))
+    examples = Examples(
+        inputs, None if y is None else _array(y, "y"), None if sample_weight is None else _array(sample_weight, "w")
+    )
+    return _checked(examples, name)
+
+
+def source_of(examples: Examples, form: Form) -> ArraySource:
+    """Return examples as a source.
+
+    Args:
+        examples: checked.
+        form: of the model; inputs are cast to what it takes.
+    """
+    flat = tf.nest.flatten(examples.inputs)
+    single = not isinstance(examples.inputs, dict | list | tuple)
+    names = [INPUTS] if single else [f"x{place}" for place in range(len(flat))]
+    columns = dict(zip(names, flat, strict=True))
+    if examples.targets is not None:
+        columns[TARGETS] = examples.targets
+    if examples.weights is not None:
+        columns[SAMPLE_WEIGHTS] = examples.weights.astype(np.float32)
+    dtypes = _dtypes(examples.inputs, flat, form)
+    structure = tf.nest.map_structure(lambda _: 0, examples.inputs)
+
+    def transform(batch: Batch) -> Batch:
+        cast = [tf.cast(batch[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
+        rest = {name: value for name, value in batch.items() if name not in names}
+        return {**rest, INPUTS: cast[0] if single else tf.nest.pack_sequence_as(structure, cast)}
+
+    return ArraySource(columns, transform)
+
+
+def model_dtypes(model: keras.Model) -> tuple[str, ...]:
+    """Return the dtypes of a model's inputs in the order of `tf.nest.flatten`; empty where it does not tell.
+
+    Args:
+        model: built.
+    """
+    inputs = getattr(model, "input", None) if hasattr(model, "inputs") and model.inputs else None
+    return () if inputs is None else tuple(each.dtype for each in tf.nest.flatten(inputs))
+
+
+def _dtypes(inputs: Any, flat: list[np.ndarray], form: Form) -> list[str]:
+    if len(form.dtypes) == len(flat):
+        return list(form.dtypes)
+    return ["float32" if each.dtype.kind == "f" or each.dtype == np.uint8 else each.dtype.name for each in flat]
+
+
+def _structure(x: Any) -> Any:
+    """Return inputs with a list of numbers as one array."""
+    if isinstance(x, list | tuple) and x and not hasattr(x[0], "shape"):
+        return np.asarray(x)
+    return list(x) if isinstance(x, tuple) else x
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{name} is a {type(value).__name__}: {error}. Expected arrays or tensors.") from error
+    if array.dtype.kind not in "biufS" or not array.ndim:
+        raise UserError(
+            f"{name} is a {type(value).__name__} of dtype {array.dtype}. Expected numbers [n, ...] in arrays, tensors, "
+            "a dict of them, a tf.data.Dataset or a keras.utils.PyDataset."
+        )
+    array = array.astype(np.float32) if array.dtype == np.float64 else array
+    return array.astype(np.int64) if array.dtype == np.bool_ else array
+
+
+def _checked(examples: Examples, name: str) -> Examples:
+    sizes = {len(each) for each in tf.nest.flatten(examples.inputs)}
+    for other, label in ((examples.targets, "y"), (examples.weights, "sample_weight")):
+        if other is not None and {len(other)} != sizes:
+            raise UserError(f"{name} has {min(sizes)} examples, and {label} has {len(other)}. Expected as many.")
+    if len(sizes) > 1 or not min(sizes):
+        raise UserError(f"{name} has inputs of lengths {sorted(sizes)}. Expected one length of at least 1.")
+    for each in tf.nest.flatten(examples.inputs):
+        check_finite(each, name)
+    weights = examples.weights
+    if weights is None:
+        return examples
+    weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
+    if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise UserError(
+            f"sample_weight has the shape {list(weights.shape)}, or holds a weight below 0. Expected [n] numbers from "
+            "0 on, one of them above it."
+        )
+    return replace(examples, weights=weights)
+
+
+def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
+    """Return examples with targets as objectives take them: labels int64 [n], or float32 [n, ...]."""
+    targets = examples.targets
+    if targets is None:
+        raise UserError("No targets received. Expected y=, or a dataset of pairs (x, y).")
+    if form.one_hot and targets.ndim == 2:
+        exact = ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
+        return replace(examples, targets=targets.argmax(axis=1) if exact else targets.astype(np.float32))
+    if targets.dtype.kind in "iu" or (form.classes and (targets == np.floor(targets)).all()):
+        flat = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+        return replace(examples, targets=flat.astype(np.int64))
+    check_finite(targets, name)
+    return replace(examples, targets=targets.astype(np.float32))
+
+
+def _classes(targets: np.ndarray | None, form: Form) -> int:
+    """Return the number of classes; 0 where targets are no labels."""
+    if targets is None or targets.ndim != 1 or targets.dtype != np.int64:
+        return 0
+    if form.classes:
+        return form.classes
+    return max(2, int(targets.max()) + 1) if targets.min() >= 0 and targets.max() < targets.size else 0
+
+
+def _validation(given: Any, form: Form) -> Split | None:
+    if given is None:
+        return None
+    if isinstance(given, Split):
+        return replace(given, name=VALIDATION)
+    if isinstance(given, tuple | list) and len(given) in (2, 3):
+        given, weights = given[:2], given[2] if len(given) == 3 else None
+        examples = read_examples(given[0], given[1], weights, "validation_data")
+    elif isinstance(given, tf.data.Dataset | keras.utils.PyDataset):
+        examples = read_examples(given, None, None, "validation_data")
+    else:
+        raise UserError(
+            f"validation_data is a {type(given).__name__}. Expected (x, y), (x, y, sample_weight), a dataset, or a "
+            "Split."
+        )
+    examples = _with_targets(examples, form, "validation_data")
+    return Split(VALIDATION, source_of(examples, form), np.arange(examples.size, dtype=np.int64))
+
+
+def _split_off(train: Split, share: float) -> tuple[Split, Split]:
+    """Return the first examples, and the last ones, as Keras parts them."""
+    if not 0 < share < 1:
+        raise UserError(f"validation_split={share!r} received. Expected a number above 0 and below 1.")
+    end = math.floor(train.size * (1.0 - share))
+    if not 0 < end < train.size:
+        raise UserError(f"validation_split={share!r} of {train.size} examples leaves none. Expected another share.")
+    return (
+        replace(train, indices=train.indices[:end]),
+        replace(train, name=VALIDATION, indices=train.indices[end:]),
+    )
+
+
+def _input_shape(split: Split) -> tuple[int, ...]:
+    """Return the shape of one input; () where there are several."""
+    inputs = split.source.gather(tf.constant(split.indices[:1]))[INPUTS]
+    return tuple(inputs.shape[1:]) if isinstance(inputs, tf.Tensor) else ()
+
+
+def _batches(dataset: Any, name: str) -> Iterable[Any]:
+    if isinstance(dataset, tf.data.Dataset):
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise UserError(f"{name} is a dataset without an end. Expected one that ends: dataset.take(batches).")
+        return dataset
+    count = dataset.num_batches
+    if count is None:
+        raise UserError(f"{name} is a PyDataset without an end. Expected one whose num_batches is a number.")
+    return (dataset[index] for index in range(count))
+
+
+def _joined(batches: Iterable[Any], name: str) -> Examples:
+    parts: list[Examples] = []
+    for batch in batches:
+        items = batch if isinstance(batch, tuple) else (batch,)
+        if not 1 <= len(items) <= 3:
+            raise UserError(f"{name} gives {len(items)} items a batch. Expected (x, y) or (x, y, sample_weight).")
+        x, y, weights = (*items, None, None)[:3]
+        if not getattr(tf.nest.flatten(x)[0], "shape", ()):
+            raise UserError(f"{name} gives single examples. Expected batches: dataset.batch(64).")
+        parts.append(read_examples(x, y, weights, name))
+    if not parts:
+        raise UserError(f"{name} is empty. Expected at least one batch.")
+
+    def together(get: Callable[[Examples], Any]) -> Any:
+        values = [get(each) for each in parts]
+        if values[0] is None:
+            return None
+        return tf.nest.map_structure(lambda *each: np.concatenate(each), *values)
+
+    return Examples(
+        together(lambda each: each.inputs),
+        together(lambda each: each.targets),
+        together(lambda each: each.weights),
+        parts[0].size,
+    )
+
+
+def _refuse_beside(what: str, **others: Any) -> None:
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(f"{name} received beside {what}, which holds it. Expected one of them.")

@@ -1,0 +1,179 @@
+"""A run on disk as a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.callbacks import NAME as HISTORY
+from hookline.callbacks import Watch
+from hookline.hook_list import ALWAYS, ON_DISK
+from hookline.inputs import Examples, GivenData, source_of
+from hookline.losses import MODEL
+from hookline.planning import Plan
+from hookline.record import made, read_record
+from hookline.runner import Runner
+from hookline.session import Trainer
+from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, trainer_settings
+from hookline.state import SUMS, State
+from hookline.trainer.config.stored import read_stored
+from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.objective import Objective
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run.build_trainer import build_trainer
+from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
+from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
+from hookline.trainer.run.precision import FLOAT32
+from hookline.trainer.run.state import assign_variables, run_variables
+
+KEY = "run_dir"
+
+
+@dataclass
+class Pace:
+    """Say how a run went through its data, which is not at hand."""
+
+    steps_per_epoch: float
+    batch_size: int
+
+
+def load(
+    run_dir: str | Path,
+    *,
+    checkpoint: str | None = None,
+    plugins: Sequence[str] = (),
+    model: keras.Model | None = None,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Sequence[Any] | None = None,
+    hooks: Sequence[Any] | None = None,
+    networks: Mapping[str, keras.Model] | None = None,
+    objectives: Sequence[Objective] = (),
+) -> Trainer:
+    """Return the trainer of a run: of `Trainer(run_dir=...)`, or of the command line.
+
+    It evaluates, predicts, and has the shipped `model`; one of Python goes on with `fit`. Inputs are what the network
+    takes: a run of the command line prepared them by its `data`.
+
+    Args:
+        run_dir: directory of the run.
+        checkpoint: "best" or "last"; None for the last of a run of Python, and for the best of another one.
+        plugins: packages of code that a run of the command line uses, if you trust them.
+        model: the model of a run of Python, where it has classes of your own; its weights are replaced.
+        optimizer: likewise.
+        loss: likewise.
+        metrics: likewise.
+        hooks: likewise, where hooks are your own or have arguments that are no plain values.
+        networks: of a run of several networks.
+        objectives: likewise.
+
+    Returns:
+        Trainer.
+
+    Raises:
+        UserError: no such run or checkpoint, or parts that only you can give. It is a ValueError.
+    """
+    directory = user_path(run_dir, KEY)
+    config = read_stored(str(directory), KEY)
+    if config["task"].get("_target_") != PYTHON:
+        return _of_command_line(directory, plugins, checkpoint)
+    record = read_record(directory)
+    several = networks is not None
+    given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+    for name in () if several else list(given):
+        given[name] = made(record, name) if given[name] is None else given[name]
+    given = {name: value for name, value in given.items() if value is not None}
+    own = made(record, MODEL) if model is None and not several else model
+    trainer = Trainer(
+        own,
+        hooks=_hooks(config, record) if hooks is None else hooks,
+        seed=config["seed"],
+        run_dir=directory,
+        networks=networks,
+        objectives=objectives,
+        **given,
+        **_settings(config),
+    )
+    _restore(trainer, _checkpoint(directory, checkpoint or LAST))
+    return trainer
+
+
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run as `Trainer` takes them."""
+    own = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
+    return {key: value for key, value in config["trainer"].items() if key in own and value not in (None, "")}
+
+
+def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
+    """Return the hooks of a run as `Trainer` takes them."""
+    found: list[Any] = [{name: None} for name in (*ALWAYS, *ON_DISK) if name not in config["hooks"]]
+    for name, node in config["hooks"].items():
+        if not record["hooks"].get(name, False):
+            raise UserError(f"The run's hook '{name}' has arguments that no file holds. Expected hooks=.")
+        found.append({name: {key: value for key, value in node.items() if key != "_target_"}})
+    return found
+
+
+def _checkpoint(directory: Path, tag: str) -> Checkpoint:
+    store = CheckpointStore(directory / "checkpoints")
+    tags = store.tags()
+    if tag not in tags:
+        raise unknown_name("checkpoint", tag, tags)
+    return store.load(tag)
+
+
+def _restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Build networks and hooks without data, and give them the values of a checkpoint."""
+    known = checkpoint.state["hooks"][HISTORY]
+    fit, spec = known["fit"], trainer._spec
+    plan = Plan(*(fit[key] for key in ("first_step", "total_steps", "planned_steps", "batch_size", "epochs_before")))
+    data, pace = _stand_in(spec, fit), Pace(fit["steps_per_epoch"], fit["batch_size"])
+    blueprint = spec.blueprint(data, plan)
+    with trainer._runner.working():
+        hooks = blueprint.build_hooks()
+        built, bound = build_trainer(
+            blueprint, hooks, data, pace, total_steps=plan.total_steps, precision=FLOAT32, replica=Replica()
+        )
+        sums = tf.Variable(0.0, trainable=False)
+        variables = run_variables(built.networks.values(), built.hooks, sums, built.loss_scale)
+        del variables[SUMS]
+        assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+    watch = next(each for each in bound if isinstance(each, Watch))
+    watch.load_state_dict(known)
+    trainer._state = State(built, bound, watch, variables, loaded_step=checkpoint.step)
+
+
+def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
+    """Return one example of zeros, of the shape that the run's data had."""
+    model = next(iter(spec.models.values()))
+    if fit["input_shape"]:
+        inputs: Any = np.zeros([1, *fit["input_shape"]], np.float32)
+    else:
+        inputs = tf.nest.map_structure(lambda each: np.zeros([1, *(n or 1 for n in each.shape[1:])]), model.input)
+    source = source_of(Examples(inputs, np.zeros([1], np.int64)), spec.form)
+    train = Split("train", source, np.zeros([1], np.int64))
+    return GivenData("nothing", train, train, train, tuple(fit["input_shape"]), fit["classes"])
+
+
+def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None) -> Trainer:
+    run = restore_beside(str(directory), read_config(str(directory), plugins), checkpoint)
+    parts = run.parts
+    trainer = Trainer.__new__(Trainer)
+    models = {name: each.model for name, each in parts.trainer.networks.items()}
+    optimizers = {name: each.optimizer for name, each in parts.trainer.networks.items()}
+    trainer.run_dir = directory
+    trainer._spec = Spec(models, optimizers, {}, parts.trainer.seed, {}, objectives=parts.trainer.objectives)
+    trainer._runner = Runner(trainer._spec, [], directory)
+    sums = parts.loop.accumulators.variable
+    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, sums, parts.trainer.loss_scale)
+    state = State(parts.trainer, parts.hooks, Watch((), None, {}), variables, parts, loaded_step=run.step)
+    trainer._state, trainer._kept = state, None
+    trainer._fixed = f"It goes on with python train.py resume={directory}."
+    return trainer

@@ -1,0 +1,105 @@
+"""What a run directory keeps of a trainer of Python: its parts as Keras describes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from hookline.hook_list import PROGRESS
+from hookline.losses import MODEL
+from hookline.spec import Spec
+from hookline.trainer.errors import UserError
+from hookline.trainer.files import read_json, write_whole
+
+FILE_NAME = "trainer.json"
+
+
+def write_record(directory: Path, spec: Spec) -> None:
+    """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out.
+
+    Args:
+        directory: of the run.
+        spec: of the trainer.
+    """
+    with spec.as_given():
+        parts = {
+            "model": _described(spec.models.get(MODEL)),
+            "optimizer": _described(spec.optimizers.get(MODEL)),
+            "loss": _described(spec.loss.given if spec.loss else None),
+            "metrics": [_described(each) for each in spec.metrics],
+        }
+    hooks = {name: each.whole for name, each in spec.makers.items() if each.node and name != PROGRESS}
+    write_whole(directory / FILE_NAME, json.dumps({**parts, "hooks": hooks}, indent=1) + "\n")
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """Return what was written.
+
+    Args:
+        directory: of the run.
+
+    Raises:
+        UserError: there is none, or it cannot be read.
+    """
+    try:
+        record = read_json(directory / FILE_NAME)
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("hooks"), dict):
+        raise UserError(f"{directory / FILE_NAME} cannot be read. Expected the directory of a run of hookline.Trainer.")
+    return record
+
+
+def made(record: Mapping[str, Any], name: str) -> Any:
+    """Return a part of a record, made anew. Only parts of Keras are: nothing else that a file names is imported.
+
+    Args:
+        record: as `read_record` returned it.
+        name: of the part.
+
+    Raises:
+        UserError: a part of another package, or none at all.
+    """
+    described = record.get(name)
+    if isinstance(described, list):
+        return [_made(each, name) for each in described]
+    return _made(described, name)
+
+
+def _made(described: Any, name: str) -> Any:
+    if isinstance(described, str):
+        return described
+    foreign = sorted(set(_foreign(described))) if described is not None else ["no description"]
+    if foreign:
+        raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
+    return keras.saving.deserialize_keras_object(described)
+
+
+def _foreign(config: Any) -> Iterator[str]:
+    """Yield the parts of a description that are neither of Keras nor of this project."""
+    if isinstance(config, Mapping):
+        root = str(config.get("module") or "keras").partition(".")[0]
+        if "class_name" in config and root not in ("keras", "builtins", "hookline"):
+            yield f"{root}'s {config['class_name']}"
+        if "class_name" in config and config.get("registered_name") and not config.get("module"):
+            yield str(config["registered_name"])
+        for value in config.values():
+            yield from _foreign(value)
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from _foreign(value)
+
+
+def _described(part: Any) -> Any:
+    if part is None or isinstance(part, str):
+        return part
+    try:
+        described = keras.saving.serialize_keras_object(part)
+        json.dumps(described)
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return None
+    return described

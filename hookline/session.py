@@ -1,0 +1,438 @@
+"""The door for Python: a trainer over a model that is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.callbacks import NAME as NAME_OF_WATCH
+from hookline.callbacks import check_callbacks
+from hookline.history import History
+from hookline.hook_list import PROGRESS, hook_makers
+from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
+from hookline.losses import MODEL, Loss
+from hookline.own_step import OwnStep, first_half, second_half
+from hookline.runner import Asked, Runner
+from hookline.shipping import Shipped
+from hookline.spec import Spec, resolve_optimizer, trainer_settings
+from hookline.state import State
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.data import Data
+from hookline.trainer.objective import Objective
+from hookline.trainer.run.interruption import Interruption
+
+
+class Trainer:
+    """Train a Keras model with hooks, evaluate and ship it.
+
+    `fit` trains the variables of the model that was given, in place, as Keras does: these are the latent weights. What
+    hooks make of them (masks, bits, averages) is what `evaluate`, `predict`, `model` and `export` use. The structure of
+    the model that was given stays as it is.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model | None = None,
+        optimizer: Any = "adam",
+        loss: Any = None,
+        metrics: Sequence[Any] | None = None,
+        hooks: Sequence[Any] = (),
+        *,
+        seed: int = 0,
+        run_dir: str | Path | None = None,
+        networks: Mapping[str, keras.Model] | None = None,
+        objectives: Sequence[Objective] = (),
+        **settings: Any,
+    ) -> None:
+        """Take what is trained; nothing is built yet.
+
+        Args:
+            model: any built Keras 3 model with one output [batch, ...].
+            optimizer: a name, or a Keras optimizer, perhaps with a schedule; with `networks` one for each by name, or a
+                name for all.
+            loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
+                one value for each example. Cross-entropies are computed from logits: a final softmax or sigmoid is
+                taken off in training, and is there in all that is shipped.
+            metrics: names, `keras.metrics.Metric` objects, or functions like a loss.
+            hooks: hook objects, classes, names of configs, or {name: options}; {name: None} removes a default one. An
+                object is a template: each fit trains with a new one of its arguments. A host hook is used itself.
+            seed: everything random follows from it, but for the weights, which the model has already.
+            run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
+            networks: several models by name, in the place of `model`.
+            objectives: what a step minimises, in the place of `loss`.
+            **settings: of the section `trainer` of a config, such as accumulation_steps=4.
+
+        Raises:
+            UserError: something that cannot be trained, in one line. It is a ValueError.
+        """
+        models = _models(model, networks)
+        if (loss is None) == (not objectives):
+            received = "No loss" if loss is None else "loss and objectives"
+            raise UserError(f"{received} received. Expected loss= or objectives=.")
+        if networks is not None and loss is not None:
+            raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+        if isinstance(metrics, str):
+            raise UserError(f"metrics='{metrics}' received. Expected a list, such as ['{metrics}'].")
+        _check_seed(seed)
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self._spec = Spec(
+            models,
+            _optimizers(optimizer, models),
+            {},
+            int(seed),
+            trainer_settings(settings),
+            None if loss is None else Loss(loss),
+            list(metrics or ()),
+            list(objectives),
+        )
+        self._runner = Runner(self._spec, [hooks] if isinstance(hooks, str) else list(hooks), self.run_dir)
+        self._runner.set_hooks(None)
+        self._state: State | None = None
+        self._kept: Shipped | None = None
+        self._fixed = ""
+
+    def __repr__(self) -> str:
+        """Return the networks, the hooks that were asked for, and how far training is."""
+        sizes = ", ".join(f"{model.name} ({model.count_params():,} weights)" for model in self._spec.models.values())
+        defaults = hook_makers((), on_disk=self.run_dir is not None, mode=None)
+        hidden = {*defaults, PROGRESS, NAME_OF_WATCH}
+        own = ", ".join(name for name in self._spec.makers if name not in hidden) or "none"
+        place = "nothing on disk" if self.run_dir is None else f"run_dir={self.run_dir}"
+        return f"Trainer({sizes}; hooks: {own}; step {self.step:,}; {place})"
+
+    @property
+    def step(self) -> int:
+        """Return how many steps were made."""
+        return 0 if self._state is None else self._state.step
+
+    @property
+    def hooks(self) -> dict[str, Any]:
+        """Return the hooks at work, by name; empty before the first fit."""
+        return {} if self._state is None else {hook.name: hook for hook in self._state.hooks}
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """Return the values of all epochs so far, by name."""
+        return {} if self._state is None else dict(self._state.watch.history)
+
+    @property
+    def models(self) -> dict[str, keras.Model]:
+        """Return the shipped model of each network, by name; see `model`."""
+        with self._spec.as_trained():
+            return {name: self._shipped.model(name) for name in self._spec.models}
+
+    @property
+    def model(self) -> keras.Model:
+        """Return a plain Keras model with the weights that are shipped: masks, bits and averages, and no hook.
+
+        It shares nothing with the model that was given, ends as that one does, and is saved and loaded with Keras
+        alone. It stands until the next fit.
+
+        Raises:
+            UserError: nothing was trained yet, or there are several networks: see `models`.
+        """
+        name = self._only()
+        with self._spec.as_trained():
+            return self._shipped.model(name)
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        *,
+        validation_data: Any = None,
+        validation_split: float = 0.0,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        verbose: int | str = "auto",
+        resume: bool = False,
+        restore_best: bool = False,
+        max_seconds: float | None = None,
+    ) -> History:
+        """Train, and return the values of each epoch.
+
+        A second call goes on: with weights, the optimizer's state, the step count and the hooks' state. Hooks keep the
+        schedule that they laid out for the first call. Ctrl-C ends training after the present steps, keeps what was
+        trained, and returns.
+
+        Args:
+            x: inputs [n, ...]: an array, a tensor, a dict or list of them; or a `tf.data.Dataset` or
+                `keras.utils.PyDataset` of batches, read once into memory; or a `Data` or `Split` of this project. Every
+                example comes once an epoch, in an order of the seed's. Inputs are cast to what the model takes.
+            y: targets [n, ...]: labels as integers [n] or [n, 1], one-hot rows, or float32 values; None where x holds
+                them.
+            validation_data: (x, y), (x, y, sample_weight), a dataset or a `Split`; evaluated after each epoch.
+            validation_split: the share at the end of the arrays that is held out in its place.
+            epochs: passes over the examples, beside those that were made before.
+            batch_size: examples a step; None for the dataset's own, else 32.
+            sample_weight: float [n], how much each example counts.
+            class_weight: how much the loss of each class weighs, by label; 1 for those left out.
+            callbacks: of Keras, with stages of epochs and of training. They see the model that was given.
+            verbose: 0 for no progress, 1 for a bar, 2 for lines, "auto" for what the output can show.
+            resume: whether to go on in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
+                model, the data and the other arguments must be as they were. Without a run there, a new one begins.
+            restore_best: whether the weights are those of the best evaluation at the end, not the last ones.
+            max_seconds: wall time after which training ends as by Ctrl-C; None for no limit.
+
+        Returns:
+            History: `history` has "loss", the metrics, and with "val_" before them those of the validation data.
+
+        Raises:
+            UserError: a mistake in what was given, in one line. It is a ValueError.
+            NonFiniteError: a step gave NaN or infinity; nothing of it was written.
+        """
+        self._check_fit(callbacks, epochs, resume=resume)
+        self._runner.set_hooks(_mode(verbose), restore_best=restore_best)
+        weights, held = {"sample_weight": sample_weight}, {"validation_data": validation_data}
+        with self._runner.working():
+            data, size = training_data(x, y, form=self._spec.form, **weights, **held, validation_split=validation_split)
+            asked = Asked(data, int(epochs), _batch_size(batch_size, size, data), class_weight, resume=resume)
+            return self._fit(asked, callbacks, restore_best, Interruption(max_seconds), quiet=verbose == 0)
+
+    def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
+        if self._fixed:
+            raise UserError(f"The run was trained by the command line. {self._fixed}")
+        check_callbacks(callbacks)
+        if not is_count(epochs, least=1):
+            raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
+        if resume and self.run_dir is None:
+            raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
+
+    def _fit(
+        self,
+        asked: Asked,
+        callbacks: Sequence[keras.callbacks.Callback],
+        restore_best: bool,
+        interruption: Interruption,
+        *,
+        quiet: bool,
+    ) -> History:
+        if restore_best and not asked.data.held_out:
+            raise UserError("restore_best=True received without validation data. Expected validation_data=.")
+        with ExitStack() as stack:
+            state = self._runner.begin(stack, asked, self._state)
+            watch, fit = state.watch, state.fit
+            assert fit is not None
+            fit.interruption = interruption
+            watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
+            before = {} if asked.resume else {name: len(each) for name, each in watch.history.items()}
+            first = 0 if asked.resume else len(watch.epochs)
+            self._state = state
+            summary = self._runner.train(state, quiet=quiet)
+        if restore_best and "best" in fit.store.tags():
+            state.put_best()
+        values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
+        return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
+
+    def prepare(self, x: Any, y: Any = None, *, epochs: int = 1, batch_size: int | None = None) -> None:
+        """Build hooks and optimizers for steps of one's own, and train nothing; see `compute_gradients`.
+
+        Args:
+            x: as for `fit`.
+            y: likewise.
+            epochs: over how many hooks lay out their schedules.
+            batch_size: examples a step; None for the dataset's own, else 32.
+
+        Raises:
+            UserError: see `fit`.
+        """
+        self._runner.set_hooks(None)
+        with self._runner.working(), ExitStack() as stack:
+            data, size = training_data(x, y, form=self._spec.form)
+            asked = Asked(data, epochs, _batch_size(batch_size, size, data), writes=False)
+            self._state = self._runner.begin(stack, asked, self._state)
+
+    def evaluate(
+        self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int = 256
+    ) -> dict[str, float]:
+        """Return the losses and metrics of some examples, with what is shipped.
+
+        Args:
+            x: inputs [n, ...], a dataset, a `Data` (its test split) or a `Split`; see `fit`.
+            y: targets [n, ...]; None where x holds them.
+            sample_weight: float [n]; None for all alike.
+            batch_size: examples at a time; it changes no value but by rounding.
+
+        Returns:
+            "loss" and the metrics, by name.
+
+        Raises:
+            UserError: nothing was trained yet, or examples that do not fit.
+        """
+        shipped = self._shipped
+        with self._runner.working():
+            values = shipped.evaluate(evaluation_split(x, y, sample_weight, self._spec.form), batch_size)
+        return self._trained.watch.named(values)
+
+    def predict(self, x: Any, *, network: str | None = None, batch_size: int = 256) -> Any:
+        """Return the outputs of the model for some examples, with what is shipped.
+
+        Args:
+            x: inputs [n, ...], as for `fit`; of a dataset of pairs the inputs.
+            network: its name; None for the only one.
+            batch_size: examples at a time.
+
+        Returns:
+            A NumPy array [n, ...], such as probabilities float32 [n, classes]; of several outputs in their structure.
+
+        Raises:
+            UserError: nothing was trained yet, or no such network.
+        """
+        name = self._only() if network is None else self._known(network)
+        with self._runner.working():
+            return self._shipped.predict(x, name, batch_size)
+
+    def export(
+        self,
+        path: str | Path,
+        format: str = "keras",  # noqa: A002 - what it is called on the command line
+        *,
+        network: str | None = None,
+        x: Any = None,
+        y: Any = None,
+        **options: Any,
+    ) -> Path:
+        """Write the model for other programs, once it is certain that the file is as good as the trainer.
+
+        Args:
+            path: file, or directory of a SavedModel, with the ending of the format.
+            format: "keras", "saved_model", "litert", "onnx", "packed" or "sparse".
+            network: its name; None for the only one.
+            x: examples to compare on; None for the validation data, or training examples, of the latest fit.
+            y: their targets.
+            **options: as scripts/export.py takes them: int8=True, codebook=5, tolerance=0.01, overwrite=True.
+
+        Returns:
+            The path that was written.
+
+        Raises:
+            UserError: no such format or option, a place that is taken, or a network that the format cannot hold.
+        """
+        name = self._only() if network is None else self._known(network)
+        with self._runner.working():
+            split = None if x is None else evaluation_split(x, y, None, self._spec.form)
+            return self._shipped.export(Path(path), format, name, split, options)
+
+    def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
+        """Return the first half of a step: losses, and the gradients after every hook's `transform_gradients`.
+
+        For a step of one's own, inside a `tf.function`, once `prepare` or `fit` has built hooks and optimizers:
+
+            trainer.prepare(x, y, epochs=5, batch_size=64)
+
+            @tf.function
+            def step(x, y):
+                half = trainer.compute_gradients(x, y)
+                half.gradients = {name: 0.5 * g for name, g in half.gradients.items() if g is not None}
+                return trainer.apply_gradients(half)
+
+        Args:
+            x: inputs [batch, ...], as the model takes them.
+            y: targets [batch, ...]: labels int64 [batch], or float32.
+            sample_weight: float32 [batch]; None for all alike.
+
+        Returns:
+            OwnStep: `gradients` by variable name, which may be changed, `losses` and `metrics`.
+
+        Raises:
+            UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
+        """
+        with self._spec.as_trained():
+            return first_half(self._trained, x, y, sample_weight)
+
+    def apply_gradients(self, half: OwnStep) -> dict[str, tf.Tensor]:
+        """Make the rest of a step: hooks' updates, vetoes, the optimizer, projections; the step count goes up by one.
+
+        Args:
+            half: as `compute_gradients` returned it, in the same `tf.function`.
+
+        Returns:
+            Losses, metrics and what hooks measure: float32 scalars, by the names of reports.
+        """
+        return second_half(self._trained, half)
+
+    @property
+    def _trained(self) -> State:
+        if self._state is None:
+            raise UserError("Nothing was trained yet. Expected fit() first, or hookline.load(run_dir).")
+        return self._state
+
+    @property
+    def _shipped(self) -> Shipped:
+        state = self._trained
+        if self._kept is None or not self._kept.stands(state):
+            self._kept = Shipped(state, self._spec.form)
+        return self._kept
+
+    def _only(self) -> str:
+        if len(self._spec.models) > 1:
+            raise UserError(f"There are several networks: {', '.join(self._spec.models)}. Expected network= or models.")
+        return next(iter(self._spec.models))
+
+    def _known(self, network: str) -> str:
+        if network not in self._spec.models:
+            raise unknown_name("network", network, self._spec.models)
+        return network
+
+
+def _check_seed(seed: Any) -> None:
+    if not is_count(seed, least=0) or seed >= 2**31:
+        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+
+
+def is_count(value: Any, *, least: int) -> bool:
+    """Return whether a value is a whole number of at least so many; True and False are not.
+
+    Args:
+        value: anything.
+        least: the smallest that counts.
+    """
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
+
+
+def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | None) -> dict[str, keras.Model]:
+    if (model is None) == (networks is None):
+        raise UserError(f"{'No model' if model is None else 'model and networks'} received. Expected one of them.")
+    models = {MODEL: model} if networks is None else dict(networks)
+    for name, each in models.items():
+        if not isinstance(each, keras.Model):
+            raise UserError(f"The {name} is a {type(each).__name__}. Expected a built keras.Model.")
+        if not each.built:
+            raise UserError(
+                f"The model '{each.name}' is not built, so it has no variables. Expected one that begins with "
+                "keras.Input(shape), or that was called once."
+            )
+    return models
+
+
+def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:
+    if isinstance(given, Mapping):
+        if given.keys() != models.keys():
+            raise UserError(f"optimizer names {', '.join(given)}. Expected {', '.join(models)}.")
+        return {name: resolve_optimizer(each) for name, each in given.items()}
+    if len(models) > 1 and not isinstance(given, str):
+        raise UserError("One optimizer received for several networks. Expected one for each: {name: optimizer}.")
+    return {name: resolve_optimizer(given) for name in models}
+
+
+def _batch_size(given: Any, of_dataset: int | None, data: Data) -> int:
+    size = (of_dataset or BATCH_SIZE) if given is None else given
+    if not is_count(size, least=1):
+        raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
+    return min(int(size), data.train.size)
+
+
+def _mode(verbose: int | str) -> str | None:
+    modes = {"auto": "auto", 0: None, 1: "auto", 2: "plain"}
+    if verbose not in modes:
+        raise UserError(f"verbose={verbose!r} received. Expected 0, 1, 2 or 'auto'.")
+    return modes[verbose]

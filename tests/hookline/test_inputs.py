@@ -1,0 +1,169 @@
+"""What `fit` takes, and what it makes of it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hookline
+from hookline.trainer.input.data import Split
+from tests.support.door import SETTINGS, held_out, images, small_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+class Batches(keras.utils.PyDataset):
+    """Give the training images, 16 at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = images()
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index):
+        rows = slice(16 * index, 16 * index + 16)
+        return self.data["x_train"][rows], self.data["y_train"][rows]
+
+
+def dataset():
+    data = images()
+    return tf.data.Dataset.from_tensor_slices((data["x_train"], data["y_train"])).batch(16)
+
+
+def as_split():
+    from hookline.inputs import Examples, Form, source_of
+
+    data = images()
+    source = source_of(Examples(data["x_train"], data["y_train"]), Form(("float32",)))
+    return Split("mine", source, np.arange(80))
+
+
+DATA = images()
+FORMS = {
+    "arrays": lambda: (DATA["x_train"], DATA["y_train"]),
+    "lists": lambda: (DATA["x_train"].tolist(), DATA["y_train"].tolist()),
+    "tensors": lambda: (tf.constant(DATA["x_train"]), tf.constant(DATA["y_train"])),
+    "float64": lambda: (DATA["x_train"].astype(np.float64), DATA["y_train"].astype(np.float64)),
+    "column": lambda: (DATA["x_train"], DATA["y_train"][:, None]),
+    "dataset": lambda: (dataset(), None),
+    "py_dataset": lambda: (Batches(), None),
+    "split": lambda: (as_split(), None),
+}
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    return fit_of("arrays")
+
+
+def fit_of(kind: str) -> str:
+    x, y = FORMS[kind]()
+    history = small_trainer(metrics=None).fit(x, y, batch_size=16, verbose=0)
+    assert list(history.history) == ["loss"]
+    return history.summary["digest"]
+
+
+@pytest.mark.parametrize("kind", [each for each in FORMS if each != "arrays"])
+def test_every_form_of_the_same_examples_trains_to_the_same_bits(kind, expected) -> None:
+    assert fit_of(kind) == expected
+
+
+def test_one_hot_rows_are_their_labels(expected) -> None:
+    rows = np.eye(3, dtype=np.float32)[DATA["y_train"]]
+    trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy"])
+    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    assert history.summary["digest"] == expected
+    trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
+    history = trainer.fit(DATA["x_train"], rows, batch_size=16, verbose=0)
+    assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
+
+
+def test_weights_count() -> None:
+    kept = np.arange(80) % 2
+    weighted = small_trainer()
+    weighted.fit(DATA["x_train"], DATA["y_train"], sample_weight=kept, batch_size=16, verbose=0)
+    by_class = small_trainer().fit(DATA["x_train"], DATA["y_train"], class_weight={0: 5.0}, batch_size=16, verbose=0)
+    plain = small_trainer().fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    assert len({plain.summary["digest"], by_class.summary["digest"]}) == 2
+    found = weighted.evaluate(DATA["x_train"], DATA["y_train"], sample_weight=kept)
+    half = weighted.evaluate(DATA["x_train"][1::2], DATA["y_train"][1::2])
+    assert found["accuracy"] == pytest.approx(half["accuracy"])
+
+
+def test_the_end_is_held_out() -> None:
+    trainer = small_trainer()
+    history = trainer.fit(DATA["x_train"], DATA["y_train"], validation_split=0.25, batch_size=16, verbose=0)
+    last = trainer.evaluate(DATA["x_train"][60:], DATA["y_train"][60:])
+    assert history.history["val_loss"][0] == pytest.approx(last["loss"])
+    assert history.summary["steps"] == 4
+
+
+def named_model() -> keras.Model:
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(0)
+    left, right = keras.Input((2,), name="left"), keras.Input((3,), name="right")
+    both = keras.layers.Concatenate()([left, right])
+    return keras.Model({"left": left, "right": right}, keras.layers.Dense(1)(both))
+
+
+def test_dicts_of_inputs_and_real_targets_train() -> None:
+    rng = np.random.default_rng(0)
+    inputs = {"right": rng.normal(size=(64, 3)), "left": rng.normal(size=(64, 2))}
+    targets = inputs["left"].sum(axis=1) - inputs["right"][:, 0]
+    metrics = ["mae", "RootMeanSquaredError"]
+    trainer = hookline.Trainer(named_model(), keras.optimizers.Adam(0.1), "mse", metrics, **SETTINGS)
+    history = trainer.fit(inputs, targets, validation_data=(inputs, targets), epochs=30, batch_size=16, verbose=0)
+    assert history.history["val_loss"][-1] < 0.05 < history.history["loss"][0]
+    found = trainer.predict(inputs)
+    assert found.shape == (64, 1)
+    errors = found[:, 0] - targets
+    values = trainer.evaluate(inputs, targets)
+    assert values["loss"] == pytest.approx(np.mean(errors**2), rel=1e-3)
+    assert values["mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-3)
+    assert values["RootMeanSquaredError"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+    np.testing.assert_allclose(
+        found, np.asarray(trainer.model({k: v.astype(np.float32) for k, v in inputs.items()})), atol=1e-5
+    )
+
+
+def test_two_classes_by_one_sigmoid() -> None:
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid")])
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(100, 4)).astype(np.float32)
+    labels = (inputs[:, 0] > 0).astype(np.float32)
+    metrics = ["accuracy", keras.metrics.AUC(name="auc")]
+    trainer = hookline.Trainer(model, keras.optimizers.Adam(0.1), "binary_crossentropy", metrics, **SETTINGS)
+    history = trainer.fit(inputs, labels, validation_data=(inputs, labels), epochs=5, batch_size=20, verbose=0)
+    values = trainer.evaluate(inputs, labels)
+    assert values["accuracy"] > 0.85
+    assert values["auc"] > 0.95
+    assert values["auc"] == pytest.approx(history.history["val_auc"][-1])
+    found = trainer.predict(inputs)
+    assert 0 <= found.min() < found.max() <= 1
+    assert model.layers[-1].activation is keras.activations.sigmoid
+    expected = keras.losses.binary_crossentropy(labels[:, None], found).numpy().mean()
+    assert values["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_function_is_a_loss() -> None:
+    def cubic(y_true, y_pred):
+        return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** 3, axis=-1)
+
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, kernel_initializer="zeros")])
+    trainer = hookline.Trainer(model, loss=cubic, metrics=[cubic], **SETTINGS)
+    trainer.fit(np.zeros((10, 2)), np.ones((10, 2)), epochs=1, batch_size=5, verbose=0)
+    values = trainer.evaluate(np.zeros((10, 2)), np.ones((10, 2)))
+    assert values["loss"] == pytest.approx(values["cubic"])
+
+
+def test_other_data_goes_on_with_the_weights() -> None:
+    trainer = small_trainer()
+    trainer.fit(DATA["x_train"], DATA["y_train"], batch_size=16, verbose=0)
+    history = trainer.fit(*held_out(), epochs=2, batch_size=16, verbose=0)
+    assert trainer.step == 5 + 5
+    assert len(history.history["loss"]) == 2

@@ -1,0 +1,51 @@
+"""Runs on disk come back as trainers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hookline
+from hookline.scripts.export import main as export
+from tests.support.door import by_command_line, held_out, images, small_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+README = Path(__file__).parents[2] / "hookline" / "README.md"
+QUIET = dict.fromkeys(("tensorboard", "pictures", "projector"))
+
+
+def test_a_run_of_the_command_line_is_a_trainer(tmp_path) -> None:
+    summary = by_command_line("prune", folder=tmp_path)
+    trainer = hookline.load(tmp_path / "run")
+    assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(summary["test"]["metric/accuracy"])
+    inputs, _ = held_out()
+    np.testing.assert_allclose(trainer.predict(inputs), np.asarray(trainer.model(inputs)), atol=1e-5)
+    with pytest.raises(hookline.UserError, match="train.py resume="):
+        trainer.fit(*held_out())
+    assert "step" in repr(trainer)
+
+
+def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys) -> None:
+    x, y = images()["x_train"], images()["y_train"]
+    given = {"batch_size": 16, "verbose": 0}
+    first = small_trainer("ema", QUIET, run_dir=tmp_path / "run")
+    first.fit(x, y, **given)
+    loaded = hookline.load(tmp_path / "run")
+    assert loaded.step == 5
+    assert loaded.history == first.history
+    np.testing.assert_array_equal(loaded.predict(x), first.predict(x))
+    assert loaded.fit(x, y, **given).summary["digest"] == first.fit(x, y, **given).summary["digest"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 10
+    assert export([f"run={tmp_path / 'run'}"]) == 2
+    assert "hookline.load" in capsys.readouterr().err
+
+
+def test_the_step_of_ones_own_in_the_readme_runs(capsys) -> None:
+    (code,) = [each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "prepare" in each]
+    exec(compile(code, str(README), "exec"), {"__name__": "example"})
+    assert " 16 {'loss'" in capsys.readouterr().out

@@ -1,0 +1,126 @@
+"""Mistakes are one line, of an exception that is a ValueError."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hookline
+from tests.support.door import images, small_model, small_trainer
+
+X, Y = images()["x_train"], images()["y_train"]
+
+
+def fit(*arguments: Any, trainer: hookline.Trainer | None = None, **more: Any) -> Any:
+    given = arguments or (X, Y)
+    return (trainer or small_trainer()).fit(*given, **{"batch_size": 16, "verbose": 0, **more})
+
+
+def endless() -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensors((X[:8], Y[:8])).repeat()
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "no loss": (lambda: hookline.Trainer(small_model()), "No loss"),
+    "no model": (lambda: hookline.Trainer(loss="mse"), "No model"),
+    "unbuilt": (lambda: hookline.Trainer(keras.Sequential([keras.layers.Dense(2)]), loss="mse"), "not built"),
+    "loss": (
+        lambda: small_trainer(loss="sparse_categorical_crosentropy"),
+        "Did you mean 'sparse_categorical_crossentropy'",
+    ),
+    "sum": (lambda: small_trainer(loss=keras.losses.MeanSquaredError(reduction="sum")), "reduction"),
+    "optimizer": (lambda: small_trainer(optimizer="adamm"), "Did you mean 'adam"),
+    "metric": (lambda: fit(trainer=small_trainer(metrics=["acuracy"])), "Did you mean 'accuracy'"),
+    "hook": (lambda: small_trainer("prunee"), "Did you mean 'prune'"),
+    "hook option": (lambda: fit(trainer=small_trainer({"prune": {"sparsity": 0.5}})), "sparsity"),
+    "hook twice": (lambda: small_trainer("prune", hookline.hooks.Prune()), "two of the name 'prune'"),
+    "no hook": (lambda: small_trainer(3), "hooks has a int"),
+    "writes": (lambda: small_trainer("tensorboard"), "run_dir"),
+    "setting": (lambda: small_trainer(acumulation_steps=2), "Did you mean 'accumulation_steps'"),
+    "epochs": (lambda: fit(epochs=0), "epochs=0"),
+    "batch size": (lambda: fit(batch_size=0), "batch_size=0"),
+    "lengths": (lambda: fit(X, Y[:5]), "80 examples, and y has 5"),
+    "NaN": (lambda: fit(np.full_like(X, np.nan), Y), "NaN"),
+    "labels": (lambda: fit(X, Y + 1), "outside 0..2"),
+    "no targets": (lambda: fit(X), "No targets"),
+    "texts": (lambda: fit(np.array([["a"]] * 80, object), Y), "dtype object"),
+    "generator": (lambda: fit((x for x in X), Y), "generator"),
+    "endless": (lambda: fit(endless()), "without an end"),
+    "beside": (lambda: fit(endless().take(2), Y), "y received beside"),
+    "validation": (lambda: fit(validation_data=X), "validation_data is a ndarray"),
+    "both": (lambda: fit(validation_data=(X, Y), validation_split=0.1), "Expected one"),
+    "shape": (lambda: fit(X[:, :4], Y), r"\[8, 8, 1\]"),
+    "resume": (lambda: fit(resume=True), "run directory"),
+    "best": (lambda: fit(restore_best=True), "validation data"),
+    "early": (lambda: fit(callbacks=[keras.callbacks.EarlyStopping()]), "hookline.hooks.EarlyStopping"),
+    "rate": (lambda: fit(callbacks=[keras.callbacks.LearningRateScheduler(float)]), "schedules"),
+    "plateau": (lambda: fit(callbacks=[keras.callbacks.ReduceLROnPlateau()]), "ReduceLROnPlateau"),
+    "saves": (lambda: fit(callbacks=[keras.callbacks.ModelCheckpoint("a.keras")]), "run_dir"),
+    "backup": (lambda: fit(callbacks=[keras.callbacks.BackupAndRestore("a")]), "resume=True"),
+    "batches": (
+        lambda: fit(callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)]),
+        "on_train_batch_end",
+    ),
+    "callback": (lambda: fit(callbacks=[hookline.hooks.Advisor()]), "callbacks has a Advisor"),
+    "before fit": (lambda: small_trainer().predict(X), "fit()"),
+    "load": (lambda: hookline.load("nowhere"), "run_dir=nowhere"),
+    "built optimizer": (lambda: small_trainer(optimizer=built_optimizer()), "Expected a new one"),
+}
+
+
+def built_optimizer() -> keras.optimizers.Optimizer:
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(small_model().trainable_variables)
+    return optimizer
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_one_line(mistake) -> None:
+    run, expected = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=expected) as refused:
+        run()
+    assert isinstance(refused.value, hookline.UserError)
+    assert "\n" not in str(refused.value)
+
+
+def test_export_refuses_options_of_other_formats(tmp_path) -> None:
+    trainer = small_trainer()
+    fit(trainer=trainer)
+    with pytest.raises(hookline.UserError, match="Did you mean 'litert'"):
+        trainer.export(tmp_path / "model.tflite", format="literte")
+    with pytest.raises(hookline.UserError, match="int8"):
+        trainer.export(tmp_path / "model.keras", int8=True)
+    assert trainer.export(tmp_path / "model.keras").exists()
+    code = (
+        "import sys, numpy, keras; model = keras.saving.load_model(sys.argv[1]); "
+        "numpy.save(sys.argv[2], model(numpy.load(sys.argv[3]))); assert 'hookline' not in sys.modules"
+    )
+    trainer.model.save(tmp_path / "plain.keras")
+    np.save(tmp_path / "x.npy", X)
+    places = [str(tmp_path / name) for name in ("plain.keras", "y.npy", "x.npy")]
+    subprocess.run([sys.executable, "-P", "-c", code, *places], check=True, cwd=tmp_path, capture_output=True)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), trainer.predict(X), atol=1e-5)
+
+
+def test_importing_takes_no_time_and_no_framework() -> None:
+    code = (
+        "import time; start = time.perf_counter(); import hookline; taken = time.perf_counter() - start; "
+        "import sys; assert not {'tensorflow', 'keras', 'numpy'} & set(sys.modules); assert taken < 0.2, taken; "
+        "assert 'Trainer' in dir(hookline); assert hookline.hooks.catalogue; assert 'tensorflow' not in sys.modules; "
+        "assert 'Prune' in dir(hookline.hooks)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_hook_classes_come_by_name() -> None:
+    assert hookline.hooks.Prune.__module__ == "hookline.hooks.prune"
+    assert hookline.hooks.BnnRounding(clip=0.5).given == ((), {"clip": 0.5})
+    with pytest.raises(AttributeError, match="Did you mean 'Prune'"):
+        _ = hookline.hooks.Prunee

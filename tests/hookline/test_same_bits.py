@@ -1,0 +1,52 @@
+"""Python and the command line train to the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hookline.trainer.errors import UserError
+from tests.support.door import by_command_line, by_python, held_out, techniques
+
+QUICK = ("bnn_rounding", "prune")
+PAIRS = (("bnn_rounding", "prune"), ("center_loss", "ema"), ("clip_gradients", "frozen_mask"))
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def cases() -> list[object]:
+    every = [(), *((name,) for name in techniques()), *PAIRS]
+    return [
+        pytest.param(
+            each, id="+".join(each) or "none", marks=() if each in [(QUICK[0],), (QUICK[1],)] else pytest.mark.full
+        )
+        for each in every
+    ]
+
+
+@pytest.mark.parametrize("hooks", cases())
+def test_digest_is_that_of_the_command_line(hooks, tmp_path) -> None:
+    try:
+        expected = by_command_line(*hooks, folder=tmp_path)
+    except UserError:
+        with pytest.raises(UserError):
+            by_python(*hooks)
+        return
+    trainer, history = by_python(*hooks)
+    assert history.summary["digest"] == expected["digest"]
+    assert history.history["val_accuracy"][-1] == pytest.approx(trainer.evaluate(*held_out())["accuracy"])
+    assert history.summary["final"]["loss/total"] == expected["final"]["loss/total"]
+
+
+@pytest.mark.parametrize(
+    "hook", [pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in techniques()]
+)
+def test_the_plain_model_predicts_what_the_trainer_does(hook) -> None:
+    try:
+        trainer, _ = by_python(hook, epochs=1)
+    except UserError as error:
+        pytest.skip(str(error))
+    inputs, _ = held_out()
+    found = trainer.predict(inputs)
+    assert found.dtype == np.float32
+    assert found.shape == (40, 3)
+    np.testing.assert_allclose(found, np.asarray(trainer.model(inputs)), rtol=0, atol=1e-5)

@@ -1,0 +1,185 @@
+"""The contract of `hookline.Trainer`: what its lines return, keep and write."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hookline
+from tests.support.door import by_python, held_out, images, small_model, small_trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def train(trainer: hookline.Trainer, epochs: int = 1, **more) -> hookline.History:
+    data = images()
+    given = {"validation_data": held_out(), "epochs": epochs, "batch_size": 16, "verbose": 0, **more}
+    return trainer.fit(data["x_train"], data["y_train"], **given)
+
+
+def test_lines_of_the_contract(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = small_model("softmax")
+    trainer = small_trainer(hookline.hooks.Prune(final_sparsity=0.8, frequency=2), "bnn_rounding", model=model)
+    history = train(trainer, epochs=2)
+    assert list(history.history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert all(len(values) == 2 for values in history.history.values())
+    inputs, labels = held_out()
+    values = trainer.evaluate(inputs, labels)
+    assert list(values) == ["loss", "accuracy"]
+    assert values["accuracy"] == pytest.approx(history.history["val_accuracy"][-1])
+    found = trainer.predict(inputs)
+    np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
+    assert np.mean(found.argmax(axis=1) == labels) == pytest.approx(values["accuracy"])
+    np.testing.assert_allclose(found, np.asarray(trainer.model(inputs)), atol=1e-5)
+    assert model.layers[-1].activation is keras.activations.softmax  # as it was given
+    assert "prune" in repr(trainer)
+    assert "2 epochs: loss" in repr(history)
+    assert not list(tmp_path.iterdir())
+    assert trainer.export("model.tflite", format="litert").exists()
+
+
+def test_a_second_fit_goes_on_as_one_whole_fit() -> None:
+    whole, _ = by_python("prune", epochs=3, optimizer=keras.optimizers.Adam(0.01))
+    parts = small_trainer("prune", optimizer=keras.optimizers.Adam(0.01))
+    parts.fit(images()["x_train"], images()["y_train"], batch_size=16, epochs=2, verbose=0)
+    second = train(parts, epochs=1)
+    assert parts.step == whole.step == 15
+    assert second.epoch == [2]
+    assert {name: len(each) for name, each in second.history.items()}["val_loss"] == 1
+    assert len(parts.history["loss"]) == 3
+    momenta = [each for each in parts._state.variables if "momentum" in each]
+    assert momenta
+    assert int(parts._state.variables["optimizer/model/iteration"].numpy()) == 15
+
+
+def test_fits_without_schedules_are_those_of_one_fit() -> None:
+    _, whole = by_python(epochs=3)
+    trainer, _ = by_python(epochs=1)
+    assert train(trainer, epochs=2).summary["digest"] == whole.summary["digest"]
+
+
+@pytest.mark.parametrize("hook", ["bernoulli_attention", "ema"])
+@pytest.mark.full
+def test_a_second_fit_carries_what_hooks_hold(hook) -> None:
+    trainer, _ = by_python(hook, epochs=1)
+    before = {key: each.numpy() for key, each in trainer._state.variables.items() if key.startswith("hook/")}
+    history = train(trainer)
+    assert trainer.step == 10
+    assert np.isfinite(history.history["loss"]).all()
+    assert before.keys() <= {key for key in trainer._state.variables if key.startswith("hook/")}
+
+
+class Killed(keras.callbacks.Callback):
+    """Raise at the end of an epoch."""
+
+    def __init__(self, epoch: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.epoch, self.error = epoch, error
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        if epoch == self.epoch:
+            raise self.error("killed")
+
+
+@pytest.mark.parametrize("hook", ["prune", pytest.param("bernoulli_attention", marks=pytest.mark.full)])
+def test_resumed_fit_has_the_bits_of_a_whole_one(hook, tmp_path) -> None:
+    without = dict.fromkeys(("tensorboard", "pictures", "projector"))
+    disk = {"checkpoint": {"every_seconds": 0, "every_epochs": 1}, **without}
+    _, whole = by_python(hook, epochs=3)
+    with pytest.raises(RuntimeError, match="killed"):
+        train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3, callbacks=[Killed(1, RuntimeError)])
+    trainer = small_trainer(hook, disk, run_dir=tmp_path / "run")
+    history = train(trainer, 3, resume=True)
+    assert history.summary["resumed_at"] == [5]
+    assert history.summary["digest"] == whole.summary["digest"]
+    assert len(history.history["val_loss"]) == 3
+    loaded = hookline.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.predict(held_out()[0]), trainer.predict(held_out()[0]))
+    assert loaded.evaluate(*held_out()) == trainer.evaluate(*held_out())
+    with pytest.raises(hookline.UserError, match="another trainer"):
+        train(small_trainer(hook, disk, run_dir=tmp_path / "run", seed=9), 3, resume=True)
+    with pytest.raises(hookline.UserError, match="exists already"):
+        train(small_trainer(hook, disk, run_dir=tmp_path / "run"), 3)
+
+
+def test_an_interrupt_keeps_what_was_trained(capsys) -> None:
+    trainer = small_trainer()
+    history = train(trainer, 5, callbacks=[Killed(1, KeyboardInterrupt)], verbose=2)
+    assert history.summary["status"] == "interrupted"
+    assert trainer.step == 10
+    assert "Stopped after step 10 of 25" in capsys.readouterr().out
+    assert trainer.predict(held_out()[0]).shape == (40, 3)
+    assert train(trainer, 1).epoch == [2]
+
+
+def test_a_run_ends_in_time_and_goes_on() -> None:
+    trainer = small_trainer()
+    history = train(trainer, 3, max_seconds=0.0)
+    assert history.summary["status"] == "interrupted"
+    assert trainer.step < 15
+
+
+def test_best_weights_come_back() -> None:
+    trainer = small_trainer(optimizer=keras.optimizers.SGD(1.0))
+    history = train(trainer, 4, restore_best=True)
+    best = max(history.history["val_accuracy"])
+    assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(best)
+
+
+def test_callbacks_see_epochs() -> None:
+    seen: list[tuple[int, list[str]]] = []
+
+    class Listener(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None) -> None:
+            seen.append((epoch, sorted(logs)))
+            self.model.stop_training = epoch == 1
+
+    history = train(small_trainer(), 5, callbacks=[Listener()])
+    assert seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (0, 1)]
+    assert len(history.epoch) == 2
+
+
+def test_a_step_of_ones_own_is_the_step_of_fit() -> None:
+    data = images()
+    whole, _ = by_python("prune", epochs=1)
+    trainer = small_trainer("prune")
+    trainer.prepare(data["x_train"], data["y_train"], epochs=1, batch_size=16)
+    batches = trainer._state.parts.training
+
+    @tf.function
+    def step(x, y, scale):
+        half = trainer.compute_gradients(x, y)
+        half.gradients = {name: None if g is None else g * scale for name, g in half.gradients.items()}
+        return trainer.apply_gradients(half)
+
+    for number in range(5):
+        batch = batches.batch(tf.constant(number, tf.int64))
+        values = step(batch["inputs"], batch["targets"], tf.constant(1.0))
+    assert trainer.step == 5
+    assert "loss/total" in values
+    for key, variable in whole._state.variables.items():
+        if key.startswith(("network/", "hook/")):
+            np.testing.assert_allclose(variable.numpy(), trainer._state.variables[key].numpy(), atol=1e-6, err_msg=key)
+
+
+def test_several_networks_train_by_objectives() -> None:
+    from hookline.recipes.classification import Classification
+
+    class Second(Classification):
+        name, changes = "second", ("other",)
+
+        def compute(self, forward, batch):
+            return super().compute(lambda _, inputs: forward("other", inputs), batch)
+
+    networks = {"model": small_model(), "other": small_model()}
+    objectives = [Classification(classes=3), Second(classes=3)]
+    trainer = hookline.Trainer(networks=networks, objectives=objectives, compile="off")
+    history = train(trainer)
+    assert "second/val_loss" in history.history or "val_second/loss" in history.history
+    assert trainer.predict(held_out()[0], network="other").shape == (40, 3)
+    assert trainer.models.keys() == networks.keys()
+    with pytest.raises(hookline.UserError, match="several networks"):
+        _ = trainer.model

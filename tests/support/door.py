@@ -1,0 +1,117 @@
+"""Small trainings by Python and by the command line, of one model and one set of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+import hookline
+from hookline.hooks import catalogue, load
+from hookline.recipes.models.plain_cnn import plain_cnn
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.run.session import execute
+
+EVERYWHERE = {"fused_batch_norm", "nan_guard"}
+SHAPE, CLASSES, SEED = (8, 8, 1), 3, 3
+OPTIONS: dict[str, dict[str, Any]] = {"freeze_layers": {"layers": "outputs"}}
+SETTINGS = {"compile": "off"}  # compiling takes longer than these runs
+
+
+@cache
+def techniques() -> list[str]:
+    """Return the names of all hooks that change a step, without those that every run has."""
+    return [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and name not in EVERYWHERE]
+
+
+@cache
+def images() -> dict[str, np.ndarray]:
+    """Return examples that can be learned: a bright third of the image is the class."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(120) % CLASSES
+    inputs = rng.normal(size=(120, *SHAPE)).astype(np.float32)
+    for row, label in enumerate(labels):
+        inputs[row, :, 2 * label : 2 * label + 3] += 1.5
+    return {
+        "x_train": inputs[:80],
+        "y_train": labels[:80],
+        "x_validation": inputs[80:],
+        "y_validation": labels[80:],
+        "x_test": inputs[80:],
+        "y_test": labels[80:],
+    }
+
+
+def held_out() -> tuple[np.ndarray, np.ndarray]:
+    """Return the examples that are not trained on."""
+    return images()["x_validation"], images()["y_validation"]
+
+
+def small_model(end: str | None = None) -> keras.Model:
+    """Return a small network with the weights of the seed.
+
+    Args:
+        end: its final activation.
+    """
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(SEED)
+    model = plain_cnn(input_shape=SHAPE, classes=CLASSES, filters=[4, 8], activation="hard_tanh")
+    return model if end is None else keras.Model(model.inputs, keras.layers.Activation(end)(model.outputs[0]))
+
+
+def small_trainer(*hooks: Any, model: keras.Model | None = None, **more: Any) -> hookline.Trainer:
+    """Return a trainer of the small network.
+
+    Args:
+        hooks: beside the defaults.
+        model: another one.
+        more: arguments of the trainer.
+    """
+    given = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "seed": SEED, **SETTINGS, **more}
+    return hookline.Trainer(model or small_model(), hooks=hooks, **given)
+
+
+def by_python(*hooks: str, epochs: int = 2, **more: Any) -> tuple[hookline.Trainer, hookline.History]:
+    """Train by Python, and return the trainer with the history.
+
+    Args:
+        hooks: names.
+        epochs: to train.
+        more: arguments of the trainer.
+    """
+    trainer = small_trainer(*({name: OPTIONS.get(name, {})} for name in hooks), **more)
+    data = images()
+    history = trainer.fit(
+        data["x_train"], data["y_train"], validation_data=held_out(), epochs=epochs, batch_size=16, verbose=0
+    )
+    return trainer, history
+
+
+def by_command_line(*hooks: str, folder: Path, epochs: int = 2, more: Sequence[str] = ()) -> dict[str, Any]:
+    """Train by the command line, and return the summary.
+
+    Args:
+        hooks: names.
+        folder: for the data and the run.
+        epochs: to train.
+        more: overrides.
+    """
+    np.savez(folder / "images.npz", **images())
+    texts = [
+        *("recipe=baseline", "model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh"),
+        *("data=arrays", f"data.path={folder / 'images.npz'}", "optimizer=adam", "schedule=constant"),
+        "optimizer.learning_rate=0.001",
+        *(f"trainer.epochs={epochs}", "trainer.batch_size=16", f"seed={SEED}", f"run_dir={folder / 'run'}"),
+        *(f"trainer.{name}={value}" for name, value in SETTINGS.items()),
+        *("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null", "hooks.progress=null"),
+        *(f"+hooks=[{','.join(hooks)}]" if hooks else "hooks.final_table=null",),
+        *(f"hooks.{name}.{key}={value}" for name in hooks for key, value in OPTIONS.get(name, {}).items()),
+    ]
+    (job,) = preflight(parse_command([*texts, *more]))
+    return execute(job.config, job.recipe, job.overrides)

@@ -1,0 +1,112 @@
+"""What a run is made of, as Python objects and what makes them: the command line has them from its config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+
+from hookline.trainer.config.build import TARGET, build
+from hookline.trainer.hook import Hook
+from hookline.trainer.input.augment import Augment
+from hookline.trainer.input.data import Data
+from hookline.trainer.model_checks import check_names, told_in_one_line
+from hookline.trainer.order import order_hooks
+from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
+from hookline.trainer.recipe import Parts, Recipe
+from hookline.trainer.run.augments import build_augments
+from hookline.trainer.run.build import build_hook, build_part
+from hookline.trainer.run.early import part_checks
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Hold what a run is made of. Each function is called once a run, and once more for each further replica.
+
+    Attributes:
+        seed: of the run.
+        settings: the section `trainer` of a config; `epochs` and `steps` say how long.
+        open_data: returns the data.
+        build_recipe: returns networks and objectives, of the data and the number of steps.
+        build_hooks: returns the hooks, in order, not yet bound to networks.
+        build_hook: returns one more instance of a hook, by its key, for another network.
+        build_augments: returns the augmentations.
+        check: refuses what is wrong before anything is built.
+        init_from: the run whose weights the networks start from; None for their own.
+        first_step: the step at which the first epoch of the data begins; above 0 where a run goes on with other data.
+        planned_steps: over how many steps hooks lay out their schedules; None for those of the run.
+    """
+
+    seed: int
+    settings: Mapping[str, Any]
+    open_data: Callable[[], Data]
+    build_recipe: Callable[[Data, int], Recipe]
+    build_hooks: Callable[[], list[Hook]]
+    build_hook: Callable[[str], Hook]
+    build_augments: Callable[[], list[Augment]] = list
+    check: Callable[[], None] = lambda: None
+    init_from: str | None = None
+    first_step: int = 0
+    planned_steps: int | None = None
+
+
+def from_config(config: Config) -> Blueprint:
+    """Return the blueprint of a resolved config; nothing is built yet."""
+    plugins = config["plugins"]
+
+    def check() -> None:
+        for each in part_checks(config):
+            each()
+
+    return Blueprint(
+        seed=config["seed"],
+        settings=config["trainer"],
+        open_data=lambda: build_part("data", config["data"], Data, plugins=plugins),
+        build_recipe=partial(_build_recipe, config),
+        build_hooks=partial(build_hooks, config),
+        build_hook=lambda key: build_hook(key, _hook_nodes(config)[key], plugins=plugins),
+        build_augments=lambda: build_augments(config.get("augment", {}), plugins),
+        check=check,
+        init_from=config["init_from"],
+    )
+
+
+def build_hooks(config: Config) -> list[Hook]:
+    """Return the hooks that a config names, in order, not yet bound to networks."""
+    keras.utils.set_random_seed(config["seed"])  # a hook may be given layers, which are built with it
+    nodes = _hook_nodes(config)
+    return order_hooks([build_hook(name, node, plugins=config["plugins"]) for name, node in nodes.items()])
+
+
+def _hook_nodes(config: Config) -> dict[str, Any]:
+    return {name: node for name, node in config["hooks"].items() if node is not None}
+
+
+def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
+    plugins: Sequence[str] = config["plugins"]
+
+    def build_model(**injected: Any) -> keras.Model:
+        with told_in_one_line(f"model._target_={config['model'].get(TARGET)}", data):
+            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
+        check_names(model)
+        return model
+
+    def build_optimizer(learning_rate: float | None = None, updates: int = 1) -> keras.optimizers.Optimizer:
+        rate = config["optimizer"]["learning_rate"] if learning_rate is None else learning_rate
+        schedule = build(
+            config["schedule"], group="schedule", plugins=plugins, learning_rate=rate, total_steps=total_steps
+        )
+        if updates > 1 and callable(schedule):
+            schedule = SeveralUpdates(schedule, updates)
+        if callable(schedule):
+            schedule = ScaledRate(schedule)
+        node = {**config["optimizer"], "learning_rate": schedule}
+        return build_part("optimizer", node, keras.optimizers.Optimizer, plugins=plugins)
+
+    parts = Parts(data, build_model, build_optimizer, tuple(plugins))
+    return build_part("task", config["task"], Recipe, plugins=plugins, parts=parts)
