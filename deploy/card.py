@@ -17,7 +17,7 @@ def card_of(run: FinishedRun, network: str) -> Card:
     shape = _example_shape(model, "input_shape")
     if shape is None or None in shape:  # a subclassed model has no known shape, and another may take any size
         shape = data.input_shape
-    classifies = any(each.class_losses and network in each.changes for each in run.parts.trainer.objectives)
+    classifies = any(each.class_losses and network in each.trains for each in run.parts.trainer.objectives)
     classes: tuple[str, ...] = ()
     if classifies and _example_shape(model, "output_shape") in (None, (data.classes,)):
         classes = data.class_names or tuple(str(label) for label in range(data.classes))

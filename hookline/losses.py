@@ -174,7 +174,7 @@ class KerasLoss(Objective):
     """Minimise a loss of Keras or of the user's, of one network."""
 
     name = "keras_loss"
-    changes = (MODEL,)
+    trains = (MODEL,)
 
     def __init__(self, loss: Loss, *, from_logits: bool, classes: int, measures: Measures) -> None:
         """Set the loss and the metrics.

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.objective import SAMPLE_WEIGHTS, TARGET_SHARES, Batch, ObjectiveOutput
+from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
 
 ACCURACY = ("accuracy", "acc")
 TARGETS, OUTPUTS, WEIGHTS = "measured_targets", "measured_outputs", "measured_weights"
@@ -73,7 +73,7 @@ class Measures:
             outputs: of the network.
             training: whether this is a step; otherwise whole splits are collected, too.
         """
-        if TARGET_SHARES in batch or not (self._of_each or (self._of_split and not training)):
+        if SOFT_TARGETS in batch or not (self._of_each or (self._of_split and not training)):
             return
         targets, shown = self._targets(batch["targets"]), tf.cast(outputs, tf.float32)
         if self._activation is not None:

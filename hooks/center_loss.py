@@ -14,7 +14,7 @@ from hookline.hooks.centers.features import find_features, project_to_plane, sca
 from hookline.hooks.options import check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, GraphHook, Tensors
-from hookline.trainer.objective import Embedding, one_class_each
+from hookline.trainer.objective import Embedding, hard_labels
 from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance
 from hookline.trainer.ops.labels import known_labels
 from hookline.trainer.ops.safe_gather import safe_gather
@@ -172,7 +172,7 @@ class CenterLoss(GraphHook):
     def writes(self) -> dict[str, tf.Variable]:
         return {"centers": self._built}
 
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         """Return the step from which the loss has its full weight."""
         return self._end if self.weight else 0
 
@@ -192,7 +192,7 @@ class CenterLoss(GraphHook):
 
     def _examples(self, context: StepContext) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features, float32 [batch, d], and the labels, int64 [batch]."""
-        labels = one_class_each(context.batch, f"hooks.{self.name or 'center_loss'}")
+        labels = hard_labels(context.batch, f"hooks.{self.name or 'center_loss'}")
         if labels.shape.rank != 1 or not (labels.dtype.is_integer or labels.dtype.is_bool):
             raise UserError(
                 f"The targets are {labels.dtype.name} of shape {labels.shape}. Expected class labels: integers [batch]."

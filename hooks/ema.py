@@ -154,7 +154,9 @@ class Ema(GraphHook):
             value = values[name]
             average = tf.cast(average, value.dtype)
             average = tf.where(tf.equal(average, value), value, average)  # -0.0 + 0.0 is 0.0
-            changed[name] = tf.where(context.held[name], value, average) if name in context.held else average
+            changed[name] = (
+                tf.where(context.frozen_entries[name], value, average) if name in context.frozen_entries else average
+            )
         return changed
 
     def _next(self, values: Tensors) -> Tensors:

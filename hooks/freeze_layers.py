@@ -207,13 +207,13 @@ class FreezeLayers(GraphHook):
         return set(self._averages) if self._whole_run else set(self._latent)
 
     def _where_active(self, context: StepContext, held: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
-        """Return `held` in a step that is frozen, else `current`."""
+        """Return `frozen_entries` in a step that is frozen, else `current`."""
         return held if self._whole_run else tf.where(self._active(context), held, current)
 
     def _active(self, context: StepContext) -> tf.Tensor:
         return tf.logical_and(context.step >= self._begin, context.step < self._end)
 
-    def held(self, context: StepContext) -> Tensors:
+    def frozen_entries(self, context: StepContext) -> Tensors:
         frozen = tf.logical_and(context.step > self._begin, context.step <= self._end)  # in the step just made
         return dict.fromkeys([*self._latent, *sorted(self._statistics)], frozen)
 

@@ -188,10 +188,10 @@ class FrozenMask(GraphHook):
     def projected(self) -> set[str]:
         return {target.name for target in self._targets}
 
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         return self._begin
 
-    def held(self, context: StepContext) -> Tensors:
+    def frozen_entries(self, context: StepContext) -> Tensors:
         begun = context.step > self._begin
         return {name: tf.logical_and(begun, tf.logical_not(mask)) for name, mask in self._mask_variables().items()}
 

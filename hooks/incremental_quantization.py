@@ -157,7 +157,7 @@ class IncrementalQuantization(GraphHook):
     def projected(self) -> set[str]:
         return set(self._masks)
 
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         return self._steps[-1] + 1
 
     def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -175,7 +175,7 @@ class IncrementalQuantization(GraphHook):
         values = tf.convert_to_tensor(values)
         return (round_to_levels(values, self._exponents[name]) == values).numpy()
 
-    def held(self, context: StepContext) -> Tensors:
+    def frozen_entries(self, context: StepContext) -> Tensors:
         return {name: tf.logical_not(mask) for name, mask in self._masks.items()}
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:

@@ -50,9 +50,9 @@ class Prune(GraphHook):
     equal ones the last go first; the largest one always stays, also at sparsity 1. Biases and batch norm are left
     alone.
 
-    Once the masks are final (`settled_at`), and without splicing also before, pruned entries get no gradient and are
-    exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or regularizers
-    would do. Add the hook `frozen_mask` to clear the optimizer's slots, too.
+    Once the masks are final (`best_from_step`), and without splicing also before, pruned entries get no gradient and
+    are exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or
+    regularizers would do. Add the hook `frozen_mask` to clear the optimizer's slots, too.
 
     Under a name other than "prune", the hook's reports are prefixed with that name and "/".
 
@@ -195,7 +195,7 @@ class Prune(GraphHook):
     def projected(self) -> set[str]:
         return set(self._masks)
 
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         return self._steps[-1] + 1
 
     def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -263,7 +263,7 @@ class Prune(GraphHook):
             "schedule": self.settings.schedule.name,
             "structure": self.settings.structure.config,
             "final_sparsity": self.settings.final_sparsity,
-            "settled_at": self.settled_at(),
+            "settled_at": self.best_from_step(),
             **layer_report(self._network, self._kernels, self._masks, self._others),
         }
 

@@ -9,7 +9,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import check_logits, take_off
 from hookline.trainer.model_checks import check_inputs, check_one_output, several_outputs
 from hookline.trainer.network import Network
-from hookline.trainer.objective import TARGET_SHARES, Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
 
 
@@ -17,7 +17,7 @@ class Classification(Objective):
     """Minimise the softmax cross-entropy of a network's logits."""
 
     name = "classification"
-    changes = ("model",)
+    trains = ("model",)
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, label_smoothing: float = 0.0) -> None:
@@ -47,8 +47,8 @@ class Classification(Objective):
                 f"The network returns {logits.shape[-1]} logits for {self.classes} classes. Expected one for each: a "
                 "hook that joins outputs side by side (join=concatenate) is for embeddings, such as recipe=retrieval."
             )
-        mixed = TARGET_SHARES in batch
-        targets = batch[TARGET_SHARES] if mixed else tf.one_hot(batch["targets"], self.classes)
+        mixed = SOFT_TARGETS in batch
+        targets = batch[SOFT_TARGETS] if mixed else tf.one_hot(batch["targets"], self.classes)
         smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
         cross_entropy = tf.nn.softmax_cross_entropy_with_logits(smooth, logits)
         found = tf.argmax(logits, axis=-1)

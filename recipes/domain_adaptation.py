@@ -21,7 +21,7 @@ from hookline.trainer.objective import (
     ForwardFunction,
     Objective,
     ObjectiveOutput,
-    one_class_each,
+    hard_labels,
 )
 from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.recipe import Parts, Recipe
@@ -42,7 +42,7 @@ class DomainAdaptation(Objective):
     """
 
     name = "domain_adaptation"
-    changes = ("model",)
+    trains = ("model",)
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, domain_weight: float = 1.0) -> None:
@@ -65,7 +65,7 @@ class DomainAdaptation(Objective):
             batch: "inputs", integer "targets" [batch], "target_domain", and in an evaluation perhaps
                 "target_domain_labels" [batch].
         """
-        classes = one_class_each(batch, "Domain adaptation")
+        classes = hard_labels(batch, "Domain adaptation")
         # The source comes last, so that hooks see the features that go with the batch's inputs and targets.
         target_logits, target_domain = _in_float32(forward("model", batch[TARGET_IMAGES]))
         logits, source_domain = _in_float32(forward("model", batch["inputs"]))

@@ -31,7 +31,7 @@ from hookline.trainer.objective import (
     ForwardFunction,
     Objective,
     ObjectiveOutput,
-    one_class_each,
+    hard_labels,
 )
 from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.recipe import Parts, Recipe
@@ -55,7 +55,7 @@ class Retrieval(Objective):
     """
 
     name = "retrieval"
-    changes = ("model",)
+    trains = ("model",)
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Retrieval(Objective):
         """
         embeddings = tf.math.l2_normalize(tf.cast(forward("model", batch["inputs"]), tf.float32), axis=-1)
         weights = example_weights(batch)
-        pairs = class_pairs(one_class_each(batch, "The triplet loss"), weights)
+        pairs = class_pairs(hard_labels(batch, "The triplet loss"), weights)
         distances = pairwise_distances(embeddings, squared=self.squared)
         triplets = MININGS[self.mining](distances, pairs)
         anchors = tf.logical_and(tf.reduce_any(pairs.positive, axis=1), tf.reduce_any(pairs.negative, axis=1))

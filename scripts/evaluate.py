@@ -193,7 +193,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     facts = {"model": f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"}
     names, warned = _names(data), []
     if other is not None:
-        network = objective.changes[0] if objective else next(iter(run.parts.trainer.networks))
+        network = objective.trains[0] if objective else next(iter(run.parts.trainer.networks))
         shown = card_of(run, network).classes
         warned = check_data(data, tuple(own.input_shape), shown, input_range(own))
         names = shown if objective else ()

@@ -133,9 +133,9 @@ class GraphHook(Hook):
 
     A network is the same everywhere: in each objective that runs it, and in evaluations, which do not distinguish
     objectives. So the stages that define it are called wherever it runs: `rebuild_model`, `request_taps`,
-    `transform_batch`, `held`, `transform_weights`, `transform_statistics`, `around_forward`. So is `project`, which
-    keeps a promise about its variables, after every objective that changes them. The other stages of a step and of
-    evaluations, those of training, run within the objectives that change the network: `add_losses`, `evaluate`,
+    `transform_batch`, `frozen_entries`, `transform_weights`, `transform_statistics`, `around_forward`. So is `project`,
+    which keeps a promise about its variables, after every objective that changes them. The other stages of a step and
+    of evaluations, those of training, run within the objectives that change the network: `add_losses`, `evaluate`,
     `transform_gradients`, `transform_state`, `veto`, `update_ops`, `measure`, `collect`, `observe`. Of these objectives
     a hook takes part in those that match `objective`. `state` is thus written by them alone, and read by all.
 
@@ -189,7 +189,7 @@ class GraphHook(Hook):
         """Return names of latent variables that `project` may rewrite; shown in the plan."""
         return set()
 
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         """Return the step from which the network has the final form that the hook promises, such as its sparsity.
 
         Earlier evaluations never count as the best, and early stopping waits for it.
@@ -233,11 +233,11 @@ class GraphHook(Hook):
         """Return the batch that training uses. Not called in evaluation."""
         return batch
 
-    def held(self, context: StepContext) -> Tensors:
+    def frozen_entries(self, context: StepContext) -> Tensors:
         """Return which entries of the network's variables this hook keeps as they are, by variable name.
 
         Called in evaluations only. A hook that evaluates with other than the current values, such as averages over
-        steps, leaves the entries that any hook holds at their current value: `context.held` has them all.
+        steps, leaves the entries that any hook holds at their current value: `context.frozen_entries` has them all.
 
         Returns:
             bool, of the variable's shape or [], True where held; a variable without such entries may be left out.

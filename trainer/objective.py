@@ -32,7 +32,7 @@ class Embedding:
 Batch: TypeAlias = "dict[str, tf.Tensor]"
 """A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
 
-TARGET_SHARES = "target_shares"
+SOFT_TARGETS = "target_shares"
 """The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row adds up to 1. So
 code that reads "targets" can never mistake a mixed example for one of a single class."""
 SAMPLE_WEIGHTS = "sample_weights"
@@ -82,7 +82,7 @@ Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
 """Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""
 
 
-def one_class_each(batch: Batch, reader: str) -> tf.Tensor:
+def hard_labels(batch: Batch, reader: str) -> tf.Tensor:
     """Return the batch's targets, for code that cannot handle shares of several classes.
 
     Args:
@@ -92,7 +92,7 @@ def one_class_each(batch: Batch, reader: str) -> tf.Tensor:
     Raises:
         UserError: the examples are mixed.
     """
-    if TARGET_SHARES in batch:
+    if SOFT_TARGETS in batch:
         raise UserError(
             f"{reader} needs one class for each example, but augmentation mixes examples. Expected a run without "
             "such as augment.mixup and augment.cutmix: leave them out, or write augment.<name>=null."
@@ -122,7 +122,7 @@ class Objective(ABC):
 
     Attributes:
         name: unique among the objectives of a run.
-        changes: names of the networks whose variables this objective may change. Others it runs with all that they
+        trains: names of the networks whose variables this objective may change. Others it runs with all that they
             have, and leaves alone: weights, moving statistics, seed state and optimizer.
         class_losses: names of its losses that are one for each example, [batch], of the class in "targets" or of the
             classes in "target_shares"; `trainer.class_weights` weighs them.
@@ -131,7 +131,7 @@ class Objective(ABC):
     """
 
     name: str = "objective"
-    changes: tuple[str, ...] = ("model",)
+    trains: tuple[str, ...] = ("model",)
     class_losses: tuple[str, ...] = ()
     updates: int = 1
 
@@ -139,7 +139,7 @@ class Objective(ABC):
         """Create and return ops that must have run before this objective reads any variable, such as `copy_network`.
 
         They run once for each run of the objective (`updates` times a step), in the order in which they were made. What
-        they write belongs to networks in `changes`. A veto that comes later in the same run does not undo them; one
+        they write belongs to networks in `trains`. A veto that comes later in the same run does not undo them; one
         that came earlier in the step holds them back.
 
         Args:

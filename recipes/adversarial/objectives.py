@@ -89,12 +89,12 @@ class Discriminate(Objective):
         copies: Copies | None = None,
     ) -> None:
         """Set who is trained, and how."""
-        self.name, self.changes, self.updates = name, game.discriminators.names, game.updates
+        self.name, self.trains, self.updates = name, game.discriminators.names, game.updates
         self.game, self.penalty, self.copies = game, penalty, copies
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
         """Return the ops that copy other networks into these, if there are any."""
-        return [] if self.copies is None else self.copies.operations(networks, self.changes)
+        return [] if self.copies is None else self.copies.operations(networks, self.trains)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return the losses of real and of generated examples, the penalty, and the mean scores."""
@@ -124,7 +124,7 @@ class Generate(Objective):
 
     def __init__(self, name: str, game: Game, *, quality: Quality | None = None, samples: int = 2500) -> None:
         """Set who is trained."""
-        self.name, self.changes, self.game = name, game.generators.names, game
+        self.name, self.trains, self.game = name, game.generators.names, game
         self.quality, self.count = quality, samples
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:

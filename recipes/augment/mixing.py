@@ -11,7 +11,7 @@ from hookline.recipes.augment.options import check_fill, check_number, image_inp
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
-from hookline.trainer.objective import TARGET_SHARES, Batch
+from hookline.trainer.objective import SOFT_TARGETS, Batch
 
 
 def random_partners(seeds: tf.Tensor) -> tf.Tensor:
@@ -91,7 +91,7 @@ class Mixup(Augment):
         mixed = chance(seeds, "mixed", self.probability)
         own = tf.where(mixed, beta(seeds, "weight", self.alpha), 1.0)
         partners = random_partners(seeds)
-        return {**batch, **{name: _weighted(batch[name], partners, own) for name in ("inputs", TARGET_SHARES)}}
+        return {**batch, **{name: _weighted(batch[name], partners, own) for name in ("inputs", SOFT_TARGETS)}}
 
 
 def _weighted(tensor: tf.Tensor, partners: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
@@ -120,7 +120,7 @@ class Cutmix(Augment):
         image_inputs(batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        images, shares = image_inputs(batch), batch[TARGET_SHARES]
+        images, shares = image_inputs(batch), batch[SOFT_TARGETS]
         height, width = images.shape[1:3]
         side = tf.sqrt(1.0 - beta(seeds, "weight", self.alpha))
         side = tf.where(chance(seeds, "mixed", self.probability), side, 0.0)
@@ -131,7 +131,7 @@ class Cutmix(Augment):
         return {
             **batch,
             "inputs": tf.where(inside, tf.gather(images, partners), images),
-            TARGET_SHARES: (1.0 - taken) * shares + taken * tf.gather(shares, partners),
+            SOFT_TARGETS: (1.0 - taken) * shares + taken * tf.gather(shares, partners),
         }
 
 

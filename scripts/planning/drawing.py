@@ -141,7 +141,7 @@ class _Drawing:
         forward = self._box("forward", lines, WORK, self.sources[""], *weights)
         self.first = self.frame.boxes[0].key
         losses = self._stage("add_losses", self._box("losses", ("losses",), WORK, forward))
-        changes = ", ".join(self.objective.changes)
+        changes = ", ".join(self.objective.trains)
         computed = self._box("compute_gradients", ("compute_gradients", f"of {changes}"), WORK, losses)
         gradients = self._stage("transform_gradients", computed)
         return self._stage("transform_state", forward, label="new state"), gradients

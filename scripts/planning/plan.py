@@ -121,7 +121,7 @@ class ObjectivePlan:
     Attributes:
         name: of the objective.
         runs: names of the networks that its forward pass calls.
-        changes: names of the networks that it may change.
+        trains: names of the networks that it may change.
         hooks: those with something to do for it, by stage of the step.
         updates: all run before the first apply.
         applies: one for each network that it changes.
@@ -131,7 +131,7 @@ class ObjectivePlan:
 
     name: str
     runs: tuple[str, ...]
-    changes: tuple[str, ...]
+    trains: tuple[str, ...]
     hooks: Mapping[str, tuple[str, ...]]
     updates: tuple[Update, ...]
     applies: tuple[Apply, ...]

@@ -63,7 +63,7 @@ def sections(plan: Plan, *, full: bool) -> list[Section]:
 
 def _order_section(objectives: Iterable[ObjectivePlan]) -> Section:
     """Return who changes what; a step with one objective that runs once needs no such table."""
-    rows = [(each.name, ", ".join(each.changes), ", ".join(each.runs), str(each.times)) for each in objectives]
+    rows = [(each.name, ", ".join(each.trains), ", ".join(each.runs), str(each.times)) for each in objectives]
     columns = ("objective", "changes", "runs", "times a step")
     return Section("Objectives, as a step runs them one after the other", columns, tuple(rows))
 

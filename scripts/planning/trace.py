@@ -58,7 +58,7 @@ PHASES = {
     "set-up": ("rebuild_model", "request_taps", "build", "on_resume", "advise", "on_fit_begin"),
     STEP: STEP_STAGES,
     "chunk of steps": ("on_veto", "warning", "on_chunk_end"),
-    "evaluation": ("held", "evaluate", "collect", "split_metrics", "on_evaluation_end"),
+    "evaluation": ("frozen_entries", "evaluate", "collect", "split_metrics", "on_evaluation_end"),
     "pictures": ("observe", "pictures", "embeddings", "distributions"),
     "checkpoint": ("before_save",),
     "end": ("on_exception", "on_fit_end"),
@@ -66,7 +66,7 @@ PHASES = {
 }
 """Every stage, in the order in which they run."""
 DECLARATIONS = frozenset(
-    {"state", "writes", "frozen", "projected", "settled_at", "summary"}
+    {"state", "writes", "frozen", "projected", "best_from_step", "summary"}
     | {"stored_bits", "weight_bits", "input_bits"}
     | {"next_step", "state_dict", "load_state_dict"}
 )
@@ -182,7 +182,7 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
     return ObjectivePlan(
         name=commit.objective,
         runs=tuple(commit.runs),
-        changes=changes,
+        trains=changes,
         hooks=stages,
         updates=tuple(updates),
         applies=tuple(
@@ -215,8 +215,8 @@ def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
     settings = config["trainer"]
     plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer, parts.host_hooks))
     monitor = f"{settings['monitor']} of the validation split, {settings['monitor_mode']}imal"
-    if parts.settled_at:
-        monitor += f", counted from step {parts.settled_at:,} on"
+    if parts.best_from_step:
+        monitor += f", counted from step {parts.best_from_step:,} on"
     metrics = Metrics(plan.metrics.training, tuple(parts.validation.names), monitor)
     plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts), advice=_advice(config, recipe, parts))
     return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(parts, plan, settings), ()))
@@ -233,7 +233,7 @@ def _advice(config: Mapping[str, Any], recipe: str, parts: Assembly) -> tuple[tu
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
         plan="",
-        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
+        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.best_from_step),
         training=parts.training,
         replicas=parts.trainer.replica.count,
     )

@@ -15,7 +15,7 @@ from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.run.augments import build_augments
 from tests.support.batches import assert_same_bits, eager_batches, traced_batches
 
@@ -79,7 +79,7 @@ def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
     assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
     shapes = {name: tuple(tensor.shape) for name, tensor in traced.structured_outputs.items()}
     assert shapes["inputs"] == (BATCH, 12, 10, 3)
-    assert shapes.get(TARGET_SHARES, (BATCH, CLASSES)) == (BATCH, CLASSES)
+    assert shapes.get(SOFT_TARGETS, (BATCH, CLASSES)) == (BATCH, CLASSES)
     assert find_faults(training, 0) == []
 
 

@@ -47,7 +47,7 @@ class Judge(Objective):
 
     def __init__(self, name: str, network: str, generators: Sequence[str]) -> None:
         """Change the discriminator `network` alone."""
-        self.name, self.network, self.generators, self.changes = name, network, tuple(generators), (network,)
+        self.name, self.network, self.generators, self.trains = name, network, tuple(generators), (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return the losses of real and made examples."""
@@ -62,7 +62,7 @@ class Fool(Objective):
 
     def __init__(self, name: str, network: str, judges: Sequence[str]) -> None:
         """Change the generator `network` alone."""
-        self.name, self.network, self.judges, self.changes = name, network, tuple(judges), (network,)
+        self.name, self.network, self.judges, self.trains = name, network, tuple(judges), (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return a loss for each judge."""

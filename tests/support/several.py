@@ -17,7 +17,7 @@ class Imitate(Objective):
 
     def __init__(self, name: str, network: str, updates: int) -> None:
         """Change the network `network` alone."""
-        self.name, self.network, self.changes, self.updates = name, network, (network,), updates
+        self.name, self.network, self.trains, self.updates = name, network, (network,), updates
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
         """Return the copies."""

@@ -60,7 +60,7 @@ class ToyObjective(Objective):
 
     def __init__(self, network: str = "model", name: str = "objective") -> None:
         """Train the network `network` alone."""
-        self.network, self.name, self.changes = network, name, (network,)
+        self.network, self.name, self.trains = network, name, (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Return cross-entropy and accuracy per example."""

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.order import salted
-from hookline.trainer.objective import TARGET_SHARES, Batch
+from hookline.trainer.objective import SOFT_TARGETS, Batch
 
-OWN = ("inputs", "targets", TARGET_SHARES, "index", "weights")
+OWN = ("inputs", "targets", SOFT_TARGETS, "index", "weights")
 """Entries of a batch that an augmentation may change, or that are independent of the inputs."""
 
 
@@ -78,8 +78,8 @@ class Augmentation:
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         """Return the batch that training gets."""
         for augment in self.augments:
-            if augment.mixes and TARGET_SHARES not in batch:
-                batch = {**batch, TARGET_SHARES: tf.one_hot(batch["targets"], self.classes)}
+            if augment.mixes and SOFT_TARGETS not in batch:
+                batch = {**batch, SOFT_TARGETS: tf.one_hot(batch["targets"], self.classes)}
                 del batch["targets"]
             batch = self._applied(augment, batch, salted(seeds, augment.name))
         return batch

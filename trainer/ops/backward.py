@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.ops.estimators import pass_within
+from hookline.trainer.ops.estimators import ste_gate
 from hookline.trainer.ops.gradient_checks import is_differentiable
 from hookline.trainer.ops.override_gradient import DIFFERENTIATE, override_gradient
 
@@ -121,7 +121,7 @@ def hard_tanh_through(*, limit: float = 1.0) -> Backward:
     limit = _above_zero("hard_tanh_through", "limit", limit)
 
     def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
-        return pass_within(upstream, inputs[0], limit)
+        return ste_gate(upstream, inputs[0], limit)
 
     return Backward("hard_tanh_through", function, ("inputs",), surrogate=lambda x: tf.clip_by_value(x, -limit, limit))
 

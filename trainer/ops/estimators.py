@@ -24,7 +24,7 @@ def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
     return backward + tf.stop_gradient(forward - backward)
 
 
-def pass_within(upstream: tf.Tensor, x: tf.Tensor, limit: float) -> tf.Tensor:
+def ste_gate(upstream: tf.Tensor, x: tf.Tensor, limit: float) -> tf.Tensor:
     """Return the gradient where |x| <= limit, and 0 elsewhere, as at NaN, even where the gradient is infinite.
 
     On a CPU a product takes two thirds of the time of `tf.where`, which handles entry by entry.
@@ -103,7 +103,7 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return pass_within(upstream, latent, clip_value)
+            return ste_gate(upstream, latent, clip_value)
 
         return binary_sign(latent), gradient
 
@@ -236,7 +236,7 @@ def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return pass_within(upstream, latent, 1.0)
+            return ste_gate(upstream, latent, 1.0)
 
         # float32 draws in [0, 1): bfloat16 ones would be 0 in one of 128 cases and bias the mean.
         draw = tf.random.stateless_uniform(tf.shape(latent), tf.stop_gradient(seed), dtype=tf.float32)
@@ -268,7 +268,7 @@ def ste_tern(
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return pass_within(upstream, latent, clip_value)
+            return ste_gate(upstream, latent, clip_value)
 
         # Compared in float32: a threshold of 0.05 is not a bfloat16 number.
         wide = tf.cast(latent, tf.float32)

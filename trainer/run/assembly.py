@@ -84,9 +84,9 @@ class Assembly:
         return list({id(hook): hook for hook in (*self.trainer.hooks, *self.host_hooks)}.values())
 
     @property
-    def settled_at(self) -> int:
+    def best_from_step(self) -> int:
         """Return the step from which evaluations count: the hooks' promises hold from there."""
-        return min(self.total_steps, max((hook.settled_at() for hook in self.trainer.hooks), default=0))
+        return min(self.total_steps, max((hook.best_from_step() for hook in self.trainer.hooks), default=0))
 
     @property
     def measures(self) -> list[str]:

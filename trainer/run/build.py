@@ -53,7 +53,7 @@ def _matching(hook: GraphHook, networks: Sequence[str], objectives: Sequence[Obj
         )
     if hook.objective == ANY:
         return found
-    changing = {name: [each.name for each in objectives if name in each.changes] for name in found}
+    changing = {name: [each.name for each in objectives if name in each.trains] for name in found}
     taking_part = [name for name in found if any(fnmatchcase(each, hook.objective) for each in changing[name])]
     if not taking_part:
         known = list(dict.fromkeys(each for name in found for each in changing[name]))

@@ -31,7 +31,7 @@ def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Obj
         return [values]
     views: list[Mapping[str, float]] = []
     for objective in objectives:
-        if takes_part(hook, objective.name, objective.changes):
+        if takes_part(hook, objective.name, objective.trains):
             prefix = f"{objective.name}/" if len(objectives) > 1 else ""
             own = {
                 kind + name.removeprefix(prefix + kind + hook.scope): value
@@ -156,7 +156,7 @@ class Best:
         step: the step at which it was reached.
         improved: whether the latest evaluation set it.
         values: all metrics of that evaluation.
-        since: the step from which evaluations count; the hooks' promises hold from there (`GraphHook.settled_at`).
+        since: the step from which evaluations count; the hooks' promises hold from there (`GraphHook.best_from_step`).
     """
 
     monitor: str

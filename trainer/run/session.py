@@ -280,7 +280,7 @@ def build_fit(
         total_steps=parts.total_steps,
         steps_per_epoch=parts.steps_per_epoch,
         plan=estimated("The plan of the run", lambda: plan(config, recipe, parts) if plan else "", ""),
-        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.settled_at),
+        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.best_from_step),
         pictures=views.pictures,
         embeddings=views.embeddings,
         distributions=views.distributions,

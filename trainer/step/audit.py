@@ -25,7 +25,7 @@ def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]
     _check_names("objective", [objective.name for objective in objectives])
     _check_apart(networks)
     for objective in objectives:
-        for name in objective.changes:
+        for name in objective.trains:
             if name not in {network.name for network in networks}:
                 known = ", ".join(network.name for network in networks)
                 raise UserError(f"Objective '{objective.name}' changes the network '{name}'. Expected: {known}.")
@@ -35,12 +35,12 @@ def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]
                 "an integer of at least 1."
             )
     for network in networks:
-        _check_owners(network, [objective.name for objective in objectives if network.name in objective.changes])
+        _check_owners(network, [objective.name for objective in objectives if network.name in objective.trains])
 
 
 def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
     """Return the names of the objectives that may change a network."""
-    return [objective.name for objective in objectives if network in objective.changes]
+    return [objective.name for objective in objectives if network in objective.trains]
 
 
 def find_objective(name: str, objectives: Sequence[Objective]) -> Objective:
@@ -83,18 +83,18 @@ def _check_owners(network: Network, owners: Sequence[str]) -> None:
     if network.fixed and owners:
         raise UserError(
             f"The network '{network.name}' is fixed, but the objective '{owners[0]}' changes it. Take the network out "
-            "of the objective's `changes`, or do not declare it fixed."
+            "of the objective's `trains`, or do not declare it fixed."
         )
     if not owners and not network.fixed:
         raise UserError(
             f"No objective changes the network '{network.name}', so it would never be trained. Put it into the "
-            "`changes` of one, or declare it with Network(..., fixed=True)."
+            "`trains` of one, or declare it with Network(..., fixed=True)."
         )
     if len(owners) > 1 and not network.shared:
         names = " and ".join(f"'{name}'" for name in owners)
         raise UserError(
             f"The objectives {names} change the network '{network.name}', which one objective alone may own. Take it "
-            "out of the `changes` of the others, or declare it with Network(..., shared=True)."
+            "out of the `trains` of the others, or declare it with Network(..., shared=True)."
         )
 
 

@@ -97,7 +97,7 @@ class StepContext:
         batch: the batch.
         latent: latent variables as read at the start of the step, by name.
         state: state variables (moving statistics, seed state) as read at the start of the step, by name.
-        held: which entries of variables are fixed, by name, in an evaluation: the union of the hooks' `held`.
+        frozen_entries: which entries of variables are fixed, by name, in an evaluation: the union over the hooks.
         weights: what the forward pass uses in their place, by name.
         taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its
             own for later stages: those find here what all micro batches gave.
@@ -121,7 +121,7 @@ class StepContext:
     batch: Batch
     latent: dict[str, tf.Tensor] = field(default_factory=dict)
     state: dict[str, tf.Tensor] = field(default_factory=dict)
-    held: dict[str, tf.Tensor] = field(default_factory=dict)
+    frozen_entries: dict[str, tf.Tensor] = field(default_factory=dict)
     weights: dict[str, tf.Tensor] = field(default_factory=dict)
     taps: dict[str, tf.Tensor] = field(default_factory=dict)
     outputs: Any = None

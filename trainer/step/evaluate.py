@@ -65,7 +65,7 @@ class Observer:
         values: dict[str, dict[str, tf.Tensor]] = {}
         for objective in self._trainer.objectives:
             # A hook sees the first objective that it takes part in.
-            part = [hook for hook in hooks if takes_part(hook, objective.name, objective.changes)]
+            part = [hook for hook in hooks if takes_part(hook, objective.name, objective.trains)]
             asked = [hook for hook in part if hook.name not in values]
             if asked:
                 forward = self._trainer.forward(step, batch, objective=objective.name, training=False)
@@ -180,7 +180,7 @@ class Evaluator:
             values |= {(1, f"{prefix}metric/{name}"): value for name, value in computed.metrics.items()}
             collected[objective.name] = computed.collected
             for hook in self.trainer.hooks:  # a hook sees the first objective that it takes part in
-                if takes_part(hook, objective.name, objective.changes) and HOOK + hook.name not in collected:
+                if takes_part(hook, objective.name, objective.trains) and HOOK + hook.name not in collected:
                     with in_stage(hook, "collect"):
                         found = hook.collect(forward.passes[hook.network].context)
                         collected[HOOK + hook.name] = dict(checked(hook, "collect", found, batch=batch))

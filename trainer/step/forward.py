@@ -86,7 +86,7 @@ def read_network(
         context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
     own = [hook for hook in hooks if hook.network == network.name]
     if not context.training:
-        context.held = _held_entries(own, context)
+        context.frozen_entries = _held_entries(own, context)
     context.weights, state = dict(context.latent), dict(context.state)
     if context.training and not keeps_state:
         state |= _seeds_of_step(network, context)
@@ -129,8 +129,8 @@ def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str,
     held: dict[str, tf.Tensor] = {}
     variables = {**context.latent, **context.state}
     for hook in hooks:
-        with in_stage(hook, "held"):
-            for name, entries in checked(hook, "held", hook.held(context), given=variables).items():
+        with in_stage(hook, "frozen_entries"):
+            for name, entries in checked(hook, "frozen_entries", hook.frozen_entries(context), given=variables).items():
                 held[name] = tf.logical_or(held[name], entries) if name in held else entries
     return held
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients
 from hookline.trainer.network import Network
-from hookline.trainer.objective import TARGET_SHARES, Batch, Objective
+from hookline.trainer.objective import SOFT_TARGETS, Batch, Objective
 
 
 def weigh_losses(
@@ -22,8 +22,8 @@ def weigh_losses(
     weights: a batch of heavy classes makes a larger step than one of light classes. That is Keras's `class_weight`. A
     mixed example has the mixture of the weights of its classes, in the same shares.
     """
-    if TARGET_SHARES in batch:
-        own = tf.linalg.matvec(batch[TARGET_SHARES], weights)
+    if SOFT_TARGETS in batch:
+        own = tf.linalg.matvec(batch[SOFT_TARGETS], weights)
     else:
         own = tf.gather(weights, batch["targets"])
     return {

@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook
-from hookline.trainer.objective import TARGET_SHARES, Batch, Embedding
+from hookline.trainer.objective import SOFT_TARGETS, Batch, Embedding
 from hookline.trainer.step.stage import in_stage
 
 Returned = TypeVar("Returned")
-DECLARED = ("state", "writes", "frozen", "projected", "settled_at")
+DECLARED = ("state", "writes", "frozen", "projected", "best_from_step")
 """Stages that say what a hook is; they are called repeatedly, and checked once."""
 
 
@@ -168,7 +168,7 @@ def _fixed(value: Any, given: Any, facts: Facts) -> str | None:
 
 def _batch(value: Any, facts: Facts) -> str | None:
     """Check a batch: further entries may come, and shares of classes in place of targets."""
-    if isinstance(value, Mapping) and TARGET_SHARES in value:
+    if isinstance(value, Mapping) and SOFT_TARGETS in value:
         facts = Facts({name: each for name, each in facts.given.items() if name != "targets"})
     return _dict(_batch_entry, all_given=True)(value, facts)
 
@@ -258,7 +258,7 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "writes": (_VARIABLES, _VARIABLES_CHECK),
     "frozen": (_NAMES, _names),
     "projected": (_NAMES, _names),
-    "settled_at": ("a step, 0 for the first", _step),
+    "best_from_step": ("a step, 0 for the first", _step),
     "stored_bits": (_BITS, _dict(_bits(Real), others=False)),
     "weight_bits": (_BITS, _dict(_bits(Integral), others=False)),
     "input_bits": ("a dict of whole numbers of bits by the path of a layer, {} for none", _dict(_bits(Integral))),
@@ -266,7 +266,7 @@ EXPECTED: dict[str, tuple[str, Check]] = {
         "the batch, with each of its names, the same shapes, and float where it was float; further names may come",
         _batch,
     ),
-    "held": ("a dict of bool tensors by name, of the variable's shape or []", _dict(_held, others=False)),
+    "frozen_entries": ("a dict of bool tensors by name, of the variable's shape or []", _dict(_held, others=False)),
     "transform_weights": (_SAME, _dict(_like_given, all_given=True, others=False)),
     "transform_statistics": (_SAME, _dict(_like_given, all_given=True, others=False)),
     "around_forward": ("a context manager, such as nullcontext()", _context_manager),

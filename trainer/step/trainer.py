@@ -158,7 +158,7 @@ class Trainer:
             update: which of the objective's runs in this step.
         """
         passes = {}
-        changes = find_objective(objective, self.objectives).changes if objective else tuple(self.networks)
+        changes = find_objective(objective, self.objectives).trains if objective else tuple(self.networks)
         for name, network in self.networks.items():
             context = self._context(name, step, batch, objective=objective, training=training, update=update)
             passes[name] = read_network(network, self.hooks, context, keeps_state=name in changes)
@@ -203,7 +203,7 @@ class Trainer:
             current.context.outputs = output.outputs
             current.context.losses = losses
             current.context.new_state = {key: current.state[key] for key in sorted(current.changed)}
-            if current.layer_losses and name in objective.changes:
+            if current.layer_losses and name in objective.trains:
                 losses[f"layers_{name}"] = tf.add_n([tf.cast(loss, tf.float32) for loss in current.layer_losses])
         contexts = _contexts(objective, forward)
         add_losses(self.hooks, contexts, batch, losses)
@@ -336,7 +336,7 @@ class Trainer:
         self, objective: Objective, forward: Forward, batch: Batch
     ) -> tuple[Computed, dict[str, Gradients]]:
         """Return losses and metrics of a batch, and the gradients, at once or in micro batches."""
-        changed = {name: forward.passes[name] for name in objective.changes}
+        changed = {name: forward.passes[name] for name in objective.trains}
         compute = partial(self.losses, objective)
         if self.accumulation_steps == 1:
             computed = compute(forward, batch)
@@ -350,7 +350,7 @@ class Trainer:
         self, objective: Objective, forward: Forward, pending: Mapping[tf.Operation, str], update: int
     ) -> dict[str, tf.Tensor]:
         contexts = _contexts(objective, forward)
-        changed_state = {name: sorted(forward.passes[name].changed) for name in objective.changes}
+        changed_state = {name: sorted(forward.passes[name].changed) for name in objective.trains}
         record, measures = commit_step(
             objective.name, contexts, self.hooks, self.apply_gradients, changed_state, pending
         )
@@ -362,7 +362,7 @@ class Trainer:
 
 def _contexts(objective: Objective, forward: Forward) -> dict[str, StepContext]:
     """Return the contexts of the networks that an objective changes, by network name."""
-    return {name: forward.passes[name].context for name in objective.changes}
+    return {name: forward.passes[name].context for name in objective.trains}
 
 
 def _refuse_taken(measures: Iterable[str], reported: Container[str]) -> None:

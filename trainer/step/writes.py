@@ -95,12 +95,12 @@ class Writes:
             if write.handle not in self._names:
                 continue
             network, variable = self._names[write.handle]
-            if objective is None or network not in objective.changes:
+            if objective is None or network not in objective.trains:
                 writer = "What runs before the objectives" if objective is None else f"The objective '{objective.name}'"
                 raise UserError(
                     f"{writer} writes '{variable}' of the network '{network}', which it may not change: "
                     f"{self._owner(network)}. Take the op '{write.operation.name}' ({write.operation.type}) out, or "
-                    f"let an objective write it that has '{network}' in its `changes`."
+                    f"let an objective write it that has '{network}' in its `trains`."
                 )
 
     def _owner(self, network: str) -> str:

@@ -135,9 +135,9 @@ def test_samples_and_penalties_are_by_update_and_discriminator():
     judge = Discriminate("local", game(updates=2))
     forward = forward_of()
     judge.compute(forward, batch_of(BATCH // 2))  # as the trainer divides it
-    assert (forward.sizes["d0"], judge.updates, judge.changes) == ([2, 2], 2, JUDGES.names)
+    assert (forward.sizes["d0"], judge.updates, judge.trains) == ([2, 2], 2, JUDGES.names)
     maker = Generate("any", game(ONE_MAKER, updates=2))
-    assert (maker.updates, maker.changes) == (1, ("g1",))
+    assert (maker.updates, maker.trains) == (1, ("g1",))
     with pytest.raises(UserError, match="13 examples"):
         Discriminate("any", game()).compute(forward_of(), batch_of(13))
 

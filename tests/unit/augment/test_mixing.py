@@ -12,7 +12,7 @@ from scipy import stats
 from hookline.recipes.augment.mixing import Cutmix, Mixup, beta
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.order import example_seeds
-from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.objective import SOFT_TARGETS
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -50,7 +50,7 @@ def test_the_weight_of_the_input_is_that_of_the_target(step, change):
     np.testing.assert_allclose(weights.sum(1), 1.0, rtol=1e-6)
     assert (np.count_nonzero(weights, axis=1) <= 2).all()
     assert (np.count_nonzero(weights - np.diag(np.diag(weights)), axis=0) <= 1).all(), "a partner of two"
-    np.testing.assert_allclose(weights @ np.eye(3)[labels], changed[TARGET_SHARES], atol=1e-6)
+    np.testing.assert_allclose(weights @ np.eye(3)[labels], changed[SOFT_TARGETS], atol=1e-6)
     assert len(np.unique(np.diag(weights))) > count // 2, "each example has a weight of its own"
 
 
@@ -61,7 +61,7 @@ def test_cutmix_shares_are_the_areas(height, width, step, change):
     inputs = np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, height, width, 1)).copy()
     labels = np.arange(count) % 3
     changed = change(Cutmix(alpha=1.0, probability=1.0), inputs=inputs, targets=labels, step=step)
-    for number, (image, shares) in enumerate(zip(changed["inputs"][..., 0], changed[TARGET_SHARES], strict=True)):
+    for number, (image, shares) in enumerate(zip(changed["inputs"][..., 0], changed[SOFT_TARGETS], strict=True)):
         taken = image != number
         assert len(np.unique(image[taken])) <= 1, "one partner"
         rows, columns = taken.any(1), taken.any(0)
@@ -79,7 +79,7 @@ def test_the_probability_says_how_many_are_mixed(kind, change):
     mixed = (changed["inputs"] != np.arange(count)[:, None, None, None]).any((1, 2, 3))
     assert mixed.mean() == pytest.approx(0.3, abs=0.04)
     untouched = np.eye(3, dtype=np.float32)[np.arange(count) % 3][~mixed]
-    np.testing.assert_array_equal(changed[TARGET_SHARES][~mixed], untouched)
+    np.testing.assert_array_equal(changed[SOFT_TARGETS][~mixed], untouched)
 
 
 def test_options_and_data_that_do_not_suit_are_one_line(change):

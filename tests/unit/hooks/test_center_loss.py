@@ -138,12 +138,12 @@ def test_the_weight_waits_then_rises_then_stays() -> None:
     hook = built(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch
     weights = [float(hook._weight_at(tf.constant(step, tf.int64))) for step in range(9)]
     assert weights == pytest.approx([0.0, 0.0, 0.16, 0.32, 0.48, 0.64, 0.8, 0.8, 0.8])
-    assert hook.settled_at() == 6
+    assert hook.best_from_step() == 6
     loop = center_loop(network, [hook])
     loop.run(0, 2)
     assert loop.accumulators.read()["loss/center"] == 0.0
     assert np.abs(centers_of(hook)).min() > 0.0  # they move from the first step on
-    assert built(feature_network(), weight=0.0, begin_epoch=3.0).settled_at() == 0
+    assert built(feature_network(), weight=0.0, begin_epoch=3.0).best_from_step() == 0
 
 
 @pytest.mark.parametrize(("label", "xla"), [(-1, True), (CLASSES, False)])

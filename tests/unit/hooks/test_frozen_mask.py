@@ -232,7 +232,7 @@ def test_magnitudes_at_the_begin_decide_and_everything_trains_before(xla: bool):
         assert sizes[~mask].max() <= sizes[mask].min()
         np.testing.assert_array_equal(bits(kernels_of(network)[name])[~mask], bits(at_begin[name])[~mask])
         assert np.all(kernels_of(network)[name][mask] != at_begin[name][mask])
-    assert hook.settled_at() == 10
+    assert hook.best_from_step() == 10
 
 
 def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():

@@ -156,7 +156,7 @@ def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end(begin_epoch: 
     assert not any(mask.any() for mask in masks_of(hook).values())
     for name, value in kernels_of(network).items():
         np.testing.assert_array_equal(value, paper_levels(value, *exponents_of(hook)[name]))
-    assert hook.settled_at() == settled
+    assert hook.best_from_step() == settled
 
 
 def test_random_choices_follow_the_seed_and_ties_give_exact_shares():

@@ -79,7 +79,7 @@ def test_masks_are_made_of_the_weights_as_the_step_finds_them():
 
 def test_the_final_sparsity_is_reached_at_an_end_between_updates():
     hook, _, loop = make(final_sparsity=0.9, end_epoch=10.0, frequency=7, power=1.0)
-    assert hook.settled_at() == 40
+    assert hook.best_from_step() == 40
     loop.run(0, 39)
     assert masks_of(hook)["toy/hidden/kernel"].sum() > 48 - round(0.9 * 48)
     loop.run(39, 1)
@@ -91,7 +91,7 @@ def test_the_final_sparsity_is_reached_at_an_end_between_updates():
 
 def test_stages_prune_once_each_and_train_in_between():
     hook, network, loop = make(schedule="iterative", stages=[0.5, {"hidden": 0.75, "logits": 0.5}], stage_epochs=2.0)
-    assert hook.settled_at() == 9
+    assert hook.best_from_step() == 9
     loop.run(0, 8)
     first, values = masks_of(hook), values_of(network)
     assert {kernel: int(mask.sum()) for kernel, mask in first.items()} == {KERNELS[0]: 24, KERNELS[1]: 12}
@@ -249,7 +249,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient(xla: bool):
 
 def test_entries_come_back_before_the_end_and_none_after_it():
     hook, watch, network, loop = make_splicing(final_sparsity=0.75, initial_sparsity=0.75, end_epoch=15.0, frequency=2)
-    assert hook.settled_at() == 60
+    assert hook.best_from_step() == 60
     loop.run(0, 1)
     first, returned = mask_of(hook), np.zeros((6, 8), bool)
     for step in range(1, 60):

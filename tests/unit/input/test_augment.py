@@ -9,7 +9,7 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.order import example_seeds, uniform
-from hookline.trainer.objective import TARGET_SHARES, one_class_each
+from hookline.trainer.objective import SOFT_TARGETS, hard_labels
 
 
 class Push(Augment):
@@ -31,7 +31,7 @@ class Swap(Augment):
     name, mixes = "swap", True
 
     def __call__(self, batch, seeds):
-        return {**batch, TARGET_SHARES: tf.roll(batch[TARGET_SHARES], -1, axis=0)}
+        return {**batch, SOFT_TARGETS: tf.roll(batch[SOFT_TARGETS], -1, axis=0)}
 
 
 def images(count=4, **entries):
@@ -78,13 +78,13 @@ def test_further_images_are_changed_by_draws_of_their_own():
 def test_mixed_examples_have_shares_in_place_of_targets():
     changed = applied(Swap())
     assert "targets" not in changed
-    np.testing.assert_array_equal(changed[TARGET_SHARES], np.eye(5, dtype=np.float32)[[1, 2, 3, 0]])
+    np.testing.assert_array_equal(changed[SOFT_TARGETS], np.eye(5, dtype=np.float32)[[1, 2, 3, 0]])
     second = Swap()
     second.name = "again"  # mixes the mixed
-    np.testing.assert_array_equal(applied(Swap(), second)[TARGET_SHARES].numpy().argmax(1), [2, 3, 0, 1])
+    np.testing.assert_array_equal(applied(Swap(), second)[SOFT_TARGETS].numpy().argmax(1), [2, 3, 0, 1])
     with pytest.raises(UserError, match="hooks.center_loss needs one class for each example, but .* augment.mixup"):
-        one_class_each(changed, "hooks.center_loss")
-    np.testing.assert_array_equal(one_class_each(images(), "x"), [0, 1, 2, 3])
+        hard_labels(changed, "hooks.center_loss")
+    np.testing.assert_array_equal(hard_labels(images(), "x"), [0, 1, 2, 3])
 
 
 def test_entries_that_would_not_fit_any_more_are_refused():

@@ -13,7 +13,7 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.order import uniform
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.objective import SOFT_TARGETS
 
 STILL, ALIKE = "the same at each of 4 steps", "does the same to all examples of a batch"
 UNSTEADY = "gives other 'inputs' for the same seeds"
@@ -42,7 +42,7 @@ class Mix(Augment):
 
     def __call__(self, batch, seeds):
         own = self.weight(seeds)
-        names = ("inputs", TARGET_SHARES)
+        names = ("inputs", SOFT_TARGETS)
         return {**batch, **{name: own * batch[name] + (1.0 - own) * tf.roll(batch[name], 1, 0) for name in names}}
 
 

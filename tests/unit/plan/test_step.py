@@ -27,7 +27,7 @@ def test_each_update_op_is_named_with_what_it_writes_and_who_added_it(vetoed: bo
     assert objective == ObjectivePlan(
         name="objective",
         runs=("model",),
-        changes=("model",),
+        trains=("model",),
         hooks=dict.fromkeys(("veto", "update_ops", "project", "measure"), ("clip",)),
         updates=(
             Update("AssignVariableOp", ("dropout/seed_generator_state",), SEED),
@@ -97,8 +97,8 @@ def test_each_objective_shows_its_copies_and_how_often_it_runs():
         clip.build(build_context(networks[0]))
     plan = plan_of(pairs_loop(networks, [Judge("judge", "source", ["made"]), follows], clips))
     judge, found = plan.objectives
-    assert (judge.times, judge.changes, judge.runs) == (1, ("source",), ("source", "made"))
-    assert (found.times, found.changes, found.runs) == (2, ("messenger",), ("messenger", "made"))
+    assert (judge.times, judge.trains, judge.runs) == (1, ("source",), ("source", "made"))
+    assert (found.times, found.trains, found.runs) == (2, ("messenger",), ("messenger", "made"))
     copied = [name for each in found.updates if each.added_by == "begin" for name in each.writes]
     assert copied == [f"messenger/{name}" for name in networks[1].variables]
     assert not any(each.added_by == "begin" for each in judge.updates)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hookline.recipes.classification import Classification, classification
 from hookline.recipes.data.digits import digits
 from hookline.trainer.errors import UserError
-from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.recipe import Parts
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
@@ -39,7 +39,7 @@ def test_loss_and_accuracy_by_hand(smoothing: float) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_mixed_examples_by_hand(smoothing: float) -> None:
     shares = np.array([[0.6, 0.4, 0.0], [0.0, 0.25, 0.75]], np.float32)
-    batch = {"inputs": BATCH["inputs"], TARGET_SHARES: tf.constant(shares)}
+    batch = {"inputs": BATCH["inputs"], SOFT_TARGETS: tf.constant(shares)}
     output = Classification(classes=3, label_smoothing=smoothing).compute(identity, batch)
     targets = shares * (1.0 - smoothing) + smoothing / 3
     np.testing.assert_allclose(output.losses["cross_entropy"], softmax_cross_entropy(LOGITS, targets), rtol=1e-5)
@@ -48,7 +48,7 @@ def test_mixed_examples_by_hand(smoothing: float) -> None:
 
 def test_shares_of_one_class_are_its_target() -> None:
     hard = Classification(classes=3).compute(identity, BATCH)
-    batch = {"inputs": BATCH["inputs"], TARGET_SHARES: tf.one_hot(BATCH["targets"], 3)}
+    batch = {"inputs": BATCH["inputs"], SOFT_TARGETS: tf.one_hot(BATCH["targets"], 3)}
     shares = Classification(classes=3).compute(identity, batch)
     np.testing.assert_array_equal(shares.losses["cross_entropy"], hard.losses["cross_entropy"])
     np.testing.assert_array_equal(shares.metrics["accuracy"], hard.metrics["accuracy"])

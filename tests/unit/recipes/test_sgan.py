@@ -38,7 +38,7 @@ def named(recipe):
 def part_of(recipe, *objectives):
     """The recipe with some of its objectives; networks that none of them trains are fixed."""
     chosen = [each for each in recipe.objectives if each.name in objectives]
-    trained = {name for each in chosen for name in each.changes}
+    trained = {name for each in chosen for name in each.trains}
     for network in recipe.networks:
         network.fixed = network.name not in trained
     return Recipe(recipe.networks, chosen)
@@ -57,7 +57,7 @@ def changed(recipe, loop, start, steps):
 
 def test_the_objectives_of_a_step_stand_in_the_papers_order(data):
     recipe = recipe_of(data)
-    assert [(each.name, each.changes) for each in recipe.objectives] == [
+    assert [(each.name, each.trains) for each in recipe.objectives] == [
         ("local_discriminators", ("discriminators",)),
         ("local_generators", ("generators",)),
         ("messengers", ("messengers",)),
@@ -66,7 +66,7 @@ def test_the_objectives_of_a_step_stand_in_the_papers_order(data):
     ]
     separate = recipe_of(data, stacked=False)
     assert len(separate.networks) == 3 * PAIRS + 2
-    assert separate.objectives[2].changes == ("messenger_0", "messenger_1", "messenger_2")
+    assert separate.objectives[2].trains == ("messenger_0", "messenger_1", "messenger_2")
 
 
 @pytest.mark.parametrize("stacked", [True, False])
@@ -94,7 +94,7 @@ def test_a_global_discriminator_that_trains_local_generators_is_refused(data):
     class Published(Discriminate):
         def __init__(self, whole):
             self.__dict__.update(vars(whole))
-            self.changes = (*whole.changes, *whole.game.generators.names)
+            self.trains = (*whole.trains, *whole.game.generators.names)
 
     recipe = recipe_of(data)
     recipe.objectives[-1] = Published(recipe.objectives[-1])

@@ -26,7 +26,7 @@ def test_a_hook_of_both_kinds_is_called_once():
     assert sorted(hook.name for hook in parts.hooks) == sorted(config["hooks"])
     assert {hook.name for hook in parts.trainer.hooks} == {"fused_batch_norm", "nan_guard", "center_loss"}
     assert "nan_guard" in {hook.name for hook in parts.host_hooks}
-    assert (parts.settled_at, parts.total_steps) == (20, 40)
+    assert (parts.best_from_step, parts.total_steps) == (20, 40)
 
 
 def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():

@@ -17,7 +17,7 @@ VALUES = {
 
 def objective(name, *changes):
     found = ToyObjective()
-    found.name, found.changes = name, changes
+    found.name, found.trains = name, changes
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.objective import TARGET_SHARES
+from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import weigh_losses
@@ -37,7 +37,7 @@ def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
     assert found["cross_entropy"].dtype == tf.float16
     np.testing.assert_array_equal(found["cross_entropy"], [3.0, 0.0, 2.0])
     np.testing.assert_array_equal(found["domain"], [1.0, 1.0, 1.0])
-    mixed = {"inputs": tf.zeros([2, 1]), TARGET_SHARES: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
+    mixed = {"inputs": tf.zeros([2, 1]), SOFT_TARGETS: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
     found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, mixed, tf.constant(WEIGHTS))
     np.testing.assert_allclose(found["cross_entropy"], [3.5, 1.0])
     with pytest.raises(UserError, match="'objective'"):

@@ -38,7 +38,7 @@ def sgan(judge: Judge) -> tuple[list[Network], list[Objective]]:
 
 def test_the_published_bug_as_a_network_of_two_objectives_is_named() -> None:
     judge = global_judge()
-    judge.changes = ("global_discriminator", "generator_0")
+    judge.trains = ("global_discriminator", "generator_0")
     with pytest.raises(UserError, match="'local_generators' and 'global_discriminator' change .*'generator_0'"):
         pairs_loop(*sgan(judge))
 
@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_refused() -> None:
         second.model = first.model if "model" in change else second.model
         second.optimizer = first.optimizer if "optimizer" in change else second.optimizer
         objectives = [ToyObjective("first", "one"), ToyObjective("second", change.get("objective", "two"))]
-        objectives[1].changes = change.get("changes", objectives[1].changes)
+        objectives[1].trains = change.get("changes", objectives[1].trains)
         objectives[1].updates = change.get("updates", 1)
         with pytest.raises(UserError, match=match):
             Trainer([first, second], objectives[: 1 if "untrained" in change else 2], [], seed=0)

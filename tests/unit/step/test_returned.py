@@ -23,13 +23,13 @@ BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "
 FLOATS = {"a": tf.ones([4, 3]), "b": tf.ones([])}
 
 RIGHT: dict[str, list[Any]] = {
-    "settled_at": [0, np.int64(3)],
+    "best_from_step": [0, np.int64(3)],
     "frozen": [set(), ["a"], {"a": 1}.keys()],
     "transform_batch": [
         {**BATCH_GIVEN, "boxes": tf.zeros([4, 2])},
         {"inputs": tf.zeros([4, 3]), "index": BATCH_GIVEN["index"], "target_shares": tf.zeros([4, 2])},
     ],
-    "held": [{}, {"a": tf.constant(True)}, {"a": tf.zeros([4, 3], tf.bool)}],
+    "frozen_entries": [{}, {"a": tf.constant(True)}, {"a": tf.zeros([4, 3], tf.bool)}],
     "transform_weights": [FLOATS, {"b": FLOATS["b"], "a": np.ones([4, 3], np.float32)}],
     "transform_state": [{}, FLOATS, {"a": FLOATS["a"]}],
     "add_losses": [{}, {"pull": tf.zeros([4]), "push": tf.zeros([])}],
@@ -54,7 +54,7 @@ WRONG: list[Any] = [
 ]
 """What is wrong from most stages."""
 ACCEPTED = {
-    "settled_at": {"1"},
+    "best_from_step": {"1"},
     "next_step": {"None", "1"},
     "warning": {"None", "'text'"},
     "project": {"None"},
@@ -83,7 +83,7 @@ OTHERS: dict[str, list[Any]] = {
         {**BATCH_GIVEN, "inputs": tf.zeros([2, 3])},
         {**BATCH_GIVEN, "inputs": {"image": tf.zeros([4, 3]), "text": tf.zeros([4, 3])}},
     ],
-    "held": [{"foreign": tf.constant(True)}, {"a": tf.zeros([4], tf.bool)}, {"a": tf.zeros([4, 3])}],
+    "frozen_entries": [{"foreign": tf.constant(True)}, {"a": tf.zeros([4], tf.bool)}, {"a": tf.zeros([4, 3])}],
     "add_losses": [{"own": tf.zeros([4, 3])}, {"own": tf.zeros([4], tf.int32)}, {"own": tf.zeros([3])}],
     "evaluate": [{"own": tf.zeros([4, 3])}, {"own": tf.constant("x")}],
     "veto": [{"own": tf.constant(1.0)}, {"own": tf.zeros([4], tf.bool)}],

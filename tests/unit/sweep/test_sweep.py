@@ -90,7 +90,7 @@ def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: 
         path.unlink()
     Path("s/02_seed-2").rmdir()
     _, lines = run(*given)
-    assert started(lines) == ["on", "seed=2"]
+    assert started(lines) == ["seed=19", "seed=2"]
     assert "arguments ['resume=s/01_seed-19', 'plugins=[tests]']" in Path("s/01.log").read_text()
     assert recorded("s")[0]["seconds"] > 1000
     assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
