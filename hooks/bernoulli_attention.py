@@ -91,15 +91,15 @@ class BernoulliAttention(GraphHook):
         join=concatenate runs the layers above twice.
 
     Pitfalls:
-        tests/unit/ops/test_bernoulli_through.py: a draw has no gradient of its own, so the branch would never train;
+        tests/trainer/ops/test_estimators.py: a draw has no gradient of its own, so the branch would never train;
             its gradient is written by hand, x dL/dy summed over channels.
-        tests/unit/hooks/test_bernoulli_attention.py: a run in which the branch would not train is refused, one whose A
+        tests/hooks/test_bernoulli_attention.py: a run in which the branch would not train is refused, one whose A
             goes to 0 or 1 is warned of, and evaluations do not draw; rounding and pruning by "*" leave the branch
             alone.
-        tests/unit/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or a draw made
+        tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or a draw made
             once when the step is traced are other algorithms; here each example and position has a draw, a new one in
             each step.
-        tests/unit/attention/test_losses.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
+        tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
             one pulls a collapsed map back as hard as any other.
 
     Reference:

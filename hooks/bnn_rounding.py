@@ -71,13 +71,13 @@ class BnnRounding(GraphHook):
         forward and backward pass alone.
 
     Pitfalls:
-        tests/unit/ops/test_binary_quantizers.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1 by
-            round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
-        tests/unit/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: the latent weight
+        tests/trainer/ops/test_binary_quantizers.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1
+            by round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
+        tests/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: the latent weight
             stays outside and no longer gets a gradient. This clip moves the variable, and holds for its moving average;
             scales, biases and batch norm count beside the bits; the size of Larq's tutorial network, all binary, is the
             published one.
-        tests/unit/hooks/test_input_quantizers.py: a ReLU before a sign leaves nothing but +1, and is refused; the first
+        tests/hooks/test_input_quantizers.py: a ReLU before a sign leaves nothing but +1, and is refused; the first
             and the last layer are found in the graph, not in the list of layers.
 
     Reference:

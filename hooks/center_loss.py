@@ -83,13 +83,12 @@ class CenterLoss(GraphHook):
         (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/unit/ops/test_center_update.py: without the 1 + n, examples of one class in a batch multiply the rate, and
-            the centers diverge where alpha n > 2.
-        tests/unit/hooks/test_center_loss.py: centers whose update op is created but never runs stay at 0; here such a
-            run is refused. No optimizer touches them, and micro batches move them once; pictures and embeddings show
-            the features that the loss sees.
-        tests/unit/ops/test_class_distances.py: compare networks by the class means of a split, not by the centers,
+        tests/trainer/ops/test_centers.py: without the 1 + n, examples of one class in a batch multiply the rate, and
+            the centers diverge where alpha n > 2; compare networks by the class means of a split, not by the centers,
             which lag behind.
+        tests/hooks/test_center_loss.py: centers whose update op is created but never runs stay at 0; here such a run is
+            refused. No optimizer touches them, and micro batches move them once; pictures and embeddings show the
+            features that the loss sees.
 
     Reference:
         Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.

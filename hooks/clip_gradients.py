@@ -49,7 +49,7 @@ class ClipGradients(GraphHook):
         Two passes over the gradients per step: one for the norms, one to scale. Not measured separately.
 
     Pitfalls:
-        tests/unit/hooks/test_clip_gradients.py: a NaN must not become a number, nor a norm beyond float32 a zero; micro
+        tests/hooks/test_clip_gradients.py: a NaN must not become a number, nor a norm beyond float32 a zero; micro
             batches are clipped once, as a whole; an optimizer that also clips is refused.
 
     Reference:

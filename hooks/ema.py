@@ -58,7 +58,7 @@ class Ema(GraphHook):
         speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/unit/hooks/test_ema.py: averaged weights do not match current statistics; an average taken before the
+        tests/hooks/test_ema.py: averaged weights do not match current statistics; an average taken before the
             projection, or a step late, is another one. Training keeps its bits; averages of pruned, frozen or quantized
             entries would be neither 0 nor on a level; here they have the value at which they are held.
 

@@ -62,10 +62,10 @@ class FreezeLayers(GraphHook):
         still computed, and a pass over its weights and slots is added.
 
     Pitfalls:
-        tests/unit/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
+        tests/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
             still move the weights (held for several optimizers); batch norm statistics keep moving unless they are
             held; setting `trainable` during a fit is ignored by Keras, and takes effect here.
-        tests/unit/hooks/test_ema.py: an average over the steps has the frozen value while the layer is frozen.
+        tests/hooks/test_ema.py: an average over the steps has the frozen value while the layer is frozen.
 
     Reference:
         None: the contract is the project's own.

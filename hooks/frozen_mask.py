@@ -72,12 +72,12 @@ class FrozenMask(GraphHook):
         speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
-        tests/unit/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before, weight
+        tests/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before, weight
             decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of Keras
             holds them bit for bit; with ties and kernels of zeros, the number of masked entries is still exact, and
             masks that are followed hold from the very step in which they change.
-        tests/unit/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into NaN,
-            and loses the gradient's 0 where what arrives is NaN.
+        tests/trainer/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into
+            NaN, and loses the gradient's 0 where what arrives is NaN.
 
     Reference:
         Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the

@@ -49,10 +49,10 @@ class FusedBatchNorm(GraphHook):
         (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`, and at the limit of forward and backward.
 
     Pitfalls:
-        tests/unit/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, and Keras keeps the biased
+        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, and Keras keeps the biased
             one; a layer that is not trainable uses its moving statistics in training, too; what the kernel cannot do is
             left to Keras and listed.
-        tests/unit/ops/test_fused_batch_norm.py: derivatives of all results, to the third order, against float64.
+        tests/trainer/ops/test_batch_norm.py: derivatives of all results, to the third order, against float64.
 
     Reference:
         Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.

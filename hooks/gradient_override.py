@@ -57,10 +57,10 @@ class GradientOverride(GraphHook):
         (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still computed.
 
     Pitfalls:
-        tests/unit/hooks/test_gradient_override.py: the layer's own weights keep their gradients, a layer that is called
+        tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients, a layer that is called
             twice is overridden twice, and a name or an op type that does not occur is refused instead of ignored; what
             rises is the gradient passed to earlier layers, not the loss.
-        tests/unit/ops/test_backwards.py: every formula against its declared surrogate or its closed form.
+        tests/trainer/ops/test_backward.py: every formula against its declared surrogate or its closed form.
 
     Reference:
         Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18 and

@@ -64,7 +64,7 @@ class IncrementalQuantization(GraphHook):
         Measured: 1.03 of the speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
-        tests/unit/hooks/test_incremental_quantization.py: a numpy oracle of the paper step by step; levels are fixed at
+        tests/hooks/test_incremental_quantization.py: a numpy oracle of the paper step by step; levels are fixed at
             the first step, as later ones would move what is quantized; the last share counts also at the very end; the
             level changes at 1.5 times a power, not halfway between exponents, and exactly there; a logarithm in float32
             would round; the last share is 1, and one that falls on the very end of the run is made in its last step.

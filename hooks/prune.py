@@ -83,12 +83,12 @@ class Prune(GraphHook):
         speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network.
 
     Pitfalls:
-        tests/unit/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final sparsity
-            is missed; here the end is always an update.
-        tests/unit/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
+        tests/hooks/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final
+            sparsity is missed; here the end is always an update.
+        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
             and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; with
             splicing, entries get the gradient of the masked network, and come back.
-        tests/unit/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
+        tests/hooks/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
 
     Reference:
         Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626

@@ -43,9 +43,9 @@ class SynchronizedBatchNorm(GraphHook):
         in total. A sum of 64 bytes took 1 ms over loopback.
 
     Pitfalls:
-        tests/unit/ops/test_synchronized_moments.py: the mean of squares minus the square of the mean cancels when means
+        tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean cancels when means
             are large; and gradients must flow through the sums, on every replica.
-        tests/unit/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; a
+        tests/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; a
             layer with statistics of its own is refused on several.
         tests/distributed/test_mirrored_steps.py: with it replicas make the steps of one, without it their moving
             statistics are means over replicas; micro batches are refused.

@@ -36,7 +36,7 @@ class Advisor(HostHook):
         Once, before the first step: 64 training examples are read. One comparison per evaluation.
 
     Pitfalls:
-        tests/unit/monitors/test_advisor.py: advice given when all is well is soon ignored.
+        tests/hooks/monitors/test_advisor.py: advice given when all is well is soon ignored.
 
     Example:
         python train.py recipe=baseline trainer.monitor_mode=max

@@ -32,9 +32,9 @@ class Checkpoint(HostHook):
         for the disk: 0.1 % of the time at the default of one save per minute.
 
     Pitfalls:
-        tests/unit/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; a stop
+        tests/hooks/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; a stop
             that another hook asks for is saved, too; a resumed run does not save the same step again.
-        tests/unit/run/test_checkpoint_faults.py: a truncated or damaged save is set aside, and the previous one is
+        tests/trainer/run/test_checkpoint_faults.py: a truncated or damaged save is set aside, and the previous one is
             used.
 
     Example:

@@ -32,7 +32,7 @@ class EarlyStopping(HostHook):
         One comparison per evaluation.
 
     Pitfalls:
-        tests/unit/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than
+        tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than
             `min_delta` are; a resumed run stops where the whole run would.
 
     Example:

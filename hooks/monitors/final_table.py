@@ -178,7 +178,7 @@ class FinalTable(HostHook):
         Once, at the end.
 
     Pitfalls:
-        tests/unit/monitors/test_final_table.py: a pipe gets no control characters, and no path is broken over two
+        tests/hooks/monitors/test_final_table.py: a pipe gets no control characters, and no path is broken over two
             lines.
 
     Example:

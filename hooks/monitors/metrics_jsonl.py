@@ -38,8 +38,8 @@ class MetricsJsonl(HostHook):
         One write per report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
 
     Pitfalls:
-        tests/unit/monitors/test_metrics_jsonl.py: NaN is no JSON; a resumed run must not have two lines for one step; a
-            full disk must leave no half of a line.
+        tests/hooks/monitors/test_metrics_jsonl.py: NaN is no JSON; a resumed run must not have two lines for one step;
+            a full disk must leave no half of a line.
 
     Example:
         python train.py recipe=baseline trainer.report_every_steps=10

@@ -47,9 +47,9 @@ class NanGuard(GraphHook, HostHook):
         finite.
 
     Pitfalls:
-        tests/unit/monitors/test_nan_guard.py: infinities of both signs must not cancel, nor a large finite sum be taken
-            for one; overflow under loss scaling is no fault.
-        tests/unit/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average, and a run
+        tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, nor a large finite sum be
+            taken for one; overflow under loss scaling is no fault.
+        tests/trainer/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average, and a run
             that rolled back resumes, and trains again, to the same bits.
         tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica is NaN for all.
 

@@ -205,9 +205,8 @@ class PictureFiles(HostHook):
         `recipe=baseline`, at the beginning and at the test.
 
     Pitfalls:
-        tests/unit/monitors/test_pictures.py: the rhythm and the frames continue across a resume; layer names become
-            safe file names.
-        tests/unit/monitors/test_animation.py: a long run keeps evenly spread frames, and the last one.
+        tests/hooks/monitors/test_pictures.py: the rhythm and the frames continue across a resume; layer names become
+            safe file names; a long run keeps evenly spread frames, and the last one.
 
     Example:
         python train.py recipe=center_loss hooks.pictures.every=5

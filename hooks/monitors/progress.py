@@ -374,7 +374,7 @@ class Progress(HostHook):
         A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
 
     Pitfalls:
-        tests/unit/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
+        tests/hooks/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
             no control characters; the terminal is restored after an exception.
 
     Example:

@@ -43,7 +43,7 @@ class Projector(HostHook):
         Only when embeddings are due, at the test by default, and only if a hook or an objective has some.
 
     Pitfalls:
-        tests/unit/monitors/test_projector.py: vectors that are not finite, or of less than three dimensions, leave the
+        tests/hooks/monitors/test_projector.py: vectors that are not finite, or of less than three dimensions, leave the
             projector empty; labels with tabs break its table.
 
     Example:

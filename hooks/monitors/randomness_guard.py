@@ -52,9 +52,9 @@ class RandomnessGuard(HostHook):
         0.02 s on the digits without augmentation.
 
     Pitfalls:
-        tests/unit/monitors/test_randomness_guard.py: NumPy's draws inside a traced function are constants, a cache
+        tests/hooks/monitors/test_randomness_guard.py: NumPy's draws inside a traced function are constants, a cache
             behind an augmentation freezes it, and one seed for a whole batch draws alike; each is planted and found.
-        tests/unit/input/test_draws.py: draws follow from seed, step, place and augmentation alone.
+        tests/trainer/input/test_order.py: draws follow from seed, step, place and augmentation alone.
 
     Example:
         python train.py recipe=baseline +augment=standard_digits hooks.randomness_guard.on_fault=warn

@@ -77,10 +77,9 @@ class SplitGuard(HostHook):
         s for the 1,797 digits.
 
     Pitfalls:
-        tests/unit/monitors/test_split_guard.py: copies are looked for in every pair of splits, and within none.
-        tests/unit/splits/test_near_copies.py: images that are alike by nature, such as digits, are no copies, but a
-            real copy among them is found.
-        tests/unit/splits/test_fingerprints.py: codes do not change with brightness and contrast.
+        tests/hooks/monitors/test_split_guard.py: copies are looked for in every pair of splits, and within none.
+        tests/hooks/splits/test_copies.py: images that are alike by nature, such as digits, are no copies, but a real
+            copy among them is found; codes do not change with brightness and contrast.
 
     Example:
         python train.py recipe=baseline +hooks=split_guard hooks.split_guard.on_leak=stop

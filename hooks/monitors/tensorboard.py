@@ -55,10 +55,10 @@ class TensorBoard(HostHook):
         On a thread of its own. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets of pictures).
 
     Pitfalls:
-        tests/unit/monitors/test_tensorboard.py: event files are read back; a resumed run repairs its curves; no thread
+        tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run repairs its curves; no thread
             and no open file stays behind, even after a rollback; a full disk ends no run.
-        tests/unit/monitors/test_tensorboard_views.py: histograms are of the weights of their step.
-        tests/unit/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
+        tests/hooks/monitors/test_tensorboard_views.py: histograms are of the weights of their step.
+        tests/hooks/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
 
     Example:
         python train.py recipe=attention hooks.tensorboard.pictures_every=1

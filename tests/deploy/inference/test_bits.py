@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import importlib
+import sys
+import tracemalloc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from hookline.deploy.inference import bits as sign_sums
+from hookline.deploy.inference.bits import (
+    as_words,
+    encode_order,
+    from_order,
+    pack_last,
+    pack_stream,
+    packed_bytes,
+    stream_bytes,
+    unpack_last,
+    unpack_stream,
+)
+from hookline.deploy.inference.engine import NUMBA, NUMPY, find_backend
+from hookline.trainer.errors import UserError
+from tests.support.packed_graphs import pack_signs
+
+
+@given(bits=st.integers(1, 8), numbers=st.lists(st.integers(0, 255), max_size=40))
+def test_a_stream_holds_its_numbers_lowest_bit_first(bits, numbers):
+    values = np.array([number % 2**bits for number in numbers], np.uint8)
+    stream = pack_stream(values, bits)
+    assert (stream.dtype, stream.shape) == (np.uint8, (stream_bytes(len(values), bits),))
+    whole = sum(int(value) << bits * place for place, value in enumerate(values))
+    assert int.from_bytes(stream.tobytes(), "little") == whole  # so what follows the last number is zero
+    np.testing.assert_array_equal(unpack_stream(stream, len(values), bits), values)
+
+
+KERNELS = npst.arrays(np.float32, npst.array_shapes(max_dims=4, max_side=5), elements=st.sampled_from([-0.5, 2]))
+
+
+@given(kernel=KERNELS)
+def test_signs_stand_channel_by_channel(kernel):
+    stream = pack_signs(kernel)
+    bits = unpack_stream(stream, kernel.size, 1)
+    np.testing.assert_array_equal(from_order(bits, kernel.shape), kernel > 0)
+    channels = [kernel[..., channel].ravel() > 0 for channel in range(kernel.shape[-1])]
+    np.testing.assert_array_equal(bits, np.concatenate(channels))
+    np.testing.assert_array_equal(from_order(encode_order(kernel), kernel.shape), kernel)
+
+
+@given(groups=st.integers(1, 4), group=st.integers(1, 20), rows=st.integers(0, 3), seed=st.integers(0, 99))
+def test_groups_of_the_last_axis_are_packed_into_whole_bytes(groups, group, rows, seed):
+    bits = np.random.default_rng(seed).integers(0, 2, (rows, 2, groups * group), np.uint8)
+    packed = pack_last(bits, group)
+    assert packed.shape == (rows, 2, packed_bytes(group, groups * group))
+    np.testing.assert_array_equal(unpack_last(packed, group, groups * group), bits)
+    assert np.unpackbits(packed).sum() == bits.sum()  # no other bit is set
+    first = packed[..., 0] & 1
+    np.testing.assert_array_equal(first, bits[..., 0])
+
+
+def test_words_hold_the_bytes_and_zeros():
+    for length in (1, 7, 8, 9):
+        packed = np.random.default_rng(0).integers(0, 256, (3, length), np.uint8)
+        words = as_words(packed)
+        assert (words.dtype, words.shape) == (np.uint64, (3, -(-length // 8)))
+        assert words.tobytes() == np.pad(packed, ((0, 0), (0, -length % 8))).tobytes()
+        np.testing.assert_array_equal(as_words(np.asfortranarray(packed)), words)
+
+
+SIGN_SUMS_KERNELS = [NUMPY, NUMBA]
+
+
+def make(kernels: str) -> Callable:
+    if kernels == NUMBA:
+        pytest.importorskip("numba")
+    return find_backend(kernels).sums
+
+
+def signs(shape: tuple[int, int], seed: int) -> np.ndarray:
+    return np.where(np.random.default_rng(seed).random(shape) < 0.5, -1, 1)
+
+
+def packed(values: np.ndarray) -> np.ndarray:
+    return as_words(pack_last(values > 0, values.shape[-1]))
+
+
+@pytest.mark.parametrize("kernels", SIGN_SUMS_KERNELS)
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(0, 70),
+    units=st.integers(1, 40),
+    count=st.integers(1, 300),
+    block=st.sampled_from([1, 99, 2**16]),
+)
+def test_sums_are_those_of_integers(kernels, rows, units, count, block):
+    made = make(kernels)
+    inputs, kernel = signs((rows, count), 1), signs((units, count), 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sign_sums, "BLOCK", block)
+        patch.setattr(sign_sums, "DEEPEST", 3)
+        found = made(packed(kernel), count)(packed(inputs))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, inputs @ kernel.T)
+
+
+@pytest.mark.parametrize("kernels", SIGN_SUMS_KERNELS)
+def test_the_largest_sums_do_not_overflow_and_intermediate_results_stay_small(kernels, monkeypatch):
+    for count, block in ((64 * sign_sums.DEEPEST + 65, 64), (200_000, sign_sums.BLOCK)):
+        monkeypatch.setattr(sign_sums, "BLOCK", block)
+        inputs, kernel = np.ones((2, count)), np.ones((3, count))
+        inputs[1] = -1
+        found = make(kernels)(packed(kernel), count)(packed(inputs))
+        np.testing.assert_array_equal(found, [[count] * 3, [-count] * 3])
+    monkeypatch.undo()
+    for rows, units, count in ((1000, 8, 64), (2, 4096, 4096), (3, 5, 10**6)):
+        words = np.zeros((rows, -(-count // 64)), np.uint64)
+        sums = make(kernels)(np.zeros((units, words.shape[1]), np.uint64), count)
+        sums(words)
+        tracemalloc.start()
+        found = sums(words)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 3 * found.nbytes + 2 * 2**20
+
+
+def test_without_numba_it_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "hookline.deploy.inference.compiled", raising=False)
+    with pytest.raises(UserError, match=r"kernels=numba needs Numba. Expected it installed: python -m pip .*\[fast\]"):
+        importlib.import_module("hookline.deploy.inference.compiled")
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("kernels", SIGN_SUMS_KERNELS)
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(0, 3), units=st.integers(1, 9), count=st.integers(1, 70))
+def test_products_of_floats_with_signs_are_those_of_float64(kernels, rows, units, count):
+    make(kernels)
+    inputs = np.random.default_rng(0).normal(size=(count, rows)).astype(np.float32).T
+    kernel = signs((count, units), 2)
+    found = find_backend(kernels).products(kernel.astype(np.float32))(inputs)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, inputs.astype(np.float64) @ kernel, atol=1e-5)

@@ -1,0 +1,131 @@
+"""How kernels are written: always exactly, in the smallest form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+
+from hookline.deploy.arrays import (
+    Code,
+    Node,
+    binary_values,
+    drop_needless_activations,
+    encode,
+    encode_floats,
+    is_integer_sum,
+    sign_scale,
+)
+from hookline.deploy.inference.bits import from_order, unpack_stream
+from hookline.deploy.inference.graph import Op
+
+
+def decode(code: Code) -> np.ndarray:
+    count = int(np.prod(code.shape))
+    if code.encoding == "sign":
+        signs = from_order(unpack_stream(code.data, count, 1), code.shape).astype(np.float32) * 2 - 1
+        return signs if code.extra is None else signs * code.extra
+    if code.encoding == "codebook":
+        return code.extra[from_order(unpack_stream(code.data, count, code.bits), code.shape)]
+    return code.data.astype(np.float32)
+
+
+shapes = array_shapes(min_dims=2, max_dims=4, max_side=6)
+
+
+@given(shapes, st.integers(0, 2**32 - 1), st.sampled_from(["one", "tensor", "channel"]))
+def test_signs_with_one_scale_or_one_a_channel_come_back_exactly(shape, seed, kind):
+    rng = np.random.default_rng(seed)
+    scale = {"one": 1.0, "tensor": 0.3, "channel": rng.uniform(0.1, 2, shape[-1])}[kind]
+    kernel = (rng.choice([-1.0, 1.0], shape) * np.asarray(scale, np.float32)).astype(np.float32)
+    found = sign_scale(kernel)
+    np.testing.assert_array_equal(np.abs(kernel), np.broadcast_to(found, shape))
+    code = encode(kernel)
+    np.testing.assert_array_equal(decode(code), kernel)
+    if kind == "one":
+        assert (code.encoding, code.extra, code.bytes) == ("sign", None, -(-kernel.size // 8))
+
+
+@given(shapes, st.integers(0, 2**32 - 1), st.integers(1, 300))
+def test_few_values_make_a_codebook_where_it_is_smaller(shape, seed, count):
+    rng = np.random.default_rng(seed)
+    kernel = rng.choice(rng.normal(size=count).astype(np.float32), shape)
+    code = encode(kernel)
+    np.testing.assert_array_equal(decode(code), kernel)
+    assert code.bytes <= 4 * kernel.size
+    assert code.shape == shape
+
+
+def test_the_bits_are_those_that_tell_the_values_apart():
+    for count, encoding, bits in ((3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)):
+        code = encode(np.resize(np.arange(count, dtype=np.float32), (64, 65)))
+        assert (code.encoding, code.bits) == (encoding, bits)
+        assert code.bytes == -(-64 * 65 * bits // 8) + (4 * count if encoding == "codebook" else 0)
+    one_weight_a_channel = np.random.default_rng(0).normal(size=(1, 12)).astype(np.float32)
+    assert encode(one_weight_a_channel).encoding == "float32"
+    pruned = np.eye(20, dtype=np.float32)
+    assert (encode(pruned).encoding, encode(pruned).bits) == ("codebook", 1)
+    for kernel in (pruned, np.zeros((3, 4), np.float32)):
+        np.testing.assert_array_equal(decode(encode(kernel)), kernel)
+
+
+def test_half_precision_rounds_what_has_no_smaller_exact_form():
+    floats = np.random.default_rng(0).normal(size=(40, 30)).astype(np.float32)
+    code = encode(floats, half=True)
+    assert (code.encoding, code.bytes) == ("float16", 2400)
+    np.testing.assert_array_equal(code.data, floats.astype(np.float16))
+    assert encode(np.sign(floats), half=True).encoding == "sign"
+    assert encode_floats(floats[0]).data.dtype == np.float32
+
+
+def node(kind: str, inputs: str, output: str, kernel: Any = None, **fields: Any) -> Node:
+    arrays = {} if kernel is None else {"kernel": np.array(kernel, np.float32)}
+    return Node(Op(kind, f"{kind} {output}", tuple(inputs.split()), output, fields), arrays)
+
+
+def tanh(inputs: str, output: str) -> Node:
+    return node("activation", inputs, output, function="tanh")
+
+
+def shown(nodes: list[Node]) -> list[str]:
+    return [f"{each.kind} {' '.join(each.op.inputs)} > {each.op.output}" for each in nodes]
+
+
+def test_values_hold_signs_as_long_as_entries_are_moved_or_chosen():
+    nodes = [
+        node("sign", "x", "a"), node("threshold", "x", "b"), node("concatenate", "a b", "c"),
+        node("max_pool2d", "c", "d"), node("upsample2d", "d", "e"), node("flatten", "e", "f"),
+        node("concatenate", "a x", "half"), node("average_pool2d", "a", "mean"), node("zero_pad2d", "a", "zeros"),
+        node("dense", "f", "sums", np.ones((2, 2))), node("ternary", "x", "three"),
+    ]  # fmt: skip
+    assert binary_values(nodes) == set("abcdef")
+
+
+def test_a_layer_adds_up_signs_where_input_and_kernel_hold_them():
+    dense = [[0.5, -2.0], [-0.5, 2.0]]
+    for kind, kernel, value, expected in (
+        ("dense", dense, "a", True),
+        ("conv2d", [[dense]], "a", True),
+        ("depthwise_conv2d", [[dense]], "a", False),
+        ("dense", dense, "x", False),
+        ("dense", [[0.5, -2.0], [-0.25, 2.0]], "a", False),
+    ):
+        assert is_integer_sum(node(kind, value, "sum", kernel), {"a"}) == expected
+
+
+def test_an_activation_stays_where_its_values_count_or_signs_change():
+    for follow, output in (
+        ([node("sign", "a", "b"), node("add", "a b", "c")], "c"),  # something else takes it, too
+        ([node("flatten", "a", "b"), node("sign", "b", "c")], "b"),  # it is what the network gives
+        ([node("sign", "a", "b")], "a"),
+        ([node("average_pool2d", "a", "b"), node("sign", "b", "c")], "c"),  # a mean of other numbers
+        ([], "a"),
+    ):
+        nodes = [tanh("x", "a"), *follow]
+        assert shown(drop_needless_activations(nodes, output)) == shown(nodes)
+    for function in ("relu", "leaky_relu", "softmax", "sigmoid"):
+        nodes = [node("activation", "x", "a", function=function), node("sign", "a", "b")]
+        assert drop_needless_activations(nodes, "b") == nodes

@@ -1,0 +1,321 @@
+"""Thresholds in the place of what lies between a binary layer and a sign: never another sign, whatever lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline.deploy import fold_signs as thresholds
+from hookline.deploy.arrays import Node, encode_nodes
+from hookline.deploy.fold_signs import EvaluatedLayers, Thresholds, find_thresholds, fold_signs
+from hookline.deploy.inference.engine import Model
+from hookline.deploy.inference.graph import ACTIVATIONS, Graph, Op, find_activation, graph_to_json, parse_graph
+
+IMAGE = (4, 6, 3)
+CHANNELS = 4
+Part = tuple[str, dict[str, Any]]
+
+
+def evaluate(calls: Sequence[Callable], _: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return what computes functions of NumPy with values at one place."""
+
+    def compute(values: np.ndarray) -> np.ndarray:
+        for call in calls:
+            values = call(values)
+        return values
+
+    return compute
+
+
+def quarters(random: np.random.Generator, count: int) -> np.ndarray:
+    """Return numbers with which float32 computes without rounding, so that equal sums are equal in any order."""
+    return (random.integers(-8, 9, count) / 4).astype(np.float32)
+
+
+def middle(random: np.random.Generator, kind: str, fields: dict[str, Any], channels: int) -> Node:
+    """Return a node between the layer and the sign, without names of its values."""
+    if kind == "scale_shift":
+        scale, shift = quarters(random, channels), quarters(random, channels)
+        return Node(Op(kind, kind, (), "", {}), {"scale": scale, "shift": shift}, lambda x: x * scale + shift)
+    calls = {
+        "rescale": lambda x: x * np.float32(fields["scale"]) + np.float32(fields["offset"]),
+        "activation": lambda x: find_activation(fields["function"], fields.get("slope"))(x),
+    }
+    return Node(Op(kind, kind, (), "", fields), {}, calls.get(kind))
+
+
+def network(parts: Sequence[Part], seed: int, *, bias: bool = False) -> tuple[list[Node], dict[str, tuple[int, ...]]]:
+    """Return a sign, a convolution, the parts that fit, and a sign; and the shapes of the values."""
+    random = np.random.default_rng(seed)
+    kernel = random.choice(np.float32([-1, 1]), (2, 2, IMAGE[-1], CHANNELS)) * random.choice(np.float32([0.5, 2.0]), 4)
+    more = {"bias": quarters(random, CHANNELS)} if bias else {}
+    nodes = [
+        Node(Op("sign", "first", ("x",), "signs", {}), {}, np.sign),
+        Node(Op("conv2d", "conv", ("signs",), "sum", {"padding": "same"}), {"kernel": kernel, **more}),
+    ]
+    shape, last, shapes = (4, 6, CHANNELS), "sum", {"x": IMAGE, "signs": IMAGE, "sum": (4, 6, CHANNELS)}
+    for place, (kind, fields) in enumerate(parts):
+        if kind in ("max_pool2d", "upsample2d", "global_max_pool2d") and (len(shape) != 3 or min(shape) < 2):
+            continue
+        node = middle(random, kind, fields, shape[-1])
+        shape = {
+            "max_pool2d": lambda s: (s[0] // 2, s[1] // 2, s[2]), "upsample2d": lambda s: (s[0] * 2, s[1], s[2]),
+            "global_max_pool2d": lambda s: s[-1:], "flatten": lambda s: (int(np.prod(s)),),
+            "reshape": lambda s: (int(np.prod(s[:-1])), 1, s[-1]),
+        }.get(kind, lambda s: s)(shape)  # fmt: skip
+        name = f"v{place}"
+        nodes.append(Node(Op(kind, f"{kind}_{place}", (last,), name, node.op.fields), node.arrays, node.call))
+        last, shapes[name] = name, shape
+    nodes.append(Node(Op("sign", "last", (last,), "out", {}), {}, lambda x: np.where(x >= 0, 1.0, -1.0)))
+    return nodes, {**shapes, "out": shape}
+
+
+def run(nodes: Sequence[Node], inputs: np.ndarray) -> np.ndarray:
+    ops, tensors, _ = encode_nodes(nodes, half=False)
+    graph = parse_graph(graph_to_json(Graph("net", "x", IMAGE, "out", ops)))
+    return Model(graph, tensors)(inputs)
+
+
+def folded(parts: Sequence[Part], seed: int = 0, *, bias: bool = False) -> list[str]:
+    """Return the operations after folding, once it is certain that they give the same signs."""
+    nodes, shapes = network(parts, seed, bias=bias)
+    inputs = np.random.default_rng(seed).normal(size=(6, *IMAGE)).astype(np.float32)
+    found = fold_signs(nodes, "out", shapes, evaluate)
+    np.testing.assert_array_equal(run(found, inputs), run(nodes, inputs))
+    return [node.kind for node in found]
+
+
+def activation(function: str, slope: float | None = None) -> Part:
+    return "activation", {"function": function, **({} if slope is None else {"slope": slope})}
+
+
+def rescale(scale: float, offset: float = 0.25) -> Part:
+    return "rescale", {"scale": scale, "offset": offset}
+
+
+NORM: Part = ("scale_shift", {})
+POOL: Part = ("max_pool2d", {"pool_size": (2, 2), "strides": (2, 2), "padding": "valid"})
+LARGEST: Part = ("global_max_pool2d", {})
+FLAT: Part = ("flatten", {})
+TALLER: Part = ("upsample2d", {"size": (2, 1)})
+SHAPE: Part = ("reshape", {"shape": (24, 1, CHANNELS)})
+PARTS = st.sampled_from(
+    [
+        NORM, NORM, POOL, POOL, LARGEST, FLAT, TALLER, activation("relu"), activation("hard_tanh"),
+        activation("leaky_relu", 0.5), activation("leaky_relu", -0.5), rescale(0.5), rescale(-1.0), rescale(0.0, -0.25),
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(PARTS, max_size=5), st.integers(0, 99), st.booleans())
+def test_no_sign_is_another_one(parts: list[Part], seed: int, bias: bool):
+    folded(parts, seed, bias=bias)
+
+
+T = "threshold"
+
+
+def test_what_moves_or_chooses_stands_before_or_behind_the_threshold():
+    for parts, expected in (
+        ([], [T]),
+        ([NORM, NORM, rescale(-1.0)], [T]),
+        ([POOL, NORM], ["max_pool2d", T]),  # the pool sees the sums
+        ([NORM, POOL], [T, "max_pool2d"]),  # the pool sees the signs
+        ([TALLER, NORM, POOL], ["upsample2d", T, "max_pool2d"]),
+        ([NORM, FLAT, activation("relu"), rescale(-1.0)], [T, "flatten"]),
+        ([NORM, LARGEST, activation("leaky_relu", 0.5)], [T, "global_max_pool2d"]),
+        ([SHAPE], [T, "reshape"]),
+        ([activation("hard_tanh"), POOL, NORM], ["max_pool2d", T]),
+    ):
+        assert folded(parts) == ["sign", "conv2d", *expected]
+
+
+def test_what_cannot_change_places_stays():
+    for parts in (
+        [NORM, POOL, NORM],  # a channel may fall
+        [rescale(-1.0), POOL, NORM],
+        [NORM, POOL, rescale(-1.0)],
+        [activation("leaky_relu", -0.5), POOL, NORM],
+        [NORM, LARGEST, activation("leaky_relu", -0.5), rescale(1.0, -1.0)],
+        [FLAT, NORM],  # numbers a place, where thresholds are a channel's
+        [("average_pool2d", POOL[1]), NORM],
+    ):
+        nodes, shapes = network(parts, 3)
+        assert fold_signs(nodes, "out", shapes, evaluate) == nodes
+    nodes, shapes = network([NORM], 2)  # sums that the network also gives, or uses twice
+    assert fold_signs(nodes, "sum", shapes, evaluate) == nodes
+    assert fold_signs(nodes, "v0", shapes, evaluate) == nodes
+    again = [*nodes, Node(Op("add", "again", ("sum", "out"), "both", {}))]
+    assert fold_signs(again, "both", {**shapes, "both": shapes["sum"]}, evaluate) == again
+
+
+def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls():
+    for function in ACTIVATIONS.keys() - {"linear", "softmax", "log_softmax"}:
+        rises = (np.diff(find_activation(function, None)(np.linspace(-9, 9, 999, dtype=np.float32))) >= 0).all()
+        nodes, shapes = network([POOL, activation(function), rescale(1.0, -0.5)], 1)
+        found = [node.kind for node in fold_signs(nodes, "out", shapes, evaluate)]
+        assert (found[2:] == [T, "max_pool2d"]) == rises, function
+
+
+def test_layers_are_tried_at_the_size_that_they_have_in_the_network():
+    """A hook may have large tensors computed otherwise than small ones."""
+    for parts, shape in (([NORM, POOL], (4, 6)), ([POOL, NORM], (2, 3)), ([TALLER, NORM, POOL], (8, 6)),
+                         ([LARGEST, NORM], ())):  # fmt: skip
+        seen: list[tuple[int, ...]] = []
+        nodes, shapes = network(parts, 1)
+        fold_signs(nodes, "out", shapes, lambda calls, at, seen=seen: seen.append(at) or evaluate(calls, at))
+        assert seen == [(*shape, CHANNELS)]
+
+
+EVALUATED_LAYERS_SHAPE, BATCH = (2, 3, 4), 5
+ROWS = BATCH * 2 * 3
+
+
+class Hook:
+    """Note when it is entered and left, and with what."""
+
+    def __init__(self, name: str, notes: list[Any]) -> None:
+        self.name, self.notes = name, notes
+
+    @contextmanager
+    def around_forward(self, context: Any) -> Iterator[None]:
+        self.notes.append((f"enter {self.name}", context))
+        yield
+        self.notes.append((f"leave {self.name}", context))
+
+
+def evaluated(notes: list[Any], asked: list[Any]) -> EvaluatedLayers:
+    def forward(step: tf.Tensor, batch: Any, **options: Any) -> Any:
+        asked.append((tf.get_static_value(step), step.dtype, batch, options))
+        first = SimpleNamespace(hooks=[Hook("a", notes), Hook("b", notes)], context="net")
+        return SimpleNamespace(passes={"net": first, "other": SimpleNamespace(hooks=[Hook("c", notes)], context="no")})
+
+    trainer = SimpleNamespace(forward=forward)
+    return EvaluatedLayers(trainer, "net", batch_size=BATCH, step=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, ROWS, 3 * ROWS - 2])
+def test_each_row_gets_what_the_calls_make_of_it_in_order(count: int):
+    values = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+    compute = evaluated([], [])([lambda x: x * [1.0, 2.0, 3.0, 4.0], lambda x: x + 1.0], EVALUATED_LAYERS_SHAPE)
+    found = compute(values)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, values * np.float32([1, 2, 3, 4]) + np.float32(1))
+    np.testing.assert_array_equal(compute(values[:1]), found[:1])
+
+
+def test_the_calls_see_filled_batches_of_the_evaluations_size_inside_the_contexts_of_their_network():
+    notes: list[Any] = []
+    asked: list[Any] = []
+    seen: list[np.ndarray] = []
+
+    def note(values: np.ndarray) -> np.ndarray:
+        seen.append(values.reshape(ROWS, 4).copy())
+        return values
+
+    def call(tensor: tf.Tensor) -> tf.Tensor:
+        notes.append(("call", tuple(tensor.shape)))
+        return tf.ensure_shape(tf.numpy_function(note, [tensor], tf.float32), tensor.shape)
+
+    values = np.arange(4 * (ROWS + 2), dtype=np.float32).reshape(-1, 4)
+    np.testing.assert_array_equal(evaluated(notes, asked)([call], EVALUATED_LAYERS_SHAPE)(values), values)
+    entered = [("enter a", "net"), ("enter b", "net")]
+    assert notes == [*entered, ("call", (BATCH, *EVALUATED_LAYERS_SHAPE)), ("leave b", "net"), ("leave a", "net")]
+    assert asked == [(7, tf.int64, {}, {"objective": "", "training": False})]
+    np.testing.assert_array_equal(seen[1][:2], values[ROWS:])
+    assert (seen[1][2:] == values[-1]).all()  # the last row again, no other numbers
+
+
+def batch_norm(gamma, beta, mean, variance, *, epsilon: float = 1e-3):
+    """Return the signs of batch norm by given statistics, in float32 as Keras computes it."""
+    gamma, beta, mean, variance = (np.asarray(each, np.float32) for each in (gamma, beta, mean, variance))
+
+    def signs(integers: np.ndarray) -> np.ndarray:
+        scale = gamma / np.sqrt(variance + np.float32(epsilon))
+        return integers.astype(np.float32)[:, None] * scale + (beta - mean * scale) >= 0
+
+    return signs
+
+
+def check(signs, largest: int) -> Thresholds:
+    found = find_thresholds(signs, largest, signs(np.arange(1)).shape[1])
+    integers = np.arange(-largest, largest + 1)
+    assert found is not None
+    np.testing.assert_array_equal(found(integers[:, None]), signs(integers))
+    return found
+
+
+numbers = st.floats(-3, 3, width=32)
+channel = st.tuples(
+    numbers | st.just(0.0),  # gamma, of both signs and zero
+    numbers | st.just(0.0),
+    st.integers(-20, 20) | numbers,  # a mean that is an integer makes ties
+    st.sampled_from([0.0, 1e-12, 1e-3, 1.0, 400.0]),
+)
+
+
+@given(st.lists(channel, min_size=1, max_size=9), st.integers(1, 20))
+def test_thresholds_are_the_batch_norm_that_they_stand_for(channels, largest):
+    check(batch_norm(*zip(*channels, strict=True)), largest)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=12).map(lambda row: np.array(row)[:, None]))
+def test_signs_that_change_more_than_once_have_no_threshold(row):
+    padded = np.concatenate([row, np.repeat(row[-1:], 1 - len(row) % 2, axis=0)])
+    largest = len(padded) // 2
+
+    def signs(integers: np.ndarray) -> np.ndarray:
+        return padded[integers + largest]
+
+    changes = (padded[1:] != padded[:-1]).sum()
+    assert largest == 0 or (find_thresholds(signs, largest, 1) is None) == (changes > 1)
+
+
+def test_ties_count_as_plus_one_and_a_channel_may_never_change():
+    found = check(batch_norm([1, -1], [0, 0], [3, 3], [0.999, 0.999]), 9)
+    assert found.values.tolist() == [3, 3]
+    assert found.descending.tolist() == [False, True]
+    found = check(batch_norm([0, 0, 0], [0.5, -0.5, 0], [1, 1, 1], [1, 1, 1]), 5)
+    assert found.values.tolist() == [-5, 6, -5]
+    assert not found.descending.any()
+
+
+def test_one_channel_with_two_changes_is_enough():
+    def signs(integers: np.ndarray) -> np.ndarray:
+        return np.stack([integers > 1, abs(integers) < 3], axis=1)
+
+    assert find_thresholds(signs, 4, 2) is None
+    assert find_thresholds(lambda integers: signs(integers)[:, :1], 4, 1) is not None
+
+
+@pytest.mark.parametrize("rising", [True, False])
+def test_integers_are_tried_in_parts_and_none_is_lost_between_them(monkeypatch, rising: bool):
+    monkeypatch.setattr(thresholds, "CHUNK", 14)  # 7 integers at a time for two channels
+    for change in (-499, -498, 0, 77, 500):
+        asked: list[int] = []
+
+        def signs(integers: np.ndarray, asked=asked, change=change) -> np.ndarray:
+            asked.extend(integers.tolist())
+            first = (integers >= change) if rising else (integers < change)
+            return np.stack([first, integers >= 0], axis=1)
+
+        found = find_thresholds(signs, 500, 2)
+        assert sorted(asked) == list(range(-500, 501))
+        assert found.values.tolist() == [change if rising else change - 1, 0]
+        assert found.descending.tolist() == [not rising, False]
+
+
+def test_the_smallest_type_holds_the_thresholds():
+    for at, dtype in ((127, np.int8), (128, np.int16), (-128, np.int8), (-129, np.int16), (32768, np.int32)):
+        found = find_thresholds(lambda integers, at=at: (integers >= at)[:, None], 40_000, 1)
+        assert found.values.dtype == dtype
+        assert found.values.tolist() == [at]

@@ -1,0 +1,150 @@
+"""The table of formats and their options: a file is known by its name, and nothing is imported before."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import keras
+import pytest
+
+from hookline.deploy.formats import FORMATS, check_place, format_of, put_in_place, size_on_disk
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.runtime_files import load_keras
+from hookline.trainer.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_format_has_a_writer_a_loader_and_options_that_exist():
+    for name, form in FORMATS.items():
+        for place in (form.writer, form.loader):
+            module, _, function = place.partition(":")
+            assert callable(getattr(import_module(module), function))
+        assert form.name == name
+        assert form.suffix
+    taken = {option for form in FORMATS.values() for option in form.options}
+    assert taken == vars(ExportOptions()).keys() - {"tolerance"}
+
+
+def test_a_file_is_known_by_the_end_of_its_name_and_a_directory_by_its_content(tmp_path: Path):
+    for name, found in {"a.keras": "keras", "a b.tflite": "litert", ".x.12.onnx": "onnx"}.items():
+        assert format_of(Path(name)).name == found
+    for name in ("a.h5", "keras", "a_saved_model", "a.onnx.gz"):
+        with pytest.raises(UserError, match="is of no format that is known"):
+            format_of(Path(name))
+    with pytest.raises(UserError, match="is a directory without saved_model.pb"):
+        format_of(tmp_path)
+    (tmp_path / "saved_model.pb").touch()
+    assert format_of(tmp_path).name == "saved_model"
+
+
+def test_options_of_another_type_or_range_are_refused():
+    for values in ({"int8": 1}, {"int8": None}, {"tolerance": True}, {"tolerance": -0.1}, {"tolerance": float("nan")}):
+        with pytest.raises(UserError, match=f"Invalid {next(iter(values))}"):
+            ExportOptions(**values)
+    assert ExportOptions(tolerance=0).changed == ["tolerance"]
+    assert ExportOptions(int8=True, tolerance=0.1).changed == ["tolerance", "int8"]
+
+
+def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
+    layer = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))
+    keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "a.keras")
+    with pytest.raises(UserError, match="cannot be loaded by Keras"):
+        load_keras(tmp_path / "a.keras")
+
+
+def test_the_table_and_the_runtimes_of_others_are_there_without_tensorflow():
+    code = (
+        "import sys; import hookline.deploy.formats, hookline.deploy.runtimes, hookline.deploy.options; "
+        "print(sorted({'tensorflow', 'keras', 'omegaconf', 'rich', 'onnxruntime'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+FILE, DIRECTORY = FORMATS["onnx"], FORMATS["saved_model"]
+
+
+def write(path: Path, content: str, form) -> None:
+    if form.is_directory:
+        (path / "variables").mkdir(parents=True)
+        (path / "saved_model.pb").write_text(content)
+        (path / "variables" / "data").write_text(content)
+    else:
+        path.write_text(content)
+
+
+def read(path: Path) -> str:
+    return (path / "saved_model.pb" if path.is_dir() else path).read_text()
+
+
+@pytest.fixture(params=[FILE, DIRECTORY], ids=["file", "directory"])
+def form(request):
+    return request.param
+
+
+def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_path: Path):
+    path = tmp_path / "deep" / "er" / f"net{form.suffix}"
+    for content in ("first", "second"):
+        check_place(path, form, overwrite=content == "second")
+        with put_in_place(path, form) as temporary:
+            assert temporary.parent.parent == path.parent  # of one file system
+            assert temporary.name.endswith(form.suffix)
+            assert not os.path.lexists(temporary)
+            write(temporary, content, form)
+        assert read(path) == content
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert size_on_disk(path) == (12 if form.is_directory else 6)
+    with pytest.raises(UserError, match=r"exists already\. Expected another output, or overwrite=true\.$"):
+        check_place(path, form, overwrite=False)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: Path):
+    old, new = tmp_path / f"net{form.suffix}", tmp_path / "new" / f"net{form.suffix}"
+    write(old, "old", form)
+    for path in (old, new):
+        wanted = UserError if isinstance(error, OSError) else type(error)
+        with pytest.raises(wanted), put_in_place(path, form) as temporary:  # noqa: PT012
+            write(temporary, "half", form)
+            raise error
+    assert read(old) == "old"
+    assert [each.name for each in tmp_path.iterdir()] == [old.name]
+
+
+def test_a_directory_that_cannot_be_exchanged_keeps_its_old_content(tmp_path: Path, monkeypatch):
+    path = tmp_path / "net_saved_model"
+    write(path, "old", DIRECTORY)
+    replace = os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target) == path and "gone" not in Path(source).name:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(UserError, match="Input/output error"), put_in_place(path, DIRECTORY) as temporary:
+        write(temporary, "new", DIRECTORY)
+    assert read(path) == "old"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_only_what_is_of_the_format_is_ever_replaced(tmp_path: Path):
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "thesis.tex").write_text("precious")
+    (tmp_path / "a.onnx").mkdir()
+    (tmp_path / "link.onnx").symlink_to(tmp_path / "absent")
+    for form, name in ((DIRECTORY, "documents"), (FILE, "a.onnx"), (FILE, "link.onnx")):
+        with pytest.raises(UserError, match=r"exists already\. Expected another output\.$"):
+            check_place(tmp_path / name, form, overwrite=True)
+    with pytest.raises(UserError, match=r"Expected a file that ends with \.onnx"):
+        check_place(tmp_path / "a.keras", FILE, overwrite=True)
+    check_place(tmp_path / "any name", DIRECTORY, overwrite=False)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is not a directory that can be written to"):
+        check_place(tmp_path / "file" / "a.onnx", FILE, overwrite=False)

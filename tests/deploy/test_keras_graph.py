@@ -1,0 +1,179 @@
+"""Layers of hooks say what they compute at inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from hookline.deploy.keras_graph import described_op, keras_graph
+from hookline.hooks.gradients.layers import StopGradients
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.quantization.quantizers import FUNCTIONS, KERNEL_ONLY
+from hookline.trainer.errors import UserError
+from tests.support.packed import kinds, layers, pack, randomize
+
+
+class Own(keras.layers.Layer):
+    """Describe itself as a test says."""
+
+    def __init__(self, described: dict[str, Any]) -> None:
+        super().__init__(name="own")
+        self.described = described
+
+    def inference_op(self) -> dict[str, Any]:
+        return dict(self.described)
+
+
+def test_quantizers_and_layers_of_ones_own_have_operations():
+    for name in FUNCTIONS.keys() - KERNEL_ONLY:
+        op = {"dorefa": {"op": "round", "bits": 2}, "ste_tern": {"op": "ternary", "threshold": 0.05}}
+        assert described_op(InputQuantizer(name)) == op.get(name, {"op": "sign"})
+    assert described_op(InputQuantizer({"name": "dorefa", "k_bit": 5})) == {"op": "round", "bits": 5}
+    assert described_op(InputQuantizer({"name": "ste_tern", "threshold": 1})) == {"op": "ternary", "threshold": 1.0}
+    assert described_op(StopGradients(outputs=1, hook="override", belongs_to=0)) == {"op": "identity"}
+    for described in ({"op": "fly"}, {"op": "round"}, {"op": "sign", "bits": 1}, {"bits": 1}):
+        with pytest.raises(ValueError, match="Own.inference_op returned"):
+            described_op(Own(described))
+
+
+IMAGE, ROW = (4, 4, 3), (6,)
+ops = keras.ops
+
+
+def network(build: Callable[[Any], Any], shape: tuple[int, ...]) -> keras.Model:
+    inputs = keras.Input(shape)
+    return keras.Model(inputs, build(inputs), name="net")
+
+
+def joined(layer: Any) -> Callable[[Any], Any]:
+    """Return what joins the half of an input, the input and its square."""
+    return lambda x: layer([layers.Rescaling(0.5)(x), x, layers.Multiply()([x, x])])
+
+
+COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
+    "slope": (layers.ReLU(negative_slope=0.3), ROW, ["activation"]),
+    "up to 6": (layers.ReLU(max_value=6), ROW, ["activation"]),
+    "leaky": (layers.LeakyReLU(0.4), ROW, ["activation"]),
+    "elu": (layers.ELU(0.5), ROW, ["activation"]),
+    "no slope": (layers.ReLU(), ROW, ["activation"]),
+    "softmax": (layers.Softmax(), ROW, ["activation"]),
+    "a layer as activation": (layers.Dense(3, activation=layers.LeakyReLU(0.1)), ROW, ["dense", "activation"]),
+    "separable": (
+        layers.SeparableConv2D(5, 2, strides=2, depth_multiplier=2, padding="same", activation="tanh"),
+        IMAGE, ["depthwise_conv2d", "conv2d", "activation"],
+    ),
+    "strides": (layers.Conv2D(5, (2, 3), strides=(2, 1), padding="same"), IMAGE, ["conv2d"]),
+    "dilation": (layers.DepthwiseConv2D(2, dilation_rate=(2, 1), depth_multiplier=2), IMAGE, ["depthwise_conv2d"]),
+    "norm without scale": (layers.BatchNormalization(scale=False, epsilon=0.1), IMAGE, ["scale_shift"]),
+    "mean pool": (layers.AveragePooling2D((2, 3), strides=(1, 2), padding="same"), IMAGE, ["average_pool2d"]),
+    "largest pool": (layers.MaxPooling2D((3, 2), strides=1), IMAGE, ["max_pool2d"]),
+    "means": (layers.GlobalAveragePooling2D(keepdims=True), IMAGE, ["global_average_pool2d", "reshape"]),
+    "largest": (layers.GlobalMaxPooling2D(), IMAGE, ["global_max_pool2d"]),
+    "reshape": (layers.Reshape((-1, 6)), IMAGE, ["reshape"]),
+    "flatten": (layers.Flatten(), IMAGE, ["flatten"]),
+    "zeros": (layers.ZeroPadding2D(((0, 1), (2, 3))), IMAGE, ["zero_pad2d"]),
+    "larger": (layers.UpSampling2D((1, 2)), IMAGE, ["upsample2d"]),
+    "rescaling": (layers.Rescaling(0.5, -1.25), IMAGE, ["rescale"]),
+    "three factors": (joined(layers.Multiply()), IMAGE, ["rescale", "multiply", "multiply"]),
+    "three terms": (joined(layers.Add()), IMAGE, ["rescale", "multiply", "add"]),
+    "a difference": (lambda x: layers.Subtract()([layers.Rescaling(0.5)(x), x]), IMAGE, ["rescale", "subtract"]),
+    "rows joined": (joined(layers.Concatenate(1)), IMAGE, ["rescale", "multiply", "concatenate"]),
+    "operators": (lambda x: x * layers.Rescaling(0.5)(x) - x, ROW, ["rescale", "multiply", "subtract"]),
+    "arguments by name": (
+        lambda x: ops.subtract(x2=x, x1=layers.Rescaling(0.5)(x)) + x, ROW, ["rescale", "subtract", "add"],
+    ),
+    "joined by an operation": (lambda x: ops.concatenate([x, x + x], axis=-1), IMAGE, ["add", "concatenate"]),
+    **{name: (getattr(ops, name), ROW, ["activation"]) for name in ("relu", "relu6", "tanh", "hard_tanh", "sigmoid")},
+}  # fmt: skip
+
+
+def test_a_packed_layer_computes_what_the_layer_does():
+    for name, (build, shape, expected) in COMPUTED.items():
+        model = network(build, shape)
+        randomize(model, 5, {layer.name: None for layer in model.layers})
+        packed = pack(model)
+        assert kinds(packed) == expected, name
+        inputs = np.random.default_rng(0).normal(scale=4, size=(5, *shape)).astype(np.float32)
+        np.testing.assert_allclose(packed(inputs), np.asarray(model(inputs)), rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_what_works_in_training_alone_is_left_out():
+    inputs = np.ones((2, *IMAGE), np.float32)
+    for layer in (
+        layers.Identity(), layers.Dropout(0.5), layers.SpatialDropout2D(0.5), layers.GaussianDropout(0.5),
+        layers.GaussianNoise(1.0), layers.AlphaDropout(0.5), layers.ActivityRegularization(0.1),
+        layers.Activation("linear"),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(np.asarray(layer(inputs)), inputs)
+        assert kinds(pack(network(lambda x, layer=layer: layers.Flatten()(layer(x)), IMAGE))) == ["flatten"]
+
+
+def inner(x: Any, **kwargs: Any) -> Any:
+    return keras.Sequential([keras.Input(ROW), layers.Dropout(0.5)], name="inner")(x, **kwargs)
+
+
+def trained(call: Any, *, training: bool = True) -> Callable[[Any], Any]:
+    return lambda x: layers.Dense(2)(call(x, training=training))
+
+
+def relu(x):
+    """Have the name of a function of Keras, and do something else."""
+    return keras.ops.square(x)
+
+
+REFUSED: list[tuple[Callable[[Any], Any], tuple[int, ...], str]] = [
+    (layers.ReLU(threshold=0.5), ROW, "(ReLU: threshold=0.5)"),
+    (layers.ReLU(max_value=6, negative_slope=0.1), ROW, "max_value=6 with negative_slope=0.1"),
+    (layers.ReLU(max_value=3.0), ROW, "max_value=3"),
+    (layers.Softmax(axis=1), IMAGE, "axis=1"),
+    (layers.BatchNormalization(axis=1), IMAGE, "axis=1"),
+    (layers.UpSampling2D(2, interpolation="bilinear"), IMAGE, "interpolation=bilinear"),
+    (layers.Rescaling([1.0, 2.0, 3.0]), IMAGE, "a scale or an offset for each channel"),
+    (layers.Flatten(data_format="channels_first"), IMAGE, "data_format=channels_first"),
+    (layers.Conv2D(3, 3, groups=3, name="conv"), IMAGE, "conv (Conv2D: groups=3)"),
+    (layers.LayerNormalization(name="norm"), ROW, "norm (LayerNormalization)"),
+    (layers.Dense(2, activation="gelu"), ROW, "activation gelu"),
+    (layers.Dense(2, activation=relu, name="dense"), ROW, "dense (Dense: activation relu)"),
+    (InputQuantizer({"name": "ste_tern", "ternary_weight_networks": True}, name="before"), ROW, "before (InputQuant"),
+    (lambda x: 2.0 * x, ROW, "(Multiply: an argument that is no tensor of the network)"),
+    (lambda x: layers.Masking(name="mask")(ops.square(x)), ROW, "(Square), mask (Masking)"),
+    # dropout as in Gal and Ghahramani 2016, or statistics of the batch: no operation repeats them
+    (trained(layers.Dropout(0.5, name="drop")), ROW, "drop (Dropout: training=True)"),
+    (trained(layers.BatchNormalization(name="norm")), ROW, "norm (BatchNormalization: training=True)"),
+    (trained(inner), ROW, "inner (Sequential: training=True)"),
+]
+
+
+def test_what_no_operation_has_is_named():
+    for build, shape, why in REFUSED:
+        with pytest.raises(UserError) as caught:
+            keras_graph(network(build, shape))
+        assert why in str(caught.value)
+        assert "\n" not in str(caught.value)
+    _, nodes, _ = keras_graph(network(trained(layers.Dropout(0.5), training=False), ROW))
+    assert nodes[-1].kind == "dense"
+
+
+@pytest.mark.parametrize("variable", ["kernel", "bias", "moving_variance", "gamma"])
+def test_a_value_that_is_not_finite_is_named(variable: str):
+    model = network(lambda x: layers.BatchNormalization(name="norm")(layers.Dense(3, name="dense")(x)), ROW)
+    (found,) = [each for each in model.weights if each.name == variable]
+    found.assign(np.where(np.arange(found.shape[-1]) == 1, np.inf, found.numpy()))
+    with pytest.raises(UserError, match=f"{found.path} holds values that are not finite"):
+        keras_graph(model)
+
+
+def test_a_bias_of_zeros_is_left_out_and_another_one_is_not():
+    model = network(layers.Dense(3, name="dense"), ROW)
+    assert set(keras_graph(model)[1][0].arrays) == {"kernel"}
+    model.get_layer("dense").bias.assign([0.0, -1.0, 0.0])
+    np.testing.assert_array_equal(keras_graph(model)[1][0].arrays["bias"], [0.0, -1.0, 0.0])
+
+
+def test_a_softmax_is_not_computed_channel_by_channel():
+    for name, apart in {"tanh": True, "softmax": False, "log_softmax": False}.items():
+        assert (keras_graph(network(layers.Activation(name), ROW))[1][0].call is not None) == apart

@@ -1,0 +1,184 @@
+"""A network as a plain Keras model: a deep copy, refused where it could not load elsewhere."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.deploy.plain_model import (
+    assign_weights,
+    check_plain,
+    finished_model,
+    is_mixed,
+    single_model,
+    strip_model,
+    with_values,
+)
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.precision import computing_in
+from tests.support.finished import Halve, finished_run
+from tests.support.toy import StatelessHook
+
+layers = keras.layers
+
+
+class Double(layers.Layer):
+    """Double its input."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return 2.0 * inputs
+
+
+def double(x: tf.Tensor) -> tf.Tensor:
+    return 2.0 * x
+
+
+def with_layer(*given: keras.Layer) -> keras.Model:
+    return keras.Sequential([keras.Input((4,)), layers.Dense(3, name="dense"), *given], name="net")
+
+
+def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
+    for model, named in (
+        (with_layer(Double(name="twice")), "twice (Double)"),
+        (with_layer(layers.Activation(double, name="activation")), "double"),
+        (with_layer(layers.Lambda(double, name="lambda")), "double"),
+        (keras.Sequential([keras.Input((4,)), with_layer(Double(name="twice"))], name="net"), "twice (Double)"),
+    ):
+        with pytest.raises(UserError, match="format=sparse holds parts of Keras alone.") as caught:
+            check_plain(model, "sparse")
+        assert f"also has: {named}." in str(caught.value)
+    for given in (
+        [layers.Activation("relu"), layers.Activation(keras.activations.gelu)],
+        [layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.1), kernel_initializer="he_normal")],
+        [layers.Reshape((3, 1)), layers.Bidirectional(layers.LSTM(2))],
+    ):
+        check_plain(with_layer(*given), "sparse")
+
+
+def values_of(network: Network) -> dict[str, bytes]:
+    return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
+
+
+def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_for_byte():
+    run = finished_run(Halve("halve"))
+    network = run.parts.trainer.networks["model"]
+    before, kept = {name: variable.numpy() for name, variable in network.variables.items()}, values_of(network)
+    copy = finished_model(run, "model")
+    for weight in copy.weights:
+        np.testing.assert_array_equal(weight.numpy(), 0.5 * before[weight.path])
+    assert copy.name == network.model.name
+    assert [layer.name for layer in copy.layers] == [layer.name for layer in network.model.layers]
+    trainable = [each.path for each in network.model.trainable_variables]
+    assert [each.path for each in copy.trainable_variables] == trainable
+    assert not {id(each) for each in copy.variables} & {id(each) for each in network.model.variables}
+    for weight in copy.weights:
+        weight.assign(weight * 0.0 + 7.0)
+    assert values_of(network) == kept
+
+
+def test_a_run_in_half_precision_ships_a_model_in_float32():
+    with computing_in("bfloat16"):
+        run = finished_run()
+    own = run.parts.trainer.networks["model"].model
+    assert {layer.compute_dtype for layer in own.layers} == {"bfloat16"}
+    assert {layer.compute_dtype for layer in finished_model(run, "model").layers} == {"float32"}
+
+
+class Wrap(StatelessHook):
+    """Note when its layers are taken out."""
+
+    order: ClassVar[list[str]] = []
+
+    def strip_model(self, model: keras.Model) -> keras.Model:
+        self.order.append(self.name)
+        return model
+
+
+def test_hooks_take_out_what_they_put_in_the_other_way_round(monkeypatch):
+    monkeypatch.setattr(Wrap, "order", [])
+    run = finished_run(Wrap("first"), Wrap("second"))
+    assert strip_model(run.parts.trainer, "model") is run.parts.trainer.networks["model"].model
+    assert Wrap.order == ["second", "first"]
+
+
+def test_formats_of_one_tensor_refuse_several():
+    run, (x, y) = finished_run(), (keras.Input((3,)), keras.Input((3,)))
+    for model, words in (
+        (keras.Model([x, y], x + y), "has 2 inputs and 1 outputs"),
+        (keras.Model(x, [x + 1.0, x * 2.0]), "has 1 inputs and 2 outputs"),
+    ):
+        with pytest.raises(UserError, match=words):
+            single_model(run, "model", model, "onnx")
+
+
+INPUTS = np.random.default_rng(0).normal(size=(4, 6, 6, 1)).astype(np.float32)
+
+
+def nested_model() -> keras.Model:
+    """Return a model with layers inside of layers, and one with a policy of its own."""
+    inner = keras.Sequential([keras.Input((4, 4, 2)), layers.BatchNormalization(name="norm")], name="inner")
+    stack = [
+        keras.Input((6, 6, 1)), layers.Conv2D(2, 3, name="conv"), inner, layers.Reshape((16, 2), name="rows"),
+        layers.Bidirectional(layers.LSTM(3, name="lstm"), name="both"), layers.Dropout(0.5, seed=1, name="dropout"),
+        layers.Dense(2, name="own", dtype="float64"),
+    ]  # fmt: skip
+    return keras.Sequential(stack, name="nested")
+
+
+def functional_model() -> keras.Model:
+    """Return a model with operations that are no layers."""
+    inputs = keras.Input((6, 6, 1))
+    x = layers.Dense(3, name="dense")(layers.Flatten(name="flatten")(inputs))
+    return keras.Model(inputs, keras.ops.relu(x) * 2.0 + x, name="operations")
+
+
+@pytest.mark.parametrize(
+    ("build", "precision"), [(nested_model, "float16"), (nested_model, "bfloat16"), (functional_model, "bfloat16")]
+)
+def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str):
+    with computing_in(precision):
+        mixed = build()
+    found = with_values(mixed, mixed, full=True)
+    plain = build()
+    plain.set_weights(mixed.get_weights())
+    assert (is_mixed(mixed), is_mixed(found)) == (True, False)
+    assert [layer.name for layer in found._flatten_layers()] == [layer.name for layer in mixed._flatten_layers()]
+    np.testing.assert_array_equal(found(INPUTS), plain(INPUTS))
+    np.testing.assert_allclose(found(INPUTS), np.float32(mixed(INPUTS)), atol=0.05, rtol=2**-6)  # bfloat16: 8 bits
+    assert np.any(np.float32(mixed(INPUTS)) != np.float32(found(INPUTS)))
+    if build is nested_model:
+        assert found.get_layer("own").dtype_policy.name == "float64"  # which was not mixed
+        assert found.get_layer("both").forward_layer.cell.compute_dtype == "float32"
+
+
+def test_nothing_between_the_layers_stays_in_half_precision():
+    with computing_in("float16"):
+        inputs = keras.Input((6,))
+        x = layers.Dense(4, name="dense")(inputs)
+        y = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
+        inner = keras.Sequential([layers.Dense(3, name="inner_dense")], name="inner")
+        mixed = keras.Model(inputs, inner(y) * 3.0)
+    found = with_values(mixed, mixed, full=True)
+    x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
+    dense, inner_dense = mixed.get_layer("dense").get_weights(), inner.get_layer("inner_dense").get_weights()
+    gate = 1.0 / (1.0 + np.exp(-(x @ dense[0] + dense[1])))
+    np.testing.assert_allclose(found(x), (gate @ inner_dense[0] + inner_dense[1]) * 3.0, rtol=1e-5, atol=1e-6)
+
+
+def test_seed_states_go_to_the_layers_of_their_names():
+    """A dropout whose rate is 0 when it is made has none."""
+
+    def dropouts(first: float) -> keras.Model:
+        stack = [layers.Dropout(first, seed=1, name="first"), layers.Dropout(0.5, seed=2, name="second")]
+        return keras.Sequential([keras.Input((3,)), *stack], name="net")
+
+    values, made = dropouts(0.3), dropouts(0.0)
+    state = made.get_layer("second").seed_generator.state
+    values.get_layer("second").seed_generator.state.assign([5, 6])
+    assign_weights(made, values)
+    assert np.asarray(state).tolist() == [5, 6]

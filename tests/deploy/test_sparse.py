@@ -1,0 +1,331 @@
+"""Sparse files of runs and of models: the run's weights and its predictions, or one clear line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from hookline.deploy.inference.container import (
+    SPARSE,
+    compress_json,
+    container_sizes,
+    expand_json,
+    read_container,
+    write_container,
+)
+from hookline.deploy.inference.sparse_file import NETWORK, read_sparse
+from hookline.deploy.options import Contents, ExportOptions
+from hookline.deploy.plain_model import finished_model
+from hookline.deploy.sparse import (
+    COLUMNS,
+    Stages,
+    codebook_bits,
+    describe_stages,
+    load_sparse,
+    load_sparse_model,
+    measure_stages,
+    write_model,
+    write_sparse,
+)
+from hookline.scripts.export import main
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import name_variables
+from hookline.trainer.run.finished import FinishedRun, read_config, restore
+from tests.support.command import run_small
+
+FILE = "model.sparse.safetensors"
+
+
+def pruned_model(*, kept: float = 0.2, seed: int = 0) -> keras.Model:
+    inputs = keras.Input((8, 8, 1), name="image")
+    outputs = keras.layers.Conv2D(6, 3, name="conv")(inputs)
+    outputs = keras.layers.BatchNormalization(name="norm")(outputs)
+    outputs = keras.layers.Dropout(0.5)(keras.layers.ReLU()(outputs))
+    outputs = keras.layers.Dense(120, name="dense")(keras.layers.Flatten()(outputs))
+    model = keras.Model(inputs, keras.layers.Dense(10, name="logits")(outputs), name="small")
+    random = np.random.default_rng(seed)
+    for variable in model.weights:
+        values = random.normal(size=variable.shape).astype(np.float32)
+        zeros = (random.random(variable.shape) >= kept) & ("kernel" in variable.path)
+        variable.assign(np.where(zeros, np.float32(0), values))
+    dense = model.get_layer("dense").kernel
+    read = random.random((dense.shape[0], 1)) < 0.4 + kept  # some inputs are not read
+    dense.assign(np.where(read, dense.numpy(), 0))
+    return model
+
+
+def values_of(model: keras.Model) -> dict[str, np.ndarray]:
+    return {name: variable.numpy() for name, variable in name_variables(model.weights).items()}
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].tobytes() == values.tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory) -> Path:
+    """Return the directory of a small finished run that pruned its weights."""
+    directory = tmp_path_factory.mktemp("sparse") / "run"
+    run_small("frozen_mask", "model.units=[48,32]", run_dir=directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(directory: Path) -> FinishedRun:
+    return restore(str(directory), read_config(str(directory)))
+
+
+def state_of(run: FinishedRun) -> dict[str, bytes]:
+    network = run.parts.trainer.networks["model"]
+    return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
+
+
+def test_the_weights_of_a_run_come_back_bit_for_bit_and_the_run_stays_as_it_was(run: FinishedRun, tmp_path: Path):
+    before = state_of(run)
+    contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions())
+    expected = finished_model(run, "model")
+    own = values_of(expected)
+    assert_same(read_sparse(tmp_path / FILE), own)
+    inputs = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
+    np.testing.assert_array_equal(load_sparse(tmp_path / FILE)(inputs), expected(inputs, training=False).numpy())
+    assert not contents.lossy
+    contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions(codebook=3))
+    assert contents.lossy
+    assert f"{run.parts.test.run(run.step)['metric/accuracy']:.4f}" in contents.notes[-1]
+    for name, values in read_sparse(tmp_path / FILE).items():
+        np.testing.assert_array_equal(values == 0, own[name] == 0)
+        if name.endswith("kernel"):
+            assert len(np.unique(values[values != 0])) <= 8
+            assert 0 < np.abs(values - own[name]).max() < 0.2
+        else:
+            assert values.tobytes() == own[name].tobytes()
+    assert state_of(run) == before
+
+
+def test_kernels_of_few_values_take_their_bits_without_being_asked(tmp_path: Path):
+    powers = [0, *(s * 2.0**-e for e in range(8) for s in (-1, 1))]
+    for values, bits in (([-1, 1], 1), ([-0.5, 0, 0.5], 2), (powers, 5)):
+        model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(50, use_bias=False)])
+        model.set_weights([np.random.default_rng(0).choice(np.float32(values), (64, 50))])
+        contents = write_model(model, tmp_path / FILE, bits=None, huffman=False)
+        assert_same(read_sparse(tmp_path / FILE), values_of(model))
+        assert not contents.lossy
+        assert sizes(tmp_path / FILE)[1] <= bits * 400 + 4 * len(values)
+
+
+def test_convolutions_have_more_shared_values_than_dense_kernels_as_in_the_paper(tmp_path: Path):
+    model = pruned_model(kept=1.0)
+    for options, dense, conv in (
+        (ExportOptions(codebook=2), 4, (54, 54)),
+        (ExportOptions(codebook=4, codebook_conv=1), 16, (2, 2)),
+    ):
+        write_model(model, tmp_path / FILE, bits=codebook_bits(options), huffman=True)
+        found = read_sparse(tmp_path / FILE)
+        assert len(np.unique(found["dense/kernel"])) == dense
+        assert conv[0] <= len(np.unique(found["conv/kernel"])) <= conv[1]
+    assert codebook_bits(ExportOptions()) is None
+    assert codebook_bits(ExportOptions(codebook=5)) == (5, 8)
+    for options, message in (
+        (ExportOptions(codebook=9), "Invalid codebook: 9. Expected 1 to 8 bits"),
+        (ExportOptions(codebook=5, codebook_conv=-1), "Invalid codebook_conv: -1"),
+        (ExportOptions(codebook_conv=5), "codebook_conv=5 received without codebook"),
+    ):
+        with pytest.raises(UserError, match=message):
+            codebook_bits(options)
+
+
+def test_each_stage_takes_less_than_the_one_before_and_the_sums_are_those_of_the_file(tmp_path: Path):
+    contents = write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=True)
+    header, data = sizes(tmp_path / FILE)
+    assert header + data == (tmp_path / FILE).stat().st_size
+    rows = {row[0]: dict(zip(contents.columns, row, strict=True)) for row in contents.rows}
+    stages = ("dense", "sparse", "shared", "huffman")
+    numbers = {name: [int(row[stage].replace(",", "")) for stage in stages] for name, row in rows.items()}
+    assert all(each == sorted(each, reverse=True) for each in numbers.values())
+    total = numbers.pop("total")
+    assert total == [sum(each[stage] for each in numbers.values()) for stage in range(4)]
+    assert total[0] == 4 * sum(np.prod(variable.shape) for variable in pruned_model().weights)
+    assert total[3] == data
+    kernel = values_of(pruned_model())["dense/kernel"]
+    found = [rows["dense/kernel"][column] for column in ("entries", "kept", "bits")]
+    assert found == [f"{kernel.size:,}", f"{np.count_nonzero(kernel):,}", "4"]
+    assert rows["norm/gamma"]["bits"] == "32"
+    assert f"data {data:,} bytes, header {header:,} bytes" in contents.notes[0]
+    write_model(pruned_model(), tmp_path / FILE, bits=None, huffman=False)
+    assert sizes(tmp_path / FILE)[1] == total[1]
+    write_model(pruned_model(), tmp_path / FILE, bits=(4, 4), huffman=False)
+    assert data < sizes(tmp_path / FILE)[1] == total[2]
+    assert not any(name.endswith("_code") for name in read_container(tmp_path / FILE, SPARSE)[1])
+
+
+def layers_of_many_kinds() -> keras.Model:
+    layers = keras.layers
+    inputs = keras.Input((12, 12, 2))
+    hidden = layers.SeparableConv2D(4, 3, padding="same")(layers.Rescaling(2.0, -1.0)(inputs))
+    hidden = layers.DepthwiseConv2D(3)(layers.RandomFlip(seed=1)(hidden))
+    hidden = layers.GRU(5)(layers.Reshape((10, 40))(layers.Add()([hidden, layers.Conv2D(4, 1)(hidden)])))
+    shared = layers.Dense(5, activation="relu", kernel_regularizer="l2")
+    return keras.Model(
+        inputs, layers.Dense(3, activation="softmax")(shared(shared(layers.LayerNormalization()(hidden))))
+    )
+
+
+def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Path):
+    about = {"card": {"classes": ["a", "b"]}}
+    for model in (layers_of_many_kinds(), keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])):
+        write_model(model, tmp_path / FILE, bits=None, huffman=True, about=about)
+        assert read_container(tmp_path / FILE, SPARSE)[0]["about"] == about
+        found = load_sparse_model(tmp_path / FILE)
+        for mine, own in zip(found.weights, model.weights, strict=True):
+            np.testing.assert_array_equal(mine.numpy(), own.numpy())
+        inputs = np.random.default_rng(0).normal(size=(4, *model.input_shape[1:])).astype(np.float32)
+        np.testing.assert_array_equal(found(inputs).numpy(), model(inputs).numpy())
+
+
+def test_weights_that_are_no_numbers_are_kept_but_not_shared(tmp_path: Path):
+    model = pruned_model()
+    kernel = model.get_layer("dense").kernel
+    kernel.assign(np.where(kernel.numpy() > 1, np.float32(np.nan), kernel.numpy()))
+    write_model(model, tmp_path / FILE, bits=None, huffman=True)
+    assert_same(read_sparse(tmp_path / FILE), values_of(model))
+    double = keras.Sequential([keras.Input((3,), dtype="float64"), keras.layers.Dense(2, dtype="float64")])
+    for refused, words in ((model, "dense/kernel holds NaN or infinity"), (double, "Expected float32 for format=sp")):
+        with pytest.raises(UserError, match=words):
+            write_model(refused, tmp_path / FILE, bits=(5, 8), huffman=True)
+
+
+def sizes(path: Path) -> tuple[int, int]:
+    """Return the bytes that say what the weights are, the network's config among them, and those of the weights."""
+    header, data = container_sizes(path)
+    network = read_container(path, SPARSE)[1][NETWORK].nbytes
+    return header + network, data - network
+
+
+def layer_of(config: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in config["config"]["layers"] if each["config"]["name"] == name)
+
+
+def rewritten(path: Path, change: Any) -> None:
+    model, tensors = read_container(path, SPARSE)
+    changed = {"network": expand_json(tensors[NETWORK], NETWORK)}
+    change(changed)
+    write_container(path, SPARSE, model, {**tensors, NETWORK: compress_json(changed["network"])})
+
+
+def last_layer(**values: Any) -> Any:
+    return lambda model: layer_of(model["network"], "logits")["config"].update(values)
+
+
+def other_class(module: str, name: str) -> Any:
+    return lambda model: layer_of(model["network"], "dense").update(module=module, class_name=name)
+
+
+UNFIT, NONE = "weights that do not fit", "no network that Keras can build"
+DAMAGE = {
+    "a layer of terabytes": (last_layer(units=10**12), UNFIT),
+    "another shape": (last_layer(units=11), UNFIT),
+    "fewer weights": (last_layer(use_bias=False), UNFIT),
+    "no number of units": (last_layer(units="many"), NONE),
+    "units that are negative": (last_layer(units=-3), NONE),
+    "an unknown layer": (other_class("keras.layers", "Denser"), NONE),
+    "a layer of another package": (other_class("os", "system"), "asks for system"),
+    "a layer that looks like one of Keras": (other_class("keras_hub.models", "Dense"), "asks for Dense"),
+    "a layer that runs code": (other_class("keras.layers", "Lambda"), NONE),
+    "no layers": (lambda model: model["network"]["config"].pop("layers"), NONE),
+    "no model": (lambda model: model.update(network={"class_name": 3}), NONE),
+    "no config": (lambda model: model.update(network={}), NONE),
+    "a layer for a model": (lambda model: model.update(network=layer_of(model["network"], "dense")), f"{NONE}|{UNFIT}"),
+}
+
+
+def test_what_is_no_network_of_keras_with_these_weights_is_refused_in_one_line(tmp_path: Path):
+    for change, message in DAMAGE.values():
+        write_model(pruned_model(), tmp_path / FILE, bits=None, huffman=True)
+        rewritten(tmp_path / FILE, change)
+        with pytest.raises(UserError, match=message) as refused:
+            load_sparse(tmp_path / FILE)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 500
+        with keras.StatelessScope():
+            keras.layers.Dense(3).build((None, 2))  # its end makes every variable that waits for its value
+
+
+def test_the_command_prints_the_stages_and_refuses_what_loses_too_much(
+    run: FinishedRun, directory: Path, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.setattr("hookline.scripts.export.restore", lambda directory, config, checkpoint: run)
+
+    def command(*options: str) -> int:
+        return main([f"run={directory}", f"output={tmp_path / FILE}", *options])
+
+    for options, message in (
+        (["format=sparse", "codebook=1", "tolerance=0"], "Error: The sparse file has metric/accuracy="),
+        (["format=sparse", "codebook=2.5"], "Invalid codebook: 2.5"),
+        (["format=keras", "codebook=5"], "Expected format=sparse"),
+    ):
+        assert command(*options) == 2
+        assert message in "".join(capsys.readouterr())
+        assert not list(tmp_path.iterdir())
+    assert command("format=sparse") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["weight", "entries", "kept"]
+    assert lines[1].split()[0] == "dense_1/kernel"
+    accuracy = json.loads((directory / "summary.json").read_text())["test"]["metric/accuracy"]
+    assert any(line.startswith("test split") and line.endswith(f"accuracy {accuracy:.4f}") for line in lines)
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def stages_of(values: np.ndarray, given: np.ndarray | None = None, *, huffman: bool = True) -> Stages:
+    return measure_stages("layer/kernel", values, values if given is None else given, huffman=huffman)
+
+
+def cells(contents: Contents, row: int = 0) -> dict[str, str]:
+    return dict(zip(COLUMNS, contents.rows[row], strict=True))
+
+
+def test_a_dense_weight_of_different_values_takes_its_floats_in_every_stage():
+    contents = describe_stages([stages_of(np.arange(1, 1001, dtype=np.float32).reshape(40, 25))], 100, lossy=False)
+    assert cells(contents) == {
+        "weight": "layer/kernel", "entries": "1,000", "kept": "1,000", "bits": "32", "positions": "all",
+        "dense": "4,000", "sparse": "4,000", "shared": "4,000", "huffman": "4,000",
+        "bits/kept": "32.00", "times": "1.0",
+    }  # fmt: skip
+    one = describe_stages([stages_of(np.full(10, 3.0, np.float32))], 0, lossy=False)
+    assert [cells(one)[column] for column in ("huffman", "bits", "bits/kept", "times")] == ["4", "0", "3.20", "10.0"]
+
+
+def sparse_values() -> np.ndarray:
+    """Return [100, 64] with every fifth entry kept, one of -1 and 2, of which -1 is frequent."""
+    values = np.zeros(6400, np.float32)
+    values[::5] = np.where(np.arange(1280) % 16, -1, 2)
+    return values.reshape(100, 64)
+
+
+def test_positions_values_and_codes_are_counted_one_after_another():
+    stages = stages_of(sparse_values() * np.linspace(1, 2, 64, dtype=np.float32), sparse_values())
+    found = cells(describe_stages([stages], 100, lossy=True))
+    gaps, kept = 1280 * 3 // 8, 1280  # 4 places lie between two entries: 3 bits, of which 7 moves on
+    assert (stages.entries, stages.kept, stages.dense) == (6400, kept, 25_600)
+    assert (found["positions"], found["bits"]) == ("3-bit gaps", "1")
+    assert stages.sparse == gaps + 4 * kept
+    assert stages.shared == gaps + kept // 8 + 8
+    coded_gaps = kept // 8 + 3  # all but the first are the same: a bit each, and the lengths of 5 codes
+    assert stages.coded == coded_gaps + kept // 8 + 8
+    assert found["bits/kept"] == f"{8 * stages.coded / kept:.2f}"
+    assert found["times"] == f"{25_600 / stages.coded:.1f}"
+    assert stages_of(sparse_values(), huffman=False).coded == stages.shared
+
+
+def test_the_last_row_has_the_sums():
+    parts = [stages_of(sparse_values()), stages_of(np.ones(10, np.float32)), stages_of(np.zeros((2, 3), np.float32))]
+    total, data = cells(describe_stages(parts, 100, lossy=True), -1), sum(each.coded for each in parts)
+    assert [total[column] for column in ("entries", "kept", "dense")] == ["6,416", "1,290", "25,664"]
+    assert total["huffman"] == f"{data:,}"
+    assert (total["bits/kept"], total["times"]) == (f"{8 * data / 1290:.2f}", f"{25_664 / data:.1f}")

@@ -1,0 +1,179 @@
+"""The gate as a Keras layer: what the mask is in training and evaluation, its seed, saving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.deploy.plain_model import check_plain, strip_model, with_values
+from hookline.hooks.attention.gate import EVAL_MODES, OWN, AttentionMap, BernoulliGate, branch_logits, make_branch
+from hookline.hooks.attention.options import BranchOptions
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.run.precision import computing_in
+from tests.support.attention import SIDE, attention, image_model, prepare
+
+X = np.random.default_rng(0).normal(size=(6, 4, 4, 3)).astype(np.float32)
+A = np.random.default_rng(1).uniform(0.1, 0.9, (6, 4, 4, 1)).astype(np.float32)
+
+
+def call(gate: BernoulliGate, training: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(value.numpy() for value in gate([X, A], training=training))
+
+
+def test_each_training_call_draws_a_mask_anew_from_a_counted_seed():
+    for eval_mode in EVAL_MODES:
+        gate = BernoulliGate(eval_mode=eval_mode, seed=1)
+        (y, mask), (_, second), _ = (call(gate, training=True) for _ in range(3))
+        assert set(np.unique(mask)) == {0.0, 1.0}
+        np.testing.assert_array_equal(y, mask * X)
+        assert len(np.unique(mask.reshape(6, -1), axis=0)) == 6
+        assert not np.array_equal(mask, second)
+        assert gate.seed_generator.state.numpy().tolist() == [1, 3]
+        gate.seed_generator.state.assign([1, 1])
+        np.testing.assert_array_equal(call(gate, training=True)[1], second)
+
+
+def test_evaluation_does_not_draw_unless_it_samples():
+    for options, expected in (
+        ({}, A),
+        ({"eval_mode": "threshold"}, (A >= 0.5).astype(np.float32)),
+        ({"mode": "product", "eval_mode": "threshold"}, A),
+    ):
+        gate = BernoulliGate(seed=1, **options)
+        before = [variable.numpy() for variable in gate.variables]
+        for _ in range(2):
+            y, mask = call(gate)
+            np.testing.assert_array_equal(mask, expected)
+            np.testing.assert_allclose(y, expected * X, rtol=1e-6)
+        np.testing.assert_array_equal(before, [variable.numpy() for variable in gate.variables])
+    assert set(np.unique(call(BernoulliGate(eval_mode="sample", seed=1))[1])) == {0.0, 1.0}
+    product = BernoulliGate(mode="product")
+    np.testing.assert_array_equal(call(product, training=True)[1], A)
+    assert product.variables == []
+
+
+@pytest.mark.parametrize("mode", ["bernoulli", "product"])
+def test_the_gradient_goes_to_features_and_attention(mode: str):
+    x, a = tf.constant(X), tf.constant(A)
+    with tf.GradientTape() as tape:
+        tape.watch([x, a])
+        y, mask = BernoulliGate(mode=mode)([x, a], training=True)
+    to_features, to_attention = tape.gradient(y, [x, a])
+    np.testing.assert_allclose(to_features, np.broadcast_to(mask, X.shape))
+    np.testing.assert_allclose(to_attention, X.sum(axis=-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_lower_precision_of_features_leaves_attention_in_float32():
+    gate = BernoulliGate(dtype="bfloat16", seed=1)
+    y, mask = gate([tf.cast(X, tf.bfloat16), A], training=True)
+    assert (y.dtype, mask.dtype) == (tf.bfloat16, tf.float32)
+
+
+def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
+    logits = np.array([-4.0, 0.0, 7.0], np.float32)
+    np.testing.assert_allclose(AttentionMap()(logits), 1 / (1 + np.exp(-logits)), rtol=1e-6)
+    np.testing.assert_allclose(AttentionMap(temperature=4.0)(logits), 1 / (1 + np.exp(-logits / 4)), rtol=1e-6)
+    with computing_in("bfloat16"):
+        of_bfloat16 = AttentionMap()(tf.constant(logits, tf.bfloat16))
+    assert of_bfloat16.dtype == tf.float32
+    assert of_bfloat16[2] < 1.0  # bfloat16 has no number between 0.996 and 1
+
+
+MAPS = np.random.default_rng(0).normal(size=(2, 9, 7, 3)).astype(np.float32)
+
+
+def test_attention_starts_at_the_initial_keep_rate_everywhere():
+    for temperature in (0.5, 3.0):
+        options = BranchOptions((4,), 3, (1,), initial_keep_rate=0.8)
+        logits = make_branch(options, temperature=temperature, name="branch")(MAPS)
+        assert logits.shape == (2, 9, 7, 1)
+        np.testing.assert_allclose(tf.sigmoid(logits / temperature), 0.8, rtol=1e-5)
+
+
+def test_the_branch_is_convolutional_and_sees_as_far_as_its_dilations():
+    branch = make_branch(BranchOptions((4, 4, 4), 3, (1, 2, 4), "linear"), temperature=1.0, name="branch")
+    branch.build((None, None, None, 3))
+    branch.layers[-1].kernel.assign(np.ones((1, 1, 4, 1)))
+    one = np.zeros((1, 31, 31, 3), np.float32)
+    one[0, 15, 15] = 1.0
+    rows, columns = np.nonzero((branch(one) - branch(np.zeros_like(one))).numpy()[0, ..., 0])
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (8, 22, 8, 22)
+    assert [layer.activation.__name__ for layer in branch.layers] == ["linear"] * 4
+
+
+def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
+    layers = keras.layers
+    own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
+    assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
+    for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own"), layers.Conv3D(1, 1, name="own")):
+        with pytest.raises(UserError, match="own"):
+            branch_logits(layer, keras.Input((9, 7, 3)), (None, 9, 7, 1))
+
+
+layers = keras.layers
+INPUTS = np.random.default_rng(0).normal(size=(6, SIDE, SIDE, 1)).astype(np.float32)
+DILATED = {"filters": [4, 3], "dilations": [1, 2]}
+
+
+def binary_model() -> keras.Model:
+    """Return convolutions with batch norm and hard_tanh, whose middle one becomes binary."""
+    inputs = x = keras.Input((SIDE, SIDE, 1), name="image")
+    for number in (1, 2, 3):
+        x = layers.Conv2D(4, 3, padding="same", use_bias=False, name=f"conv_{number}")(x)
+        x = layers.BatchNormalization(name=f"norm_{number}")(x)
+        x = layers.Activation("hard_tanh", name=f"activation_{number}")(x)
+    return keras.Model(inputs, layers.Dense(3, name="logits")(layers.Flatten()(x)), name="net")
+
+
+def prepared(hooks: Sequence[GraphHook], model: keras.Model) -> tuple[Network, keras.Model]:
+    """Return a network whose attention says something, and its model without what hooks put in."""
+    trainer = prepare(hooks, model)
+    network = trainer.networks["model"]
+    generator = np.random.default_rng(1)
+    for variable in network.model.trainable_variables:
+        if variable.path.endswith("attention_logits/kernel"):
+            variable.assign(generator.normal(scale=5.0, size=variable.shape))
+    return network, strip_model(trainer, "model")
+
+
+@pytest.mark.parametrize(
+    ("options", "binary"),
+    [
+        ({"temperature": 0.3, "eval_mode": "threshold"}, False),
+        ({"mode": "product", "eval_mode": "sample"}, False),
+        ({"branch_input": "input", "join": "concatenate"}, False),
+        ({}, True),
+    ],
+    ids=str,
+)
+def test_outputs_and_variables_are_those_of_the_evaluation(options, binary: bool, tmp_path):
+    hooks: list[GraphHook] = [attention(**{"branch": DILATED, "temperature": 0.8, **options})]
+    if binary:
+        hooks.append(BnnRounding())
+        hooks[-1].name = "bnn_rounding"
+    network, plain = prepared(hooks, binary_model() if binary else image_model())
+    assert any(isinstance(each, OWN) for each in network.model._flatten_layers())
+    check_plain(plain, "sparse")
+    assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}
+    expected = network.model(INPUTS, training=False).numpy()
+    np.testing.assert_allclose(plain(INPUTS, training=False).numpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(with_values(plain, plain)(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)
+    plain.save(tmp_path / "plain.keras")
+    loaded = keras.saving.load_model(tmp_path / "plain.keras")
+    np.testing.assert_allclose(loaded(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gate_that_draws_in_evaluation_is_refused():
+    hook = attention(eval_mode="sample")
+    trainer = prepare([hook], image_model())
+    with pytest.raises(UserError, match="eval_mode=sample"):
+        strip_model(trainer, "model")
+    model = image_model()
+    assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model

@@ -1,0 +1,132 @@
+"""Options of Bernoulli attention that are mappings: what is taken, and what is refused in one line."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.attention import options
+from hookline.hooks.attention import options as losses
+from hookline.hooks.attention.options import GAP, attention_sheet, heat_colors
+from hookline.trainer.errors import UserError
+
+
+def test_defaults_and_given_values():
+    assert options.parse_branch("auto") == options.BranchOptions()
+    assert options.parse_branch({"filters": [8, 4], "kernel_size": 5}) == options.BranchOptions((8, 4), 5, (1, 2))
+    assert options.parse_branch({"filters": []}) == options.BranchOptions((), 3, ())
+    layer = keras.layers.Conv2D(1, 1)
+    assert options.parse_branch(layer) is layer
+    assert options.parse_keep_rate(None) is None
+    assert options.parse_keep_rate("auto") == options.KeepRate(0.5, 0.1)
+    assert options.parse_keep_rate({"target": 0.25, "weight": 2}) == options.KeepRate(0.25, 2.0)
+    assert options.parse_supervision(None) is None
+    assert options.parse_supervision({}) == options.Supervision("map", 1.0, None)
+    assert options.parse_supervision({"key": "box", "weight": 3, "epochs": 2}) == options.Supervision("box", 3.0, 2.0)
+
+
+def test_wrong_values_are_refused_by_name():
+    for parse, value, word in (
+        (options.parse_branch, "big", "branch"),
+        (options.parse_branch, {"filter": [3]}, "filter"),
+        (options.parse_branch, {"filters": [0]}, "branch.filters"),
+        (options.parse_branch, {"filters": [3], "dilations": [1, 2]}, "branch.dilations"),
+        (options.parse_branch, {"activation": "rellu"}, "branch.activation"),
+        (options.parse_branch, {"initial_keep_rate": 1.0}, "branch.initial_keep_rate"),
+        (options.parse_keep_rate, {"weight": 1.0}, "target"),
+        (options.parse_keep_rate, {"target": 0.0}, "keep_rate.target"),
+        (options.parse_supervision, "map", "supervision"),
+        (options.parse_supervision, {"epochs": 0}, "supervision.epochs"),
+    ):
+        with pytest.raises(UserError, match=word):
+            parse(value)
+
+
+LOGITS = np.random.default_rng(0).normal(scale=2.0, size=(5, 3, 4, 1)).astype(np.float32)
+A = 1.0 / (1.0 + np.exp(-LOGITS.astype(np.float64)))
+
+
+def gradient(function, logits: np.ndarray) -> np.ndarray:
+    given = tf.constant(logits)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        value = function(given)
+    return tape.gradient(value, given).numpy()
+
+
+def test_means_and_entropies_are_for_each_example():
+    np.testing.assert_allclose(losses.mean_keep_rate(tf.constant(A)), A.mean(axis=(1, 2, 3)), rtol=1e-6)
+    entropy = -(A * np.log2(A) + (1 - A) * np.log2(1 - A))
+    np.testing.assert_allclose(losses.mean_entropy(tf.constant(LOGITS)), entropy.mean(axis=(1, 2, 3)), rtol=1e-5)
+    assert losses.mean_entropy(tf.zeros([1, 2, 2, 1])).numpy() == pytest.approx(1.0)
+    assert losses.mean_entropy(tf.constant([-200.0, 200.0], shape=[1, 1, 2, 1])).numpy() == pytest.approx(0.0)
+
+
+def test_the_penalty_is_the_divergence_from_the_target_on_both_sides():
+    mean, target = A.mean(axis=(1, 2, 3)), 0.3
+    expected = target * np.log(target / mean) + (1 - target) * np.log((1 - target) / (1 - mean))
+    np.testing.assert_allclose(losses.keep_rate_penalty(tf.constant(LOGITS), target=target), expected, rtol=1e-4)
+    at_target = np.full((1, 3, 4, 1), np.log(0.3 / 0.7), np.float32)
+    assert losses.keep_rate_penalty(tf.constant(at_target), target=0.3).numpy() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_penalty_pulls_as_hard_from_a_collapsed_map_as_from_any_other():
+    for level in (-30.0, -8.0, 8.0, 30.0):
+        logits = np.full((1, 3, 4, 1), level, np.float32)
+        mean = 1.0 / (1.0 + np.exp(-level))
+        pull = gradient(lambda given: losses.keep_rate_penalty(given, target=0.3), logits)
+        np.testing.assert_allclose(pull, (mean - 0.3) / 12, rtol=1e-4)
+    assert np.isfinite(losses.keep_rate_penalty(tf.constant([-500.0, 500.0], shape=[2, 1, 1, 1]), target=0.3)).all()
+
+
+def test_cross_entropy_against_a_map():
+    wanted = np.random.default_rng(1).uniform(size=A.shape).astype(np.float32)
+    expected = -(wanted * np.log(A) + (1 - wanted) * np.log(1 - A)).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(losses.map_cross_entropy(tf.constant(LOGITS), tf.constant(wanted)), expected, rtol=1e-5)
+
+
+def test_mass_is_the_share_of_attention_inside_the_map():
+    attention = np.zeros((3, 2, 2, 1), np.float32)
+    attention[0, 0, 0] = 0.2  # inside
+    attention[1] = [[[0.1], [0.3]], [[0.0], [0.4]]]
+    wanted = np.zeros((3, 2, 2, 1), np.float32)
+    wanted[:, 0, 0], wanted[:, 0, 1] = 1.0, 0.5
+    np.testing.assert_allclose(losses.mass_inside(tf.constant(attention), tf.constant(wanted)), [1.0, 0.25 / 0.8, 0.0])
+
+
+def test_maps_of_the_batch_are_resized_by_area():
+    maps = np.random.default_rng(2).uniform(size=(3, 8, 6)).astype(np.float32)
+    expected = maps.reshape(3, 4, 2, 3, 2).mean(axis=(2, 4))[..., None]
+    for given in (maps, maps[..., None]):
+        np.testing.assert_allclose(losses.given_map({"map": tf.constant(given)}, "map", (4, 3)), expected, rtol=1e-5)
+    batch = {"inputs": tf.zeros([2, 4, 4, 1]), "map": tf.zeros([2, 4, 4, 3]), "targets": tf.zeros([2])}
+    for key in ("maps", "map", "targets"):
+        with pytest.raises(UserError, match=key):
+            losses.given_map(batch, key, (2, 2))
+
+
+INPUTS = np.random.default_rng(0).normal(size=(3, 6, 4, 1))
+ATTENTION = np.random.default_rng(1).uniform(size=(3, 3, 2))
+DRAWS = (ATTENTION > 0.5).astype(np.float32)
+SCALE = 24  # of a side of 4 pixels to 96
+
+
+def cell(sheet: np.ndarray, row: int, column: int) -> np.ndarray:
+    height, width = 6 * SCALE, 4 * SCALE
+    top, left = row * (height + GAP), column * (width + GAP)
+    return sheet[top : top + height, left : left + width]
+
+
+def test_rows_are_input_heat_map_and_draw_with_a_column_for_each_example():
+    sheet = attention_sheet(INPUTS, ATTENTION, DRAWS)
+    assert sheet.shape == (3 * 6 * SCALE + 2 * GAP, 3 * 4 * SCALE + 2 * GAP, 3)
+    assert sheet.dtype == np.float32
+    grey = (INPUTS - INPUTS.min()) / (INPUTS.max() - INPUTS.min())
+    for example in range(3):
+        image, heat, draw = (cell(sheet, row, example) for row in range(3))
+        np.testing.assert_allclose(image[::SCALE, ::SCALE], np.repeat(grey[example], 3, axis=-1), atol=1e-6)
+        np.testing.assert_array_equal(draw[:: 2 * SCALE, :: 2 * SCALE, 0], DRAWS[example])
+        seen = (2 * heat - image)[:: 2 * SCALE, :: 2 * SCALE]
+        np.testing.assert_allclose(seen, heat_colors(ATTENTION[example]), atol=1e-6)

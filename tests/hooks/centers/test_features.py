@@ -1,0 +1,100 @@
+"""Where the features are: found in the model's own graph, or refused in one line."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.centers.features import LEFT, SIDE, TOP, class_colour, find_features, project_to_plane, scatter_plot
+from hookline.trainer.errors import UserError
+
+
+def values(model: keras.Model, tensor, inputs: np.ndarray) -> np.ndarray:
+    return keras.Model(model.inputs, tensor)(tf.constant(inputs)).numpy()
+
+
+def network(*, nested: bool = False) -> keras.Model:
+    inputs = keras.Input((4, 4, 1), name="image")
+    x = keras.layers.Conv2D(3, 3, name="conv")(inputs)
+    x = keras.layers.Flatten(name="flatten")(x)
+    x = keras.layers.Dense(5, name="features")(x)
+    head = keras.layers.Dense(2, name="logits")
+    if nested:
+        head = keras.Sequential([keras.Input((5,)), head], name="head")
+    x = keras.layers.BatchNormalization(name="norm")(head(x))
+    return keras.Model(inputs, x, name="net")
+
+
+INPUTS = np.random.default_rng(0).normal(size=(2, 4, 4, 1)).astype(np.float32)
+
+
+def test_features_are_the_input_of_the_last_dense_layer_or_what_is_named() -> None:
+    model = network()
+    for pattern, name in ((None, "features"), ("flat*", "flatten"), ("logits", "logits")):
+        expected = keras.Model(model.inputs, model.get_layer(name).output)(tf.constant(INPUTS))
+        np.testing.assert_array_equal(values(model, find_features(model, pattern), INPUTS), expected)
+
+
+def test_what_cannot_be_features_is_refused() -> None:
+    frozen = network()
+    for name in ("conv", "features"):
+        frozen.get_layer(name).trainable = False
+    inputs = keras.Input((4, 4, 1))
+    no_dense = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(2, 3)(inputs)))
+    for model, pattern, word in (
+        (network(nested=True), "head/logits", "logits"),
+        (network(), "conv", "2, 2, 3"),
+        (network(), "f*", "flatten, features"),
+        (network(), "featres", "featres"),
+        (frozen, None, "trainable"),
+        (no_dense, None, "dense"),
+    ):
+        with pytest.raises(UserError, match=word):
+            find_features(model, pattern)
+
+
+def test_two_dimensions_stay_as_they_are_and_one_gets_a_zero() -> None:
+    points = np.random.default_rng(0).normal(size=(5, 2))
+    plane = project_to_plane(points)
+    np.testing.assert_array_equal(plane(points), points)
+    assert plane.share == 1.0
+    line = points[:, :1]
+    np.testing.assert_array_equal(project_to_plane(line)(line), np.concatenate([line, np.zeros((5, 1))], axis=1))
+    for equal in (np.ones((1, 3)), np.full((4, 3), 7.0)):
+        np.testing.assert_allclose(project_to_plane(equal)(equal), 0.0, atol=1e-12)
+
+
+def test_more_dimensions_are_shown_along_their_largest_variance() -> None:
+    generator = np.random.default_rng(1)
+    flat = generator.normal(size=(200, 2)) * [5.0, 2.0]
+    directions = np.linalg.qr(generator.normal(size=(6, 6)))[0][:2]
+    points = flat @ directions + 0.1 * generator.normal(size=(200, 6)) + 30.0
+    plane = project_to_plane(points)
+    shown = plane(points)
+    covariance = np.cov(points.T)
+    largest = np.sort(np.linalg.eigvalsh(covariance))[::-1]
+    np.testing.assert_allclose(shown.var(axis=0, ddof=1), largest[:2], rtol=1e-6)
+    assert plane.share == pytest.approx(largest[:2].sum() / largest.sum())
+    np.testing.assert_allclose(shown.mean(axis=0), 0.0, atol=1e-9)
+
+
+NO_CENTERS = np.full((3, 2), np.nan)
+
+
+def area_of(picture: np.ndarray, label: int) -> np.ndarray:
+    """Return the pixels [n, 2], as row and column, inside the frame that have the colour of a class."""
+    inside = picture[TOP + 2 : TOP + SIDE - 1, LEFT + 2 : LEFT + SIDE - 1]
+    near = np.abs(inside - np.array(class_colour(label)) / 255.0).max(axis=-1) < 0.01
+    return np.argwhere(near) + np.array([TOP + 2, LEFT + 2])
+
+
+def test_points_stand_at_their_places_on_one_scale_for_both_axes() -> None:
+    points = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 5.0]])
+    picture = scatter_plot(points, np.array([0, 1, 2]), NO_CENTERS, "")
+    rows, columns = np.array([area_of(picture, label).mean(axis=0) for label in range(3)]).T
+    unit = SIDE / 11.0  # the range is 10 with a margin of 5 % on both sides
+    np.testing.assert_allclose(columns - columns[0], [0.0, 10 * unit, 0.0], atol=1.0)
+    np.testing.assert_allclose(rows - rows[0], [0.0, 0.0, -5 * unit], atol=1.0)
+    assert all(10 < len(area_of(picture, label)) < 60 for label in range(3))

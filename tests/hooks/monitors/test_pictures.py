@@ -1,0 +1,189 @@
+"""Picture files: named, whole, at the right evaluations."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from hookline.hooks.monitors.console import file_name
+from hookline.hooks.monitors.pictures import (
+    LAST_MILLISECONDS,
+    MOST_FRAMES,
+    Frames,
+    PictureFiles,
+    add_frames,
+    encode_animations,
+    encode_picture,
+    write_pictures,
+)
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.control import Report
+
+HALF = np.full((2, 3, 1), 0.5, np.float32)
+
+
+def evaluate(hook, run, *reports) -> None:
+    for step, split in reports:
+        hook.on_evaluation_end(run, Report(step, split, {}))
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_pictures_of_the_start_and_the_test_are_written_under_their_names(make_run) -> None:
+    run = make_run(pictures=lambda step, split: {"mask/toy/kernel": HALF, "colour": np.zeros((1, 1, 3))})
+    folder = run.directory / "pictures"
+    PictureFiles().on_fit_begin(run)
+    evaluate(PictureFiles(), run, (10, "validation"))
+    assert not folder.exists()
+    run.first_pictures = lambda: {"input/examples": HALF}
+    PictureFiles().on_fit_begin(run)
+    evaluate(PictureFiles(), run, (20, "test"))
+    assert names(folder) == ["colour.png", "input_examples.png", "mask_toy_kernel.png"]
+    found, colour = (tf.io.decode_png((folder / name).read_bytes()) for name in ("mask_toy_kernel.png", "colour.png"))
+    np.testing.assert_array_equal(found, np.full((2, 3, 1), 128))
+    assert colour.shape == (1, 1, 3)
+
+
+def test_pictures_on_the_way_have_a_folder_for_each_step(make_run) -> None:
+    asked = []
+    run = make_run(pictures=lambda step, split: asked.append((step, split)) or {"a": HALF})
+    hook, resumed = PictureFiles(every=2), PictureFiles(every=2)
+    evaluate(hook, run, (10, "validation"))
+    resumed.load_state_dict(hook.state_dict())
+    evaluate(resumed, run, (20, "validation"), (30, "validation"), (30, "test"))
+    assert names(run.directory / "pictures") == ["a.png", "step_00000010", "step_00000030"]
+    assert asked == [(10, "validation"), (30, "validation"), (30, "test")]
+
+
+def test_what_is_no_picture_or_cannot_be_written_is_refused(tmp_path) -> None:
+    for picture in (np.zeros((2, 2)), np.zeros((2, 2, 2)), np.full((2, 2, 1), 1.01), HALF * np.nan):
+        with pytest.raises(ValueError, match="The picture 'x'"):
+            encode_picture("x", picture)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write .*file/a.png: File exists"):
+        write_pictures({"a": HALF}, tmp_path / "file")
+    assert names(tmp_path) == ["file"]
+    for wrong in ({"every": -1}, {"animate": 1}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            PictureFiles(**wrong)
+
+
+def animated(run, step: int, resumed: dict | None = None, status: str = "completed", since: int = 0) -> PictureFiles:
+    """Evaluate after each step since another one, and end."""
+    hook = PictureFiles(animate=True)
+    if resumed is not None:
+        hook.load_state_dict(json.loads(json.dumps(resumed)))
+        hook.on_resume(run)
+    evaluate(hook, run, *((each, "validation") for each in range(since + 1, step + 1)))
+    hook.on_fit_end(run, {"status": status})
+    return hook
+
+
+def noise(step: int, split: str) -> dict[str, np.ndarray]:
+    """Return a picture from the start and one that comes later."""
+    generator = np.random.default_rng(step)
+    later = {"later": generator.random((4, 6, 1))} if step > 3 else {}
+    return {"mask/a": generator.random((5, 7, 3)), **later}
+
+
+def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> None:
+    run = make_run(pictures=lambda step, split: {"a/b": np.full((2, 3, 1), step / 30)})
+    hook, folder = PictureFiles(animate=True), run.directory / "pictures"
+    evaluate(hook, run, (10, "validation"), (20, "validation"), (30, "validation"), (10, "test"))
+    assert names(folder) == [".frames", "a_b.png"]
+    hook.on_exception(run, KeyboardInterrupt())
+    hook.on_fit_end(run, {"status": "completed"})
+    assert names(folder) == ["a_b.gif", "a_b.png"]
+    frames = tf.io.decode_gif((folder / "a_b.gif").read_bytes()).numpy()
+    assert frames[:, 0, 0, 0].tolist() == [85, 170, 255]
+
+
+def test_an_animation_resumes_where_the_run_does(make_run) -> None:
+    left, again, total = 5, 3, 9  # from a checkpoint that is older than the frames that are there
+    run = make_run(pictures=noise)
+    folder = run.directory / "pictures"
+    animated(run, total)
+    expected = {path.name: path.read_bytes() for path in folder.glob("*.gif")}
+    assert expected.keys() == {"mask_a.gif", "later.gif"}
+    assert not (folder / ".frames").exists()  # nothing resumes a complete run
+    state = animated(run, again, status="interrupted").state_dict()
+    animated(run, left, state, "interrupted", since=again)
+    animated(run, total, state, since=again)
+    assert {path.name: path.read_bytes() for path in folder.glob("*.gif")} == expected
+
+
+DAMAGES = {
+    "half-written": lambda path: path.write_bytes(path.read_bytes()[:60]),
+    "a flipped bit": lambda path: path.write_bytes(path.read_bytes()[:70] + b"!" + path.read_bytes()[71:]),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+def test_an_animation_with_a_damaged_frame_starts_anew(make_run) -> None:
+    run = make_run(pictures=noise)
+    folder = run.directory / "pictures"
+    for name, damage in DAMAGES.items():
+        hook = animated(run, 6, status="interrupted")
+        damage(folder / ".frames" / "of_mask_a" / "000002.png")
+        with pytest.warns(UserWarning, match="The animation of 'mask/a' starts over: "):
+            animated(run, 8, hook.state_dict(), since=6)
+        counts = {path.name: len(tf.io.decode_gif(path.read_bytes())) for path in folder.glob("*.gif")}
+        assert counts == {"mask_a.gif": 2, "later.gif": 5}, name
+
+
+def test_a_picture_called_after_the_folder_above_removes_nothing_there(make_run) -> None:
+    run = make_run(pictures=lambda step, split: {"..": HALF})
+    evaluate(PictureFiles(), run, (1, "test"))
+    with pytest.warns(UserWarning, match=r"The animation of '\.\.' starts over"):
+        animated(run, 2, {"evaluations": 1, "frames": {"..": 1}}, "interrupted", since=1)
+    assert (run.directory / "pictures" / "...png").exists()
+    for name, file in (("mask/dense 1/kernel", "mask_dense_1_kernel"), ("../../etc", ".._.._etc"), ("///", "picture")):
+        assert file_name(name) == file
+
+
+def grey(value: float, height: int = 4, width: int = 6) -> np.ndarray:
+    return np.full((height, width, 1), value, np.float32)
+
+
+def frames_of(gif: bytes) -> tuple[list[np.ndarray], list[int]]:
+    image = Image.open(io.BytesIO(gif))
+    assert (image.format, image.info["loop"]) == ("GIF", 0)  # for ever
+    arrays, durations = [], []
+    for number in range(image.n_frames):
+        image.seek(number)
+        arrays.append(np.asarray(image.convert("RGB")))
+        durations.append(image.info["duration"])
+    return arrays, durations
+
+
+def test_a_gif_shows_every_frame_in_its_order_and_rests_on_the_last() -> None:
+    animations: dict[str, Frames] = {}
+    for number, value in enumerate((0.0, 0.2, 0.4, 1.0)):
+        add_frames(animations, {"a": grey(value), **({"once": grey(0.5)} if number == 0 else {})})
+    encoded = encode_animations(animations)
+    assert encoded.keys() == {"a"}
+    arrays, durations = frames_of(encoded["a"])
+    assert [array[0, 0, 0] for array in arrays] == [0, 51, 102, 255]
+    assert durations == [500, 500, 500, LAST_MILLISECONDS]
+
+
+@pytest.mark.parametrize("count", [MOST_FRAMES + 1, 3 * MOST_FRAMES + 2])
+def test_a_long_run_keeps_evenly_spread_frames_and_the_last_one(count: int) -> None:
+    frames = Frames()
+    for number in range(count):
+        picture = grey(0.0, 1, 16)
+        picture[0, :, 0] = [(number >> bit) & 1 for bit in range(16)]
+        frames.add(picture)
+    assert sum(len(frame) for frame in frames.kept) < 200 * MOST_FRAMES
+    arrays, durations = frames_of(frames.encode())
+    numbers = [sum(int(value > 127) << bit for bit, value in enumerate(array[0, :, 0])) for array in arrays]
+    assert (numbers[0], numbers[-1], len(set(np.diff(numbers[:-1])))) == (0, count - 1, 1)
+    assert MOST_FRAMES / 2 <= len(arrays) <= MOST_FRAMES + 1
+    assert min(durations) >= 50

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+
+import pytest
+
+from hookline.hooks.monitors import progress as progress_lines
+from hookline.hooks.monitors import progress as progress_time
+from hookline.hooks.monitors.progress import Progress, TimeLeft
+from hookline.trainer.run.control import Report
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def use() -> Terminal:  # called inside the test: pytest sets standard output anew before it
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stdout", stream)
+        return stream
+
+    return use
+
+
+def advance(hook, run, step, evaluate=True):
+    """Tell the hook of a chunk that ends at `step`, with a report, and of an evaluation."""
+    run.train_seconds += 0.01 * (step - run.step)
+    run.timed_steps += step - run.step
+    run.step = step
+    values = {"loss/total": 1 / step, "metric/accuracy": 0.5, "opt/learning_rate": 1}
+    hook.on_chunk_end(run, Report(step, "train", values))
+    if evaluate:
+        report = Report(step, "validation", {"loss/total": 2 / step, "metric/accuracy": 0.9 + step / 1e6})
+        run.best.update(report)
+        hook.on_evaluation_end(run, report)
+
+
+def begun(run, **options):
+    hook = Progress(**options)
+    hook.on_fit_begin(run)
+    return hook
+
+
+def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    run = make_run(queue=(3, 8))
+    hook = begun(run)
+    advance(hook, run, 10)
+    advance(hook, run, 20)
+    output = capsys.readouterr().out
+    assert not CONTROL.search(output)
+    first, _, line = output.splitlines()  # not wrapped
+    assert str(run.directory) in first
+    assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 images/s, queue 3/8, 0:0")
+    assert "left, train loss 0.0500 accuracy 0.5000, validation loss 0.1000 accuracy 0.9000" in line
+    assert line.endswith("best accuracy 0.9000 at step 20")
+
+
+def test_time_left_counts_from_where_a_resumed_run_began(make_run, capsys, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(progress_lines.time, "monotonic", lambda: clock[0])
+    run = make_run(step=50)
+    hook = begun(run)
+    clock[0] += 300.0  # the first step compiles; that says nothing about the others
+    advance(hook, run, 51, evaluate=False)
+    assert " left," not in capsys.readouterr().out
+    clock[0] += 18.0
+    advance(hook, run, 60)
+    assert "1:20 left" in capsys.readouterr().out
+    run = make_run(total_steps=1000, steps_per_epoch=1000.0)
+    hook = begun(run)
+    for step in range(10, 501, 10):
+        clock[0] += 10.0
+        advance(hook, run, step, evaluate=False)
+    printed = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split("/")[0] for line in printed][:3] == ["step 30", "step 60", "step 90"]
+    assert "16:10 left" in printed[0]  # 970 steps of one second
+
+
+@pytest.mark.parametrize("end", ["on_fit_end", "on_exception"])
+def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, terminal, end):
+    run, terminal, threads = make_run(), terminal(), set(threading.enumerate())
+    hook = begun(run)
+    (drawing,) = set(threading.enumerate()) - threads
+    advance(hook, run, 40)
+    sys.stdout.write("a word from elsewhere\n")
+    getattr(hook, end)(run, {} if end == "on_fit_end" else KeyboardInterrupt())
+    drawing.join(timeout=5)
+    assert not drawing.is_alive()
+    assert sys.stdout is terminal
+    output = terminal.getvalue()
+    for text in ("step 40/100, epoch 4.0/10.0, 6,400 images/s", "loss 0.0500 accuracy 0.9000", "a word from elsewhere"):
+        assert text in output
+    assert "\x1b[?25l" not in output  # a process that is killed could not show the cursor again
+    hook.on_fit_end(run, {})
+    assert terminal.getvalue() == output
+    run = make_run()
+    advance(begun(run, mode="plain"), run, 10)
+    assert not CONTROL.search(terminal.getvalue()[len(output) :])
+
+
+class Story:
+    """Train, with a step a tenth of a second, evaluate, and let other things take the rest of the time."""
+
+    def __init__(self, run, patch) -> None:
+        self.now, self.run = 1000.0, run
+        patch.setattr(progress_time.time, "monotonic", lambda: self.now)
+        self.left = TimeLeft(run)
+
+    def train(self, steps: int, seconds: float):
+        self.run.step += steps
+        self.run.train_seconds += 0.1 * steps
+        self.now += seconds
+        self.left.take(evaluated=False)
+        return self.left.seconds()
+
+    def evaluate(self, seconds: float):
+        self.now += seconds
+        self.left.take(evaluated=True)
+        return self.left.seconds()
+
+
+def test_steps_and_evaluations_to_come_cost_what_those_before_did(make_run, monkeypatch):
+    story = Story(make_run(total_steps=100), monkeypatch)  # 10 an epoch
+    assert story.left.seconds() is story.train(1, 60.0) is None  # the first step compiles
+    assert story.train(9, 0.9) == pytest.approx(9.0)  # 90 steps; what an evaluation takes is not known
+    assert story.evaluate(5.0) == pytest.approx(9.0 + 9 * 5.0)
+    assert story.train(10, 1.0) == pytest.approx(8.0 + 8 * 5.0)
+    story.train(80, 8.0)
+    assert story.evaluate(5.0) == 0.0
+
+
+def test_a_resumed_run_counts_from_where_it_began(make_run, monkeypatch):
+    story = Story(make_run(total_steps=100, step=50, train_seconds=1e6), monkeypatch)
+    story.train(1, 60.0)
+    story.train(9, 0.9)
+    assert story.evaluate(2.0) == pytest.approx(4.0 + 4 * 2.0)
+    run = make_run(total_steps=100, config={"trainer": {"evaluate_every_epochs": 5}})
+    story = Story(run, monkeypatch)
+    story.train(1, 60.0)
+    story.train(49, 4.9)
+    assert story.evaluate(5.0) == pytest.approx(5.0 + 5.0)

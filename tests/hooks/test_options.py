@@ -1,0 +1,95 @@
+"""Options: what is taken, and one clear line for what is not."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.options import (
+    check_choice,
+    check_flag,
+    check_integer,
+    check_number,
+    check_patterns,
+    decays_weight,
+    epoch_start,
+    keeps_averages,
+    moving_average,
+    project_with_average,
+)
+from hookline.trainer.errors import UserError
+from tests.support.command import run_small
+from tests.support.toy import toy_network
+
+
+def test_what_is_no_value_of_an_option_is_refused_by_its_name():
+    for check, values, options in (
+        (check_flag, (0, "true", None), {}),
+        (check_integer, (0, 1.5, 4.0, "4", None, True, math.nan, 9), {"maximum": 8}),
+        (check_number, (-0.1, 1.01, "60", None, False, math.nan, math.inf), {"minimum": 0, "maximum": 1}),
+        (check_number, (0,), {"minimum": 0, "above_minimum": True}),
+        (check_patterns, ("", [], [3], ["dense", ""], None, True), {}),
+    ):
+        for value in values:
+            with pytest.raises(UserError, match="^Invalid given: .* Expected "):
+                check("given", value, **options)
+    for value in ("splcing", None, ["splicing"]):
+        with pytest.raises(UserError, match="^Unknown given .*constant, splicing"):
+            check_choice("given", value, ("constant", "splicing"))
+
+
+def test_values_at_the_ends_of_their_range_are_returned():
+    assert check_flag("given", False) is False
+    assert [check_integer("bits", value, minimum=2, maximum=8) for value in (2, 8)] == [2, 8]
+    assert isinstance(check_number("given", 0, minimum=0, maximum=1), float)
+    assert check_number("given", 1e-9, minimum=0, above_minimum=True) == 1e-9
+    assert check_choice("given", "splicing", ("constant", "splicing")) == "splicing"
+    assert check_patterns("layers", "*") == "*"
+    assert check_patterns("layers", ("dense_1", "conv_*")) == ["dense_1", "conv_*"]
+
+
+def test_the_message_says_under_which_hook_the_option_stands(tmp_path):
+    with pytest.raises(UserError, match="^hooks.early_stopping: Invalid patience: 0"):
+        run_small("baseline", "hooks.early_stopping.patience=0", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():
+    for epoch, per_epoch, step in ((2, 19.64, 40), (1, 7.5, 8), (2, 7.5, 15), (0, 7.5, 0), (0.01, 10, 1)):
+        assert epoch_start(epoch, per_epoch) == step
+    for tenths in range(1, 30):  # rounding of floats makes no step of its own
+        assert epoch_start(0.1 * tenths, 100) == 10 * tenths
+
+
+KERNEL, OTHER = "toy/hidden/kernel", "toy/logits/kernel"
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
+def test_averages_and_decay_are_found_and_projections_reach_both(wrap):
+    plain = toy_network(optimizer=wrap(keras.optimizers.Adam()))
+    assert not keeps_averages(plain.optimizer)
+    assert moving_average(plain.optimizer, plain.variables[KERNEL]) is None
+    assert not decays_weight(plain.optimizer, plain.variables[KERNEL])
+    optimizer = keras.optimizers.AdamW(weight_decay=0.1, use_ema=True)
+    network = toy_network()
+    optimizer.exclude_from_weight_decay(var_list=[network.variables[OTHER]])
+    network.optimizer = wrap(optimizer)
+    network.optimizer.build(network.model.trainable_variables)
+    assert keeps_averages(network.optimizer)
+    assert [decays_weight(network.optimizer, network.variables[name]) for name in (KERNEL, OTHER)] == [True, False]
+    assert moving_average(network.optimizer, network.variables["toy/norm/moving_mean"]) is None
+    averages = [moving_average(network.optimizer, network.variables[name]) for name in (KERNEL, OTHER)]
+    for average in averages:
+        average.assign(np.full(average.shape, 3))
+    before = [network.variables[name].numpy() for name in (KERNEL, OTHER)]
+    tf.function(
+        lambda: project_with_average(network.optimizer, network.variables[KERNEL], lambda value: -value),
+        autograph=False,
+    )()
+    np.testing.assert_array_equal(network.variables[KERNEL], -before[0])
+    np.testing.assert_array_equal(network.variables[OTHER], before[1])
+    assert [np.unique(average).tolist() for average in averages] == [[-3], [3]]

@@ -1,0 +1,268 @@
+"""How good samples are: coverage, what a classifier sees, averages over generators, pictures."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline.recipes.adversarial.sample_quality import (
+    ImageQuality,
+    MixtureQuality,
+    average_metrics,
+    class_shares,
+    coverage,
+    draw,
+    frechet_distance,
+    mode_metrics,
+    moments,
+    quality_for,
+    share_distances,
+)
+from hookline.recipes.data.digits import digits
+from hookline.recipes.data.points import ring, toy_points
+from hookline.trainer.errors import UserError
+
+CENTERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
+DEVIATION = 0.05
+
+
+def points_at(*counts, away=0.0):
+    """So many points at each center, and the last number of them far from all."""
+    *at, nowhere = counts
+    near = np.repeat(CENTERS, at, axis=0) + np.float32(away)
+    return tf.constant(np.concatenate([near, np.full((nowhere, 2), 7.0, np.float32)]))
+
+
+def of(points):
+    return float(coverage(points, CENTERS, DEVIATION))
+
+
+def test_coverage_is_one_only_for_good_samples_of_all_modes():
+    assert of(points_at(5, 5, 5, 5, 0)) == pytest.approx(1.0)
+    assert of(points_at(20, 0, 0, 0, 0)) == pytest.approx(0.25)  # one mode, however good
+    assert of(points_at(5, 5, 5, 0, 0)) == pytest.approx(0.75)
+    assert of(points_at(3, 3, 3, 3, 12)) == pytest.approx(0.5)
+    assert of(points_at(0, 0, 0, 0, 9)) == 0.0
+    assert of(points_at(5, 5, 5, 5, 0, away=2.0 * DEVIATION)) == pytest.approx(1.0)  # 2.83 deviations
+    assert of(points_at(5, 5, 5, 5, 0, away=2.2 * DEVIATION)) == 0.0  # 3.11 deviations
+
+
+def test_points_are_judged_by_their_mixture():
+    data = ring(modes=4, examples=400)
+    quality = quality_for(data, None)
+    assert isinstance(quality, MixtureQuality)
+    metrics = quality.metrics(tf.constant(np.repeat(data.centers, 30, axis=0)), {})
+    assert {name: round(float(value), 5) for name, value in metrics.items()} == {
+        "modes": 4.0,
+        "high_quality": 1.0,
+        "kl_to_uniform": 0.0,
+        "coverage": 1.0,
+    }
+    real = {name: value.numpy() for name, value in quality.collect({"inputs": tf.constant(data.centers)}).items()}
+    picture = quality.picture(np.repeat(data.centers, 3, axis=0), real, "samples")
+    assert picture.shape[-1] == 3
+
+
+class Brightness:
+    """Stand for a classifier of two classes: dark and bright images; its features are mean and deviation."""
+
+    def __call__(self, images):
+        mean = tf.reduce_mean(images, axis=(1, 2, 3))
+        features = tf.stack([mean, tf.math.reduce_std(images, axis=(1, 2, 3))], axis=1)
+        return features, tf.cast(mean > 0.0, tf.int32)
+
+
+def test_images_are_judged_by_a_classifiers_features_and_classes():
+    quality = ImageQuality(2, Brightness())
+    images = tf.random.stateless_uniform([60, 8, 8, 1], [1, 2], -1.0, 1.0)
+    targets = tf.cast(tf.reduce_mean(images, axis=(1, 2, 3)) > 0.0, tf.int64)
+    collected = quality.collect({"inputs": images, "targets": targets})
+    assert {name: tuple(value.shape) for name, value in collected.items()} == {"features": (60, 2), "targets": (60,)}
+    same, brighter = quality.metrics(images, collected), quality.metrics(images * 0.1 + 0.9, collected)
+    assert float(same["frechet_distance"]) == pytest.approx(0.0, abs=1e-4)
+    assert float(same["class_total_variation"]) == pytest.approx(0.0, abs=1e-6)
+    assert float(brighter["frechet_distance"]) > 0.5
+    assert float(brighter["class_missing"]) == 1.0
+    assert set(same) == {"frechet_distance", "class_total_variation", "class_kl", "class_missing"}
+
+
+def test_several_generators_are_averaged_and_the_best_is_named():
+    def metrics(samples):
+        return {"modes": samples[0], "coverage": samples[1], "high_quality": samples[2]}
+
+    found = average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2], [8.0, 0.1, 0.4]]))
+    assert {name: round(float(value), 5) for name, value in found.items()} == {
+        "modes": 6.0,
+        "coverage": 0.3,
+        "high_quality": 0.3,
+        "best_modes": 8.0,
+        "best_coverage": 0.5,
+    }
+    assert average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2]])).keys() == {"modes", "coverage", "high_quality"}
+
+
+def test_without_a_judge_images_are_only_shown(tmp_path):
+    assert quality_for(toy_points(), None) is None
+    with pytest.raises(UserError, match="task.classifier"):
+        quality_for(toy_points(), "runs/a")
+    with pytest.raises(UserError, match="config.yaml"):
+        quality_for(digits(), str(tmp_path / "nothing"))
+    quality, images = quality_for(digits(), None), np.zeros((3, 64, 8, 8, 1), np.float32)
+    assert isinstance(quality, ImageQuality)
+    assert quality.collect({"inputs": images[0]}) == quality.metrics(tf.constant(images[0]), {}) == {}
+    one, three = draw(quality, images[:1], {}), draw(quality, images, {})
+    assert three.shape[0] > 3 * one.shape[0]  # every generator has a picture of its own
+
+
+CLASSES = 5
+LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=50)
+
+
+def shares(labels) -> np.ndarray:
+    return class_shares(tf.constant(labels, tf.int64), CLASSES).numpy()
+
+
+def distances(generated, real) -> dict[str, float]:
+    found = tf.function(share_distances, autograph=False)(tf.constant(generated), tf.constant(real))
+    return {name: float(value) for name, value in found.items()}
+
+
+@settings(deadline=None, max_examples=40)
+@given(LABELS, LABELS)
+def test_distances_are_those_of_the_definition(first, second) -> None:
+    p, q = shares(first), shares(second)
+    np.testing.assert_allclose(p, np.bincount(first, minlength=CLASSES) / len(first), rtol=1e-6)
+    found = distances(p, q)
+    kl = 0.0
+    for one, two in zip(p.tolist(), q.tolist(), strict=True):
+        if one:
+            kl += one * math.log(one / two) if two else math.inf
+    assert found["total_variation"] == pytest.approx(0.5 * np.abs(p - q).sum(), abs=1e-6)
+    assert found["kl"] == pytest.approx(kl, abs=1e-5)
+    assert found["missing"] == len(set(second) - set(first))
+
+
+SEEDS = st.integers(0, 2**31 - 1)
+
+
+def expected(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the distance by the eigenvalues of the product S1 S2, which needs no symmetric form."""
+    means = first.mean(axis=0) - second.mean(axis=0)
+    one, two = (np.atleast_2d(np.cov(each, rowvar=False)) for each in (first, second))
+    roots = np.sqrt(np.maximum(np.linalg.eigvals(one @ two).real, 0.0))
+    return float(means @ means + np.trace(one) + np.trace(two) - 2.0 * roots.sum())
+
+
+@functools.cache
+def traced(width: int):
+    spec = tf.TensorSpec([None, width], tf.float32)
+    return tf.function(
+        lambda first, second: frechet_distance(moments(first), moments(second)),
+        autograph=False,
+        input_signature=[spec, spec],
+    )
+
+
+def distance(first: np.ndarray, second: np.ndarray) -> float:
+    return float(traced(first.shape[1])(tf.constant(first, tf.float32), tf.constant(second, tf.float32)))
+
+
+def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    mixed = generator.normal(size=(count, width)) @ generator.normal(size=(width, width))
+    return (scale * (mixed + generator.normal(size=width))).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(12, 40), st.integers(12, 40), st.integers(1, 8))
+def test_distance_is_that_of_the_definition(seed, first_count, second_count, width) -> None:
+    first, second = features(seed, first_count, width), features(seed + 1, second_count, width)
+    there = expected(first.astype(np.float64), second.astype(np.float64))
+    assert distance(first, second) == pytest.approx(there, rel=1e-4, abs=1e-4)
+    assert distance(second, first) == pytest.approx(there, rel=1e-4, abs=1e-4)
+
+
+def test_fewer_examples_than_features_and_dead_features_stay_exact() -> None:
+    """Covariances without full rank: a root of the product S1 S2 would leave errors of 1e-8 times their size."""
+    generator = np.random.default_rng(0)
+    first = np.maximum(1000.0 * generator.normal(size=(20, 64)), 0.0).astype(np.float32)
+    first[:, 5:20] = 0.0
+    assert distance(first, first) < 1e-6
+    assert distance(first, first + np.float32(1.0)) == pytest.approx(64.0, rel=1e-3)
+
+
+def test_large_means_do_not_swallow_small_spreads() -> None:
+    values = features(1, 100, 3, scale=0.01)
+    wide = 2.0 * (values - values.mean(axis=0)) + values.mean(axis=0)
+    near, far = distance(values, wide), distance(values + 64.0, wide + 64.0)
+    assert far == pytest.approx(near, rel=0.01)
+    assert near > 0.0
+    found = moments(tf.constant(values[:7]))
+    np.testing.assert_allclose(found.mean, values[:7].mean(axis=0, dtype=np.float64), rtol=1e-12)
+    np.testing.assert_allclose(found.covariance, np.cov(values[:7].astype(np.float64), rowvar=False), rtol=1e-9)
+
+
+MODES = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]], np.float32)
+STD = 0.25  # three of them are 0.75: distances on a grid of quarters are exact
+
+# Points on a grid of quarters, away from the lines halfway between two modes, and some that are not finite.
+PLACES = st.one_of(
+    st.tuples(*[st.integers(-12, 28).map(lambda n: n / 4).filter(lambda x: x != 2.0)] * 2),
+    st.sampled_from([(math.nan, 0.0), (0.0, math.inf), (-math.inf, math.nan)]),
+)
+
+
+def mode_metrics_expected(samples: list[tuple[float, float]], least: int) -> dict[str, float]:
+    good, near = [0] * len(MODES), [0] * len(MODES)
+    for point in samples:
+        if all(map(math.isfinite, point)):
+            distances = [math.dist(point, mode) for mode in MODES]
+            nearest = distances.index(min(distances))
+            near[nearest] += 1
+            good[nearest] += min(distances) <= 3 * STD
+    shares = [count / sum(near) for count in near if count]
+    return {
+        "modes": sum(count >= least for count in good),
+        "high_quality": sum(good) / len(samples),
+        "kl_to_uniform": math.log(len(MODES)) + sum(share * math.log(share) for share in shares),
+    }
+
+
+@functools.cache
+def mode_metrics_traced(least: int):
+    signature = tf.TensorSpec([None, 2], tf.float32)
+    return tf.function(
+        lambda samples: mode_metrics(samples, tf.constant(MODES), STD, least=least),
+        autograph=False,
+        input_signature=[signature],
+    )
+
+
+def measured(samples, least: int = 1) -> dict[str, float]:
+    return {name: float(value) for name, value in mode_metrics_traced(least)(tf.constant(samples, tf.float32)).items()}
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(PLACES, min_size=1, max_size=40), st.sampled_from([1, 2, 5]))
+def test_measures_are_those_of_the_definition(samples, least) -> None:
+    assert measured(samples, least) == pytest.approx(mode_metrics_expected(samples, least), abs=1e-5)
+
+
+def test_samples_of_the_mixture_itself_score_best() -> None:
+    generator = np.random.default_rng(0)
+    samples = np.repeat(MODES, 2500, axis=0) + STD * generator.normal(size=(10_000, 2))
+    values = measured(samples)
+    assert values["modes"] == 4
+    assert values["kl_to_uniform"] < 1e-5
+    assert values["high_quality"] == pytest.approx(1 - math.exp(-4.5), abs=0.003)  # of a circle of 3 std in a plane
+    collapsed = measured(np.tile(MODES[2], (100, 1)))
+    assert collapsed == pytest.approx({"modes": 1, "high_quality": 1.0, "kl_to_uniform": math.log(4)})
+    assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
+    line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
+    assert float(line["modes"]) == 2.0

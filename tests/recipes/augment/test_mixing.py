@@ -1,0 +1,121 @@
+"""What mixes examples: inputs and targets by one weight, partners by chance, the paper's distributions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from hookline.recipes.augment.mixing import Cutmix, Mixup, beta, random_rectangles
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.order import example_seeds, whole_numbers
+from hookline.trainer.objective import SOFT_TARGETS
+
+PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def seeds_of(count, step=0):
+    return example_seeds(3, tf.constant(step, tf.int64), tf.range(count, dtype=tf.int64))
+
+
+def constant_images(count, side=6):
+    """Return images of one value each, its position; with it every mixture can be taken apart."""
+    return np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, side, side, 1)).copy()
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.7, 1.0, 30.0])
+def test_weights_follow_the_beta_distribution(alpha):
+    found = beta(seeds_of(20_000), "a", alpha).numpy()
+    assert found.dtype == np.float32
+    assert 0.0 <= found.min() <= found.max() <= 1.0
+    lower = found[found < 0.5].astype(np.float64)  # near 1, float32 has too few numbers to show the distribution
+    assert stats.kstest(lower, lambda x: 2.0 * stats.beta(alpha, alpha).cdf(x)).statistic < 0.02
+    assert np.mean(found < 0.5) == pytest.approx(0.5, abs=0.015)
+    assert found.mean() == pytest.approx(0.5, abs=0.02)
+    assert found.var() == pytest.approx(0.25 / (2 * alpha + 1), rel=0.04)
+
+
+@PROPERTY
+@given(step=st.integers(0, 1000))
+def test_the_weight_of_the_input_is_that_of_the_target(step, change):
+    # Inputs are one-hot rows of their position, so the mixture shows the weights of both partners.
+    count = 12
+    inputs = np.eye(count, dtype=np.float32).reshape(count, 3, 4, 1)
+    labels = np.arange(count) % 3
+    changed = change(Mixup(alpha=1.0), inputs=inputs, targets=labels, step=step)
+    weights = changed["inputs"].reshape(count, count)
+    np.testing.assert_allclose(weights.sum(1), 1.0, rtol=1e-6)
+    assert (np.count_nonzero(weights, axis=1) <= 2).all()
+    assert (np.count_nonzero(weights - np.diag(np.diag(weights)), axis=0) <= 1).all(), "a partner of two"
+    np.testing.assert_allclose(weights @ np.eye(3)[labels], changed[SOFT_TARGETS], atol=1e-6)
+    assert len(np.unique(np.diag(weights))) > count // 2, "each example has a weight of its own"
+
+
+@PROPERTY
+@given(height=st.integers(2, 9), width=st.integers(2, 9), step=st.integers(0, 1000))
+def test_cutmix_shares_are_the_areas(height, width, step, change):
+    count = 12
+    inputs = np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, height, width, 1)).copy()
+    labels = np.arange(count) % 3
+    changed = change(Cutmix(alpha=1.0, probability=1.0), inputs=inputs, targets=labels, step=step)
+    for number, (image, shares) in enumerate(zip(changed["inputs"][..., 0], changed[SOFT_TARGETS], strict=True)):
+        taken = image != number
+        assert len(np.unique(image[taken])) <= 1, "one partner"
+        rows, columns = taken.any(1), taken.any(0)
+        np.testing.assert_array_equal(taken, rows[:, None] & columns[None, :], "a rectangle")
+        expected = np.zeros(3)
+        for value, pixels in zip(*np.unique(image, return_counts=True), strict=True):
+            expected[labels[int(value)]] += pixels / image.size
+        np.testing.assert_allclose(shares, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Mixup, Cutmix])
+def test_the_probability_says_how_many_are_mixed(kind, change):
+    count = 3_000
+    changed = change(kind(alpha=2.0, probability=0.3), inputs=constant_images(count, 16), targets=np.arange(count) % 3)
+    mixed = (changed["inputs"] != np.arange(count)[:, None, None, None]).any((1, 2, 3))
+    assert mixed.mean() == pytest.approx(0.3, abs=0.04)
+    untouched = np.eye(3, dtype=np.float32)[np.arange(count) % 3][~mixed]
+    np.testing.assert_array_equal(changed[SOFT_TARGETS][~mixed], untouched)
+
+
+def test_options_and_data_that_do_not_suit_are_one_line(change):
+    for make, message in (
+        (lambda: Mixup(alpha=0), "alpha=0"),
+        (lambda: Cutmix(alpha=101), "alpha=101"),
+        (lambda: Mixup(probability=-1), "probability=-1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+    for augment, inputs, message in (
+        (Mixup(), np.zeros([2, 4], np.int64), "int64"),
+        (Cutmix(), np.zeros([2, 4], np.float32), "Expected images"),
+    ):
+        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
+            change(augment, inputs=inputs)
+
+
+COUNT = 40
+
+
+def seeds(step: int) -> tf.Tensor:
+    return example_seeds(0, tf.constant(step, tf.int64), tf.range(COUNT, dtype=tf.int64))
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
+def test_each_covers_its_extent_around_its_middle(height, width, step):
+    drawn = np.random.default_rng(step)
+    tall, wide = (drawn.integers(0, size + 3, COUNT).astype(np.int32) for size in (height, width))
+    found = random_rectangles(seeds(step), tf.constant(tall), tf.constant(wide), height, width).numpy()
+    assert found.shape == (COUNT, height, width, 1)
+    rows = whole_numbers(seeds(step), "row", 0, height - 1).numpy()
+    columns = whole_numbers(seeds(step), "column", 0, width - 1).numpy()
+    for mask, row, column, high, broad in zip(found[..., 0], rows, columns, tall, wide, strict=True):
+        expected = np.zeros((height, width), bool)
+        top, left = row - high // 2, column - broad // 2
+        expected[max(top, 0) : max(top + high, 0), max(left, 0) : max(left + broad, 0)] = True
+        np.testing.assert_array_equal(mask, expected)

@@ -1,0 +1,122 @@
+"""Arrays by name: which files are meant, what they take, and one line for damaged ones."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from hookline.recipes.data import array_files as npy_rows
+from hookline.recipes.data.array_files import NpyRows, find_arrays, open_npy, read_npz
+from hookline.trainer.errors import UserError
+
+ONE = np.arange(12, dtype=np.uint16).reshape(4, 3)
+
+
+def message_of(look, *arguments):
+    with pytest.raises(UserError) as caught:
+        look(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def folder(root, **arrays):
+    root.mkdir(exist_ok=True)
+    for name, array in arrays.items():
+        np.save(root / f"{name}.npy", array)
+    return root
+
+
+def test_any_damage_to_the_header_of_an_npy_is_one_line_or_an_array(tmp_path):
+    path = folder(tmp_path, a=ONE) / "a.npy"
+    whole = path.read_bytes()
+    np.savez(tmp_path / "own.npz", a=np.zeros(4000))  # longer than what is read before its checksum
+    packed = (tmp_path / "own.npz").read_bytes()
+    start = packed.index(b"\x93NUMPY")
+    for place, value in ((place, value) for place in range(0, 80, 5) for value in b"\x00\n\"'(,\\{}\xff"):
+        path.write_bytes(whole[:place] + bytes([value]) + whole[place + 1 :])
+        (tmp_path / "own.npz").write_bytes(packed[: start + place] + bytes([value]) + packed[start + place + 1 :])
+        for look in (lambda: open_npy(path), lambda: read_npz(str(tmp_path / "own.npz"), ["a"])):
+            try:
+                look()
+            except UserError as error:
+                assert "\n" not in str(error)  # noqa: PT017 - some damage leaves an array
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")  # NumPy's, of an npz that it refuses
+def test_a_damaged_directory_of_an_npz_is_one_line(tmp_path):
+    np.savez(tmp_path / "own.npz", a=ONE)
+    whole = (tmp_path / "own.npz").read_bytes()
+    version = whole.index(b"PK\x01\x02") + 6  # that it takes to unpack it
+    (tmp_path / "own.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
+    assert "is no npz file (" in message_of(find_arrays, str(tmp_path / "own.npz"), None)
+
+
+def write(folder, array, name="rows.npy"):
+    np.save(folder / name, array)
+    return folder / name
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("uint8", (50,)), (">f4", (50, 3)), ("float64", (50, 2, 3, 1))])
+def test_rows_come_in_the_order_asked_for_also_twice(tmp_path, dtype, shape):
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    stored = NpyRows(write(tmp_path, array))
+    rows = np.array([7, 8, 9, 3, 3, 49, 0, 10, 7], np.int64)
+    found = stored.read(rows)
+    np.testing.assert_array_equal(found, array[rows])
+    assert found.dtype == stored.dtype == array.dtype.newbyteorder("=")
+    assert found.dtype.isnative
+    found[:] = 0  # the caller's own
+    np.testing.assert_array_equal(stored.read(rows), array[rows])
+
+
+@pytest.mark.parametrize("most", [1, 13])
+def test_a_system_that_reads_less_than_asked_for_is_asked_again(tmp_path, monkeypatch, most):
+    real = os.preadv
+
+    def preadv(file, buffers, start):
+        cut, left = [], most
+        for buffer in buffers:
+            cut.append(buffer[:left])
+            left -= len(cut[-1])
+        return real(file, cut, start)
+
+    monkeypatch.setattr(npy_rows.os, "preadv", preadv)
+    array = np.arange(60, dtype=np.int32).reshape(20, 3)
+    rows = np.array([4, 5, 6, 1])
+    np.testing.assert_array_equal(NpyRows(write(tmp_path, array)).read(rows), array[rows])
+
+
+def test_a_file_that_is_cut_or_written_to_meanwhile_ends_the_run(tmp_path):
+    path = write(tmp_path, np.zeros([100, 8]))
+    stored = NpyRows(path)
+    os.truncate(path, 200)
+    with pytest.raises(UserError, match="rows.npy' changed while the run read it"):
+        stored.read(np.array([50]))
+    stored = NpyRows(write(tmp_path, np.zeros([100, 8])))
+    with path.open("r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"12345678")
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(UserError, match="changed while the run read it"):
+        stored.read(np.array([50]))
+
+
+def test_what_is_no_npy_of_rows_is_refused_in_one_line(tmp_path):
+    whole = write(tmp_path, np.zeros([100, 8])).read_bytes()
+    (tmp_path / "cut.npy").write_bytes(whole[:400])
+    (tmp_path / "text.npy").write_text("hello")
+    (tmp_path / "nothing.npy").write_bytes(b"")
+    write(tmp_path, np.zeros([0, 8]), "empty.npy")
+    write(tmp_path, np.array(3), "scalar.npy")
+    np.savez(tmp_path / "zip.npz", a=np.zeros(3))
+    (tmp_path / "zip.npz").rename(tmp_path / "zip.npy")
+    np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
+    for name in ("cut", "text", "nothing", "empty", "scalar", "zip", "objects", "absent"):
+        with pytest.raises(UserError, match=f"{name}.npy'") as caught:
+            open_npy(tmp_path / f"{name}.npy")
+        assert "\n" not in str(caught.value)
+    path = write(tmp_path, np.asfortranarray(np.arange(12).reshape(4, 3)))
+    with pytest.raises(UserError, match="Fortran order"):
+        NpyRows(path)

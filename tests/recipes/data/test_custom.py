@@ -1,0 +1,214 @@
+"""Data of a user's own class: splits, cache, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data import input_form as machine_memory
+from hookline.recipes.data.custom import ExampleReader, custom
+from hookline.recipes.data.input_form import HostRows, input_form
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.source import ArraySource
+from tests.support.batches import assert_same_bits, eager_batches
+
+
+class Photos:
+    def __init__(self, size=60, shape=(4, 4), dtype=np.uint8, classes=3):
+        self.size, self.shape, self.dtype, self.classes = size, shape, dtype, classes
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, row):
+        image = np.random.default_rng(row).integers(0, 256, self.shape).astype(self.dtype)
+        return image, row % self.classes
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_one_object_is_split_with_a_share_of_every_class(cache):
+    data = custom(source=Photos(), validation=6, test=0.25, class_names=["ant", "bee", "cat"], cache=cache)
+    assert [data.train.size, data.validation.size, data.test.size] == [39, 6, 15]
+    assert (data.name, data.input_shape, data.classes, data.class_names[0]) == ("custom", (4, 4, 1), 3, "ant")
+    batch = data.test.source.gather(tf.constant(data.test.indices))
+    np.testing.assert_array_equal(np.bincount(batch["targets"]), [5, 5, 5])
+    np.testing.assert_array_equal(batch["targets"], data.test.indices % 3)
+    expected = np.stack([Photos()[row][0] for row in data.test.indices.tolist()]) / 127.5 - 1
+    np.testing.assert_allclose(batch["inputs"][..., 0], expected, atol=1e-6)
+    data = custom(source=Photos(), validation_source=Photos(20), test_source=Photos(10), cache=cache)
+    assert [data.train.size, data.validation.size, data.test.size] == [60, 20, 10]
+
+
+def test_the_cache_changes_where_rows_lie_but_no_bit(monkeypatch):
+    held, read = (custom(source=Photos(), cache=cache) for cache in ("memory", "none"))
+    assert isinstance(held.train.source, ArraySource)
+    assert isinstance(read.train.source, HostRows)
+    batches = [TrainingBatches(each.train, batch_size=8, seed=1) for each in (held, read)]
+    assert [each.placement for each in batches] == ["device", "host"]
+    assert_same_bits(*(eager_batches(each, 0, 12) for each in batches))
+    assert isinstance(custom(source=Photos()).train.source, ArraySource)
+    monkeypatch.setattr(machine_memory, "AUTO_BYTES", 60 * 16 - 1)
+    assert isinstance(custom(source=Photos()).train.source, HostRows)
+    monkeypatch.setattr(machine_memory, "SHARE", 1e-12)
+    with pytest.raises(UserError, match="data.cache=none"):
+        custom(source=Photos(), cache="memory")
+
+
+def test_what_cannot_be_is_refused_in_one_line():
+    for options, message in (
+        ({"source": None}, r"\+data.source._target_=.*plugins="),
+        ({"source": 3}, "int.*__len__"),
+        ({"test_source": Photos(shape=(5, 4))}, r"data.test_source \(Photos\) gives inputs uint8 \[5, 4\]"),
+        ({"test_source": Photos(dtype=np.float32)}, "float32"),
+        ({"split": "group"}, "needs groups"),
+        ({"classes": 2}, r"data.source \(Photos\): 20 labels lie outside 0..1"),
+        ({"threads": 0}, "data.threads=0"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            custom(**{"source": Photos(), **options})
+        assert "\n" not in str(caught.value)
+
+
+FORM = input_form((2, 2), np.dtype(np.float32), scale="auto", channels="auto", where="mine")
+
+
+class Rows:
+    """Give inputs that hold their row's number."""
+
+    def __init__(self, size=50, change=None, row=17):
+        self.size, self.change, self.row = size, change, row
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, row):
+        example = {"inputs": np.full([2, 2], row, np.float32), "targets": row % 3, "box": [row, row]}
+        if row == self.row and self.change is not None:
+            return self.change(example)
+        return example
+
+
+class Pairs(Rows):
+    def __getitem__(self, row):
+        example = super().__getitem__(row)
+        return (example["inputs"], example["targets"]) if isinstance(example, dict) else example
+
+
+class Gathered(Rows):
+    __getitem__ = None
+
+    def gather(self, rows):
+        assert rows.dtype == np.int64
+        examples = [Rows.__getitem__(self, row) for row in rows.tolist()]
+        rows[:] = 0  # whose array is it?
+        return {name: np.stack([np.asarray(each[name]) for each in examples]) for name in examples[0]}
+
+
+def reader_of(examples, threads=3):
+    return ExampleReader(examples, threads=threads, name="mine")
+
+
+def read(examples, rows, **options):
+    reader = reader_of(examples, **options)
+    return reader.reading(np.arange(reader.size) % 3, FORM)(np.array(rows, np.int64))
+
+
+@pytest.mark.parametrize(("kind", "threads"), [(Rows, 3), (Pairs, 1), (Gathered, 3)])
+def test_rows_come_in_the_order_asked_for(kind, threads):
+    rows = [*range(30, 2, -1), 5, 5, 49]
+    found = read(kind(), rows, threads=threads)
+    assert found.keys() == {"inputs"} | ({"box"} if kind is not Pairs else set())
+    np.testing.assert_array_equal(found["inputs"][:, 1, 1], rows)
+    assert found["inputs"].dtype == np.float32
+
+
+def test_examples_are_read_at_once_but_never_by_more_threads_than_told():
+    class Slow(Rows):
+        running = most = 0
+        lock = threading.Lock()
+
+        def __getitem__(self, row):
+            with self.lock:
+                Slow.running += 1
+                Slow.most = max(Slow.most, Slow.running)
+            time.sleep(0.003)
+            with self.lock:
+                Slow.running -= 1
+            return super().__getitem__(row)
+
+    for threads, most in ((4, range(2, 5)), (1, range(1, 2))):
+        Slow.most = 0
+        reader = reader_of(Slow(), threads=threads)
+        reading = reader.reading(np.arange(50) % 3, FORM)
+        batches = [threading.Thread(target=reading, args=(np.arange(12),)) for _ in range(3)]
+        for batch in batches:
+            batch.start()
+        for batch in batches:
+            batch.join()
+        assert Slow.most in most
+
+
+def test_an_object_may_use_its_arrays_again():
+    class Reusing(Rows):
+        held = np.zeros([2, 2], np.float32)
+
+        def __getitem__(self, row):
+            self.held[:] = row
+            return self.held, row % 3
+
+    reader = reader_of(Reusing(), threads=1)
+    reading = reader.reading(np.arange(50) % 3, FORM)
+    first = reading(np.array([3, 4]))["inputs"]
+    reading(np.array([8, 9]))
+    np.testing.assert_array_equal(first[:, 0, 0], [3, 4])
+
+
+def raises(error):
+    def change(example):
+        raise error
+
+    return change
+
+
+def test_a_row_that_fails_or_differs_is_named():
+    for change, message in (
+        (raises(KeyError("photo")), r"KeyError: 'photo' \(test_example_reader.py:\d+\)"),
+        (raises(StopIteration()), "StopIteration"),
+        (lambda e: {**e, "inputs": np.zeros([2, 3], np.float32)}, "float32 of shape .2, 3.; expected .* .2, 2."),
+        (lambda e: {**e, "inputs": np.zeros([2, 2])}, "inputs float64"),
+        (lambda e: {**e, "inputs": np.full([2, 2], np.nan, np.float32)}, "NaN or infinite"),
+        (lambda e: {**e, "targets": 0}, "target 0, but its label was 2"),
+        (lambda e: {**e, "more": 1}, "more"),
+        (lambda e: None, "received NoneType"),
+        (lambda e: {**e, "inputs": [[1], [1, 2]]}, "ValueError"),
+    ):
+        examples = Rows(change=change)
+        assert len(read(examples, [1, 16, 18, 2])["inputs"]) == 4
+        with pytest.raises(UserError, match=f"^mine, row 17: .*{message}") as caught:
+            read(examples, [1, 16, 17, 2])
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="^mine, row 17: OSError: gone"):
+        read(Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2])
+
+
+def test_labels_are_an_attribute_or_one_pass():
+    class Labelled(Rows):
+        labels = tuple(row % 3 for row in range(50))
+
+        def __getitem__(self, row):
+            assert row == 0, "an example was read"
+            return super().__getitem__(row)
+
+    for examples in (Labelled(), Rows(), Gathered()):
+        labels = reader_of(examples).labels()
+        assert labels.dtype == np.int64
+        np.testing.assert_array_equal(labels, np.arange(50) % 3)
+    for wrong in ([1, 2], [0.5] * 50, [[1]] * 50):
+        Labelled.labels = wrong
+        with pytest.raises(UserError, match="mine: labels of dtype .*; expected integers .50."):
+            reader_of(Labelled()).labels()

@@ -1,0 +1,220 @@
+"""Images held on the disk are decoded once, and damaged ones stop a run or are left out, as told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data import image_source
+from hookline.recipes.data import image_source as pixel_cache
+from hookline.recipes.data.image_folder import image_folder
+from hookline.recipes.data.image_source import written_whole
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.step.stage import python_errors
+from tests.support.images import write_images
+
+CACHES = ("memory", "disk", "none")
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The images that were decoded, in a list that grows."""
+    seen = []
+    load = image_source._load
+    monkeypatch.setattr(image_source, "_load", lambda images, row: seen.append(images.name(row)) or load(images, row))
+    return seen
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return write_images(tmp_path / "images")
+
+
+def load(folder, **settings):
+    return image_folder(**{"path": str(folder), "image_size": 8, "cache": "disk", **settings})
+
+
+def inputs(data):
+    return data.train.source.gather(tf.range(data.train.source.size, dtype=tf.int64))["inputs"].numpy()
+
+
+def cache_file(tmp_path):
+    (found,) = (tmp_path / "cache" / "hookline").iterdir()
+    return found
+
+
+def test_other_options_have_another_file(folder, tmp_path, decoded):
+    load(folder)
+    for number, settings in enumerate(
+        ({"image_size": 9}, {"fit": "stretch"}, {"channels": 1}, {"train_share": 0.5}), 2
+    ):
+        del decoded[:]
+        load(folder, **settings)
+        assert decoded, settings
+        del decoded[:]
+        load(folder)
+        assert not decoded
+        assert len(list((tmp_path / "cache" / "hookline").iterdir())) == number
+    load(folder, cache_dir=str(tmp_path / "here" / "deep"))
+    assert len(list((tmp_path / "here" / "deep").iterdir())) == 1
+
+
+@pytest.mark.parametrize("change", ["content", "time", "name"])
+def test_a_changed_image_makes_the_cache_stale_and_replaces_it(folder, tmp_path, decoded, change):
+    load(folder, duplicates="drop")
+    before = cache_file(tmp_path)
+    image, other = folder / "class_0" / "00.png", folder / "class_1" / "00.png"
+    if change == "content":
+        image.write_bytes(other.read_bytes())
+        os.utime(image, ns=(0, 0))
+    elif change == "time":
+        os.utime(image, ns=(1, 1))
+    else:
+        image.rename(image.with_name("99.png"))
+    found = inputs(load(folder, duplicates="drop"))
+    assert cache_file(tmp_path) == before
+    del decoded[:]
+    np.testing.assert_array_equal(found, inputs(load(folder, cache="none", duplicates="drop")))
+    load(folder, duplicates="drop")
+    assert not decoded
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:1000] + bytes([data[1000] ^ 1]) + data[1001:],
+        lambda data: b"",
+        lambda data: data[:5000] + data[6000:],
+    ],
+    ids=["cut", "one bit", "empty", "middle lost"],
+)
+def test_a_damaged_cache_is_made_anew(folder, tmp_path, decoded, damage):
+    expected = inputs(load(folder))
+    file = cache_file(tmp_path)
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.warns(UserWarning, match="is damaged"):
+        found = inputs(load(folder))
+    np.testing.assert_array_equal(found, expected)
+    load(folder)
+    assert len(decoded) == 128
+
+
+def test_a_disk_without_room_leaves_nothing_behind(folder, tmp_path, decoded, monkeypatch):
+    def fail(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(UserError, match="No space left on device"):
+            load(folder)
+    del decoded[:]
+    monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(UserError, match="data.cache_dir"):
+        load(folder)
+    assert not decoded
+    assert not list((tmp_path / "cache" / "hookline").iterdir())
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UserError, match="cannot hold"):
+        load(folder, cache_dir=str(tmp_path / "file"))
+
+
+def damage_three(folder):
+    """Damage one image within, one from its beginning, and make one a text; return their names."""
+    within = folder / "class_0" / "03.png"
+    within.write_bytes(within.read_bytes()[:-40])
+    empty = folder / "class_1" / "05.png"
+    empty.write_bytes(b"")
+    words = folder / "class_2" / "notes.jpg"
+    words.write_text("not a picture")
+    return within, empty, words
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_damaged_images_can_be_skipped_and_are_named_and_counted(folder, cache, decoded):
+    whole = load(folder, cache="memory", split="hash", corrupt="skip")
+    within, empty, words = damage_three(folder)
+    with pytest.warns(UserWarning, match="left out") as caught:
+        data = load(folder, cache=cache, corrupt="skip", split="hash")
+    found = [str(each.message) for each in caught]
+    assert len(found) == 2
+    assert any(f"2 damaged images are left out: '{empty}'" in each and f"'{words}'" in each for each in found)
+    assert any(f"1 damaged image is left out: '{within}'" in each for each in found)
+    assert data.train.size + data.validation.size + data.test.size == 62
+    kept = np.delete(inputs(whole), [3, 16 + 5], axis=0)
+    np.testing.assert_array_equal(inputs(data), kept)
+    np.testing.assert_array_equal(data.train.source.labels, np.repeat(range(4), [15, 15, 16, 16]))
+    if cache == "disk":
+        del decoded[:]
+        empty.unlink()
+        words.unlink()
+        with pytest.warns(UserWarning, match=f"1 damaged image is left out: '{within}'"):
+            load(folder, cache=cache, corrupt="skip", split="hash")
+        assert not decoded
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_damaged_images_stop_a_run_and_all_are_counted(folder, tmp_path, cache):
+    _, empty, words = damage_three(folder)
+    with pytest.raises(UserError) as caught:
+        load(folder, cache=cache)
+    assert f"'{empty}' cannot be read as an image (it is empty), nor can 1 more" in str(caught.value)
+    empty.unlink()
+    words.unlink()
+    if cache != "none":
+        with pytest.raises(UserError, match=r"03.png' cannot be read as an image \(.*\); expected a whole JPEG"):
+            load(folder, cache=cache)
+        assert not list(tmp_path.glob("cache/hookline/*")), "nothing half done is kept"
+
+
+def test_without_a_cache_a_damaged_image_is_named_when_its_batch_is_made(folder):
+    data = load(folder, cache="none")
+    row = data.train.indices[5]
+    within = sorted(folder.rglob("*.png"))[row]
+    within.write_bytes(within.read_bytes()[:-40])
+    with pytest.raises(UserError, match=f"'{within}' cannot be read as an image"):
+        data.train.source.gather(tf.constant([row], tf.int64))
+    batches = TrainingBatches(data.train, batch_size=data.train.size, seed=0)
+    with pytest.raises(UserError, match=f"'{within}' cannot be read as an image"), python_errors():
+        next(batches.iterator(0))
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_file_that_is_not_finished_leaves_the_old_one_and_nothing_else(tmp_path, error):
+    file = tmp_path / "deep" / "file"
+    with written_whole(file) as stream:
+        stream.write(b"old")
+
+    def fail_halfway():
+        with written_whole(file) as stream:
+            stream.write(b"half")
+            assert file.read_bytes() == b"old"
+            raise error
+
+    with pytest.raises(error):
+        fail_halfway()
+    assert [each.name for each in file.parent.iterdir()] == ["file"]
+    assert file.read_bytes() == b"old"
+
+
+def test_what_a_killed_process_left_is_removed_and_no_more(tmp_path):
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    host = socket.gethostname()
+    orphan = tmp_path / f".file.0123.{int(gone.stdout)}@{host}.partial"
+    alive = tmp_path / f".file.0123.{os.getpid()}@{host}.partial"
+    elsewhere = tmp_path / f".file.0123.{int(gone.stdout)}@not-{host}.partial"
+    for each in (orphan, alive, elsewhere):
+        each.write_bytes(b"half")
+    with written_whole(tmp_path / "file") as stream:
+        stream.write(b"new")
+    assert not orphan.exists()
+    assert alive.exists()
+    assert elsewhere.exists()

@@ -1,0 +1,157 @@
+"""Stored inputs become what a network takes, by options that are checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data.input_form import HostRows, input_form
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.step.stage import python_errors
+from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
+
+
+def form(shape, dtype="float32", *, scale="auto", channels="auto"):
+    return input_form(shape, np.dtype(dtype), scale=scale, channels=channels, where="x.npy")
+
+
+def made(stored, **options):
+    found = form(stored.shape[1:], stored.dtype, **options)
+    inputs = found.transform({"inputs": tf.constant(stored), "targets": tf.zeros([1])})["inputs"]
+    assert inputs.dtype == tf.float32
+    assert inputs.shape[1:] == found.shape
+    return inputs.numpy()
+
+
+def test_the_axes_are_those_that_were_asked_for():
+    for shape, channels, expected in (
+        ((5,), "auto", (5,)),
+        ((4, 6), "auto", (4, 6, 1)),
+        ((4, 6), "none", (4, 6)),
+        ((4, 6, 3), "auto", (4, 6, 3)),
+        ((3, 4, 6), "first", (4, 6, 3)),
+        ((1, 4, 6), "last", (1, 4, 6)),
+        ((3, 4, 6), "none", (3, 4, 6)),
+        ((2, 3, 4, 6), "first", (3, 4, 6, 2)),
+        ((3, 5, 3), "auto", (3, 5, 3)),
+    ):
+        stored = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+        found = made(stored, channels=channels)
+        assert found.shape == (2, *expected)
+        moved = np.moveaxis(stored, 1, -1) if channels == "first" else stored.reshape(2, *expected)
+        np.testing.assert_array_equal(found, moved)
+
+
+def test_bytes_are_pixels_and_other_values_are_kept_unless_told_otherwise():
+    for dtype, scale, pixels in (
+        ("uint8", "auto", True),
+        ("uint8", "none", False),
+        ("float32", "auto", False),
+        ("int32", "auto", False),
+        ("int64", "pixels", True),
+        ("float16", "pixels", True),
+    ):
+        stored = np.array([[0, 51, 255]], dtype)
+        np.testing.assert_allclose(made(stored, scale=scale), [[-1, -0.6, 1]] if pixels else stored, atol=1e-6)
+
+
+def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
+    assert form((2,), "float64").in_memory(np.array([[1.5, 2.0]]), "x").dtype == np.float32
+    assert form((2,), ">f4").in_memory(np.array([[1, 2]], ">f4"), "x").dtype.isnative
+    pixels = form((2,), "float32", scale="pixels").in_memory(np.array([[0.0, 255.0]], np.float32), "x")
+    assert pixels.dtype == np.uint8
+    for values, scale, message in (
+        ([[1.0, np.nan]], "auto", "1 values are NaN or infinite, the first in row 0"),
+        ([[1.0, 1e300]], "auto", "1 values are NaN or infinite"),
+        ([[0.0, 1.0]], "pixels", "expected whole grey values"),
+        ([[0.0, 256.0]], "pixels", "expected whole grey values"),
+    ):
+        with pytest.raises(UserError, match=message):
+            form((2,), "float64", scale=scale).in_memory(np.array(values), "x")
+    for bad, scale in ((np.inf, "auto"), (300.0, "pixels")):  # rows that were just read
+        read = np.zeros([3, 2, 2], np.float32)
+        read[1, 0, 1] = bad
+        with pytest.raises(UserError, match="^x, row 8: "):
+            form((2, 2), scale=scale).check_rows(read, np.array([70, 8, 9]), "x")
+
+
+SIZE = 40
+PIXELS = np.random.default_rng(0).integers(0, 256, (SIZE, 4, 4, 1), np.uint8)
+LABELS = np.arange(SIZE, dtype=np.int64) % 3
+
+SCRIPT = """
+import time
+import numpy as np, tensorflow as tf
+from hookline.recipes.data.input_form import HostRows
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+
+def read(rows):
+    time.sleep(0.05)
+    return {"inputs": np.zeros([len(rows), 2], np.float32)}
+
+specs = {"inputs": tf.TensorSpec([2], tf.float32)}
+source = HostRows(read, specs, np.zeros(1000, np.int64), lambda batch: batch)
+ring = [TrainingBatches(Split("train", source, np.arange(1000)), batch_size=4, seed=0).iterator(0)]
+next(ring[0])
+ring.append(ring)
+del ring
+print("done")
+"""
+
+
+def scaled(batch):
+    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (1.0 / 255.0)}
+
+
+def make_source(fail=None):
+    def read(rows):
+        if fail in rows.tolist():
+            raise UserError(f"Row {fail} cannot be read. Mend it.")
+        return {"inputs": PIXELS[rows], "box": rows.astype(np.float32) * 2}
+
+    specs = {"inputs": tf.TensorSpec([4, 4, 1], tf.uint8), "box": tf.TensorSpec([], tf.float32)}
+    return HostRows(read, specs, LABELS, scaled)
+
+
+def make_split(**options):
+    return Split("train", make_source(**options), np.arange(SIZE, dtype=np.int64))
+
+
+def test_a_batch_has_the_same_bits_however_it_is_made():
+    batches = TrainingBatches(make_split(), batch_size=8, seed=3)
+    eager = eager_batches(batches, 0, 6)
+    np.testing.assert_allclose(eager["inputs"], PIXELS[eager["index"]] / 255.0, rtol=1e-6)
+    np.testing.assert_array_equal(eager["box"], eager["index"] * 2)
+    np.testing.assert_array_equal(eager["targets"], LABELS[eager["index"]])
+    assert_same_bits(traced_batches(batches, 0, 6), eager)
+    iterator = batches.iterator(2)
+    prefetched = [next(iterator) for _ in range(4)]
+    assert_same_bits({key: np.stack([each[key] for each in prefetched]) for key in eager}, eager_batches(batches, 2, 6))
+
+
+def test_an_error_is_the_one_that_was_raised_wherever_the_batch_was_made():
+    split, message = make_split(fail=17), "^Row 17 cannot be read. Mend it.$"
+    batches = TrainingBatches(split, batch_size=SIZE, seed=0)
+    with pytest.raises(UserError, match=message):
+        batches.batch(step_of(0))
+    with pytest.raises(UserError, match=message), python_errors():
+        next(batches.iterator(0))
+    evaluation = EvaluationBatches(split, batch_size=8)
+    with pytest.raises(UserError, match=message), python_errors():
+        tf.function(evaluation.batch, autograph=False)(step_of(2))
+    assert tf.function(evaluation.batch, autograph=False)(step_of(1))["inputs"].shape == (8, 4, 4, 1)
+
+
+def test_a_program_ends_while_batches_are_read():
+    """Nothing waits for a read that cannot come back."""
+    command = [sys.executable, "-c", SCRIPT]
+    found = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "done\n"), found.stderr[-2000:]

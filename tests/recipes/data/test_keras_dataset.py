@@ -1,0 +1,232 @@
+"""Sets of Keras from a file or from its cache; every bad file ends in one clear line."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data import keras_dataset as keras_cache
+from hookline.recipes.data.keras_dataset import PINS, SETS, keras_dataset, load_pinned
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import EvaluationBatches
+
+
+def mnist(**settings):
+    return keras_dataset(name="mnist", **settings)
+
+
+def make_arrays(train=120, test=40):
+    generator = np.random.default_rng(0)
+    return {
+        "x_train": generator.integers(0, 256, (train, 28, 28), np.uint8),
+        "y_train": (np.arange(train) % 10).astype(np.uint8),
+        "x_test": generator.integers(0, 256, (test, 28, 28), np.uint8),
+        "y_test": (np.arange(test) % 10).astype(np.uint8),
+    }
+
+
+def write(folder, **changes):
+    """Write an npz, with arrays replaced, or left out where the replacement is None."""
+    arrays = {key: value for key, value in {**make_arrays(), **changes}.items() if value is not None}
+    path = folder / "mnist.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def message_of(**settings):
+    with pytest.raises(UserError) as caught:
+        mnist(**{"validation_size": 20, **settings})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def first_batch(split):
+    return EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
+
+
+def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
+    path = write(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = mnist(path="~/mnist.npz", validation_size=20)
+    assert (data.train.size, data.validation.size, data.test.size) == (100, 20, 40)
+    assert data.train.source is data.validation.source
+    assert data.test.source is not data.train.source
+    assert data.train.source.bytes == 120 * 28 * 28 + 120 * 8  # a byte a pixel
+    rows = np.concatenate([data.train.indices, data.validation.indices])
+    np.testing.assert_array_equal(np.sort(rows), np.arange(120))
+    np.testing.assert_array_equal(np.bincount(first_batch(data.validation)["targets"]), [2] * 10)
+    again, other = (mnist(path=path, validation_size=20, seed=seed).validation.indices for seed in (0, 1))
+    np.testing.assert_array_equal(data.validation.indices, again)
+    assert not np.array_equal(again, other)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Let Keras keep its files in an empty folder, and pin nothing but one small file for each set."""
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    monkeypatch.setattr(keras_cache, "_folders", lambda: [folder])
+    pin = hashlib.sha256(b"archive").hexdigest()
+    monkeypatch.setattr(keras_cache, "PINS", {name: {f"{name}.archive": pin} for name in SETS})
+    return folder
+
+
+def loads(monkeypatch, name, arrays, file):
+    """Let `load_data` of a set leave a file and return arrays, as after a download; return its calls."""
+    calls = []
+
+    def load_data(**options):
+        calls.append(options)
+        file.write_bytes(b"archive")
+        return (arrays["x_train"], arrays["y_train"]), (arrays["x_test"], arrays["y_test"])
+
+    monkeypatch.setattr(getattr(keras.datasets, name), "load_data", load_data)
+    return calls
+
+
+def colour_arrays(train=240, test=40, classes=10):
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, size in (("train", train), ("test", test)):
+        arrays[f"x_{part}"] = generator.integers(0, 256, (size, 32, 32, 3), np.uint8)
+        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)[:, None]  # as Keras gives CIFAR's
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "options", "classes", "named"),
+    [
+        ("mnist", "mnist", {}, 10, None),
+        ("fashion_mnist", "fashion_mnist", {}, 10, "Ankle boot"),
+        ("cifar10", "cifar10", {}, 10, "truck"),
+        ("cifar100", "cifar100", {"label_mode": "fine"}, 100, None),
+        ("cifar100_coarse", "cifar100", {"label_mode": "coarse"}, 20, None),
+    ],
+)
+def test_every_set_has_its_shape_and_its_classes(monkeypatch, cache, name, module, options, classes, named):
+    arrays = make_arrays() if name.endswith("mnist") else colour_arrays(classes=classes)
+    calls = loads(monkeypatch, module, arrays, cache / f"{module}.archive")
+    data = keras_dataset(name=name, validation_size=20)
+    assert calls == [options]
+    assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
+    if named:
+        assert data.class_names[-1] == named
+    np.testing.assert_array_equal(first_batch(data.test)["targets"], arrays["y_test"].reshape(-1))
+    expected = arrays["x_test"].reshape(-1, *SETS[name].shape) / 127.5 - 1
+    np.testing.assert_allclose(first_batch(data.test)["inputs"], expected, atol=1e-6)
+
+
+def test_a_file_that_is_no_npz_or_is_damaged_is_refused(tmp_path):
+    good = Path(write(tmp_path)).read_bytes()
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "cut").write_bytes(good[: len(good) // 2])
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("x_train.npy", b"no array")
+    (tmp_path / "damaged").write_bytes(good[:3000] + b"\0" * 100 + good[3100:])
+    for name in ("array.npy", "empty", "cut", "other.zip", "damaged", "nowhere.npz", "."):
+        message = message_of(path=str(tmp_path / name))
+        assert name in message or "is a directory" in message
+        assert "npz" in message or "no array" in message, message
+
+
+def test_pickled_objects_are_never_loaded(tmp_path):
+    class Planted:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "planted"),))
+
+    labels = np.array([Planted()] * 120, dtype=object)
+    assert "not a readable npz of plain arrays" in message_of(path=write(tmp_path, y_train=labels))
+    assert not (tmp_path / "planted").exists()
+
+
+def test_bad_arrays_and_settings_are_refused(tmp_path):
+    nan = make_arrays()["x_train"].astype(np.float32)
+    nan[17, 3, 3] = np.nan
+    for changes, message in (
+        ({"x_train": np.zeros((120, 32, 32), np.uint8)}, "x_train and y_train: inputs of shape [32, 32]"),
+        ({"x_train": nan}, "1 values are NaN or infinite, the first in row 17"),
+        ({"x_train": make_arrays()["x_train"] / 255}, "whole grey values"),
+        ({"y_train": np.full(120, 10)}, "120 labels lie outside 0..9"),
+        ({"y_test": np.zeros(39, np.uint8)}, "40 inputs but 39 labels"),
+        ({"y_train": None, "y_test": None}, "Add y_train, y_test."),
+    ):
+        found = message_of(path=write(tmp_path, **changes))
+        assert "mnist.npz" in found
+        assert message in found
+    for size in (0, 120, 2.5):
+        assert "1..119" in message_of(path=write(tmp_path), validation_size=size)
+    with pytest.raises(UserError, match="'cifar10'"):
+        keras_dataset(name="cifar")
+
+
+PIN = hashlib.sha256(b"whole").hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Let the cache be an empty folder, and pin two files in it."""
+    monkeypatch.setattr(keras_cache, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(keras_cache, "PINS", {"mnist": {"first": PIN, "inner/second": PIN}})
+    (tmp_path / "inner").mkdir()
+    return tmp_path
+
+
+def leave(folder, first=b"whole", second=b"whole"):
+    """Return a function that leaves files, as a download does, and returns "arrays"."""
+
+    def load():
+        for name, content in (("first", first), ("inner/second", second)):
+            if content is not None:
+                (folder / name).write_bytes(content)
+        return "arrays"
+
+    return load
+
+
+def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
+    for _ in range(2):  # downloaded, and then there
+        assert load_pinned("mnist", leave(folder)) == "arrays"
+    (folder / "inner/second").write_bytes(b"who")
+    called = []
+    with pytest.raises(UserError, match=r"inner/second' \(3 bytes\) is truncated or altered.*Delete it") as caught:
+        load_pinned("mnist", lambda: called.append(1))
+    assert "\n" not in str(caught.value)
+    assert not called
+    assert (folder / "inner/second").read_bytes() == b"who"
+
+
+def test_a_download_that_brings_something_else_or_nothing_is_refused(folder):
+    with pytest.raises(UserError, match=r"first' .* is truncated or altered"):
+        load_pinned("mnist", leave(folder, first=b"other"))
+    (folder / "first").unlink()
+    (folder / "inner/second").unlink()
+    with pytest.raises(UserError, match="did not leave inner/second in"):
+        load_pinned("mnist", leave(folder, second=None))
+
+    def fail():
+        raise Exception("URL fetch failure:\n no route")  # what Keras raises
+
+    with pytest.raises(UserError, match=r"URL .*data.path=<mnist.npz>") as caught:
+        load_pinned("mnist", fail)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_pins_are_those_that_keras_declares():
+    assert PINS.keys() == {each.module for each in SETS.values()}
+    for name in PINS:
+        source = inspect.getsource(getattr(keras.datasets, name).load_data)
+        for file, pin in PINS[name].items():
+            assert len(pin) == 64
+            assert file.removesuffix("_archive").rpartition("/")[2] in source
+            if name != "fashion_mnist":  # for which Keras has no sums
+                assert pin in source

@@ -1,0 +1,97 @@
+"""Rings and grids of Gaussians: where they stand, how wide they are, and that they are the same every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data.points import MixtureData, grid, ring, toy_points
+from hookline.trainer.errors import UserError
+
+SMALL = {
+    "ring": lambda **more: ring(**{"examples": 4000, **more}),
+    "grid": lambda **more: grid(**{"examples": 5000, **more}),
+}
+
+
+def rows(data: MixtureData, split: str) -> tuple[np.ndarray, np.ndarray]:
+    chosen = getattr(data, split)
+    batch = chosen.source.gather(tf.constant(chosen.indices))
+    return batch["inputs"].numpy(), batch["targets"].numpy()
+
+
+def test_ring_and_grid_are_those_of_the_literature():
+    data = ring()
+    assert (data.name, data.classes, data.input_shape, data.deviation) == ("ring", 8, (2,), 0.01)
+    np.testing.assert_allclose(np.linalg.norm(data.centers, axis=1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(data.centers[[0, 2]], [[1, 0], [0, 1]], atol=1e-6)
+    neighbours = np.linalg.norm(data.centers - np.roll(data.centers, 1, axis=0), axis=1)
+    np.testing.assert_allclose(neighbours, 2 * np.sin(np.pi / 8), rtol=1e-5)
+    assert [getattr(data, split).size for split in ("train", "validation", "test")] == [40_000, 5_000, 5_000]
+    centers = ring(modes=5, radius=3.0, examples=100).centers
+    np.testing.assert_allclose(np.linalg.norm(centers, axis=1), 3.0, rtol=1e-5)
+    data = grid()
+    assert (data.name, data.classes, data.input_shape, data.deviation) == ("grid", 25, (2,), 0.0125)
+    expected = {(x, y) for x in (-1, -0.5, 0, 0.5, 1) for y in (-1, -0.5, 0, 0.5, 1)}
+    assert {tuple(center) for center in data.centers.tolist()} == expected
+    assert data.train.size == 80_000
+
+
+@pytest.mark.parametrize("name", ["ring", "grid"])
+def test_points_scatter_evenly_around_the_center_of_their_target(name: str):
+    data = SMALL[name]()
+    points, targets = rows(data, "train")
+    assert points.dtype == np.float32
+    assert targets.dtype == np.int64
+    away = (points - data.centers[targets]) / data.deviation
+    np.testing.assert_allclose(away.mean(axis=0), [0, 0], atol=0.06)
+    np.testing.assert_allclose(np.cov(away.T), np.eye(2), atol=0.08)
+    assert np.mean(np.linalg.norm(away, axis=1) <= 3) == pytest.approx(1 - np.exp(-4.5), abs=0.006)
+    counts = np.bincount(targets, minlength=data.classes)
+    assert counts.max() - counts.min() <= 3  # every split holds the modes evenly
+    assert len(np.unique(points, axis=0)) == len(points)
+    np.testing.assert_array_equal(rows(SMALL[name](seed=0), "train")[0], points)
+    assert not np.array_equal(rows(SMALL[name](seed=1), "train")[0], points)
+
+
+def test_wrong_settings_are_refused():
+    for name, options in (
+        ("ring", {"radius": 0.0}),
+        ("ring", {"deviation": float("nan")}),
+        ("ring", {"examples": 159}),
+        ("grid", {"spacing": -1.0}),
+        ("grid", {"seed": -1}),
+        ("ring", {"test_fraction": 1.5}),
+    ):
+        with pytest.raises(UserError, match=next(iter(options)).partition("_")[0]):
+            SMALL[name](**options)
+
+
+def toy_points_rows(data: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+    chosen = getattr(data, split)
+    batch = chosen.source.gather(tf.constant(chosen.indices))
+    return batch["inputs"].numpy(), batch["targets"].numpy()
+
+
+def test_points_lie_on_the_side_of_the_line_that_their_class_says() -> None:
+    data = toy_points()
+    sizes = {}
+    for split in ("train", "validation", "test"):
+        points, labels = toy_points_rows(data, split)
+        assert points.dtype == np.float32
+        assert labels.dtype == np.int64
+        np.testing.assert_array_equal(labels, points[:, 1] - points[:, 0] > 0.5)
+        assert 0.55 < labels.mean() < 0.72
+        sizes[split] = len(points)
+    assert sizes == {"train": 600, "validation": 200, "test": 200}
+    points, _ = toy_points_rows(data, "train")
+    np.testing.assert_array_equal(toy_points_rows(toy_points(seed=0), "train")[0], points)
+    assert not np.array_equal(toy_points_rows(toy_points(seed=1), "train")[0], points)
+    with pytest.raises(UserError, match="examples 3"):
+        toy_points(examples=3)
+    np.testing.assert_allclose(points.mean(axis=0), [1, 2], atol=0.15)
+    np.testing.assert_allclose(points.std(axis=0), [1, 1], atol=0.15)
+    assert (data.input_shape, data.classes) == ((2,), 2)

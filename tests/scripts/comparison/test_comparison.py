@@ -1,0 +1,116 @@
+"""Runs in groups: what is averaged, what is not, and in which order they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hookline.scripts.comparison.comparison import compare, difference, sort, spread
+from hookline.scripts.comparison.runs import Metric
+from hookline.trainer.errors import UserError
+from tests.support.stored_runs import failed, job
+
+ACCURACY = Metric("test", "metric/accuracy", "max")
+ROUNDING = {"bnn_rounding": {"_target_": "hookline.hooks.bnn_rounding.BnnRounding", "clip": 1.0}}
+
+
+def labels(comparison):
+    return [comparison.label(group) for group in comparison.groups]
+
+
+def test_runs_that_differ_only_in_the_seed_are_one_group():
+    runs = [job(seed=seed, accuracy=0.9 + seed / 100) for seed in (2, 0, 1)]
+    comparison = compare(runs)
+    (group,) = comparison.groups
+    assert group.seeds == [0, 1, 2]
+    assert group.spread(ACCURACY).mean == pytest.approx(0.91)
+    assert comparison.columns == []
+    assert labels(comparison) == ["all"]
+
+
+def test_the_group_that_is_best_on_validation_comes_first():
+    runs = [job("bnn", seed, 0.9, 0.4, hooks=ROUNDING) for seed in (0, 1)]
+    runs += [job("baseline", seed, 0.8, 0.2) for seed in (0, 1)]
+    comparison = compare(runs)
+    assert labels(comparison) == ["recipe=baseline", "recipe=bnn"]
+    assert comparison.best is comparison.groups[0]
+    assert comparison.differing == ["recipe", "hooks.bnn_rounding"]
+    settings = {"monitor": "metric/accuracy", "monitor_mode": "max"}
+    low, high = job("a", 0, **settings), job("b", 0, **settings)
+    low.summary["best"]["values"]["metric/accuracy"] = 0.5
+    assert labels(compare([low, high])) == ["recipe=b", "recipe=a"]
+
+
+def test_a_run_that_did_not_come_to_its_end_is_in_no_average():
+    stopped = replace(job(seed=3, accuracy=0.0), status="failed (exit code 1)")
+    comparison = compare([job(seed=0), failed(seed=1), stopped, job(seed=2), failed("other", seed=1)])
+    (group,) = comparison.groups
+    assert (group.seeds, group.unfinished) == ([0, 2], 2)
+    assert group.spread(ACCURACY).mean == 0.9
+    assert len(comparison.unfinished) == 3
+    comparison = compare([job(seed=0), replace(failed(seed=0), written=99.0)])
+    assert (comparison.groups[0].seeds, comparison.repeated) == ([0], [])
+    assert compare([failed()]).groups == compare([]).groups == []
+
+
+def test_of_runs_with_the_same_settings_and_seed_the_latest_counts():
+    old, new = job(accuracy=0.1), job(accuracy=0.9)
+    for runs in ([replace(new, written=2.0), replace(old, written=1.0)], [old, new]):
+        comparison = compare(runs)
+        assert comparison.groups[0].spread(ACCURACY).mean == 0.9
+        assert [run.value("test", "metric/accuracy") for run in comparison.repeated] == [0.1]
+
+
+def test_threads_of_a_sweep_part_no_group_but_those_of_a_user_do():
+    runs = [job(seed=seed, threads=seed + 1) for seed in (0, 1)]
+    assert len(compare(runs).groups) == 1
+    given = [replace(run, overrides=(*run.overrides, "trainer.threads=1")) for run in runs]
+    assert len(compare(given).groups) == 2
+
+
+def test_groups_are_sorted_by_a_column():
+    runs = [
+        job("a", 0, 0.9, 0.2, "optimizer.learning_rate=0.3", rate=0.3),
+        job("b", 0, 0.7, 0.1, "optimizer.learning_rate=0.2", rate=0.2),
+        job("c", 0, 0.8, 0.3, "optimizer.learning_rate=0.1", rate=0.1),
+    ]
+    for run, size, count, seconds in zip(runs, (20, 30, 10), (3, 1, 2), (2.0, 1.0, 3.0), strict=True):
+        run.summary.update(bytes={"deployed": size}, params={"total": count}, seconds=seconds)
+    for column, expected in (
+        ("validation", "bac"),
+        ("test accuracy", "acb"),
+        ("test/metric/accuracy", "acb"),
+        ("recipe", "abc"),
+        ("learning_rate", "cba"),
+        ("size", "cab"),
+        ("parameters", "bca"),
+        ("seconds", "bac"),
+    ):
+        found = sort(compare(runs), column).groups
+        assert "".join(group.settings["recipe"] for group in found) == expected, column
+    with pytest.raises(UserError, match="'sizes'. Did you mean 'size'"):
+        sort(compare(runs), "sizes")
+    runs = [job("a", 0, None), job("b", 0, 0.1), job("c", 0, 0.2)]  # without a value it comes last
+    assert [group.settings["recipe"] for group in sort(compare(runs), "test/accuracy").groups] == ["c", "b", "a"]
+
+
+def test_spread_is_the_mean_and_the_sample_deviation():
+    found = spread([1.0, 2.0, 4.0])
+    assert found.mean == pytest.approx(7 / 3)
+    assert found.deviation == pytest.approx(1.5275252)  # divided by 2, not by 3
+    assert str(found) == "2.3333 ± 1.5275"
+    assert str(spread([0.5])) == "0.5000"
+    assert str(spread([None, None])) == str(spread([])) == "-"
+    assert str(spread([0.5, None, 0.7])) == "0.6000 ± 0.1414 (2 of 3)"
+
+
+def test_differences_are_taken_seed_by_seed():
+    found = difference({0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.7, 2: 0.9, 7: 0.1})
+    assert (found.higher, found.lower, found.spread.count) == (1, 0, 2)
+    assert found.spread.mean == pytest.approx(0.05)
+    assert found.describe("max") == "+0.0500 ± 0.0707, better in 1 of 2, equal in 1"
+    assert found.describe("min") == "+0.0500 ± 0.0707, better in 0 of 2, equal in 1"
+    assert found.describe(None) == "+0.0500 ± 0.0707, higher in 1 of 2, equal in 1"
+    assert difference({0: 0.5}, {0: 0.4}).describe("min") == "-0.1000, better in 1 of 1"
+    assert difference({0: None, 1: 0.5}, {0: 0.4, 2: 0.5}).describe("max") == "-"

@@ -1,0 +1,117 @@
+"""A sweep that is ended: in good order, at once, or by SIGKILL, and what is left of it each time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.scripts.sweep.conftest import FAKE
+
+ROOT = Path(__file__).resolve().parents[3]
+SWEEP = """
+import signal, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell starts with it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and one under nohup with this one
+sys.path.insert(0, sys.argv[1])
+from hookline.train import say
+from hookline.trainer.config.command import parse_command
+from hookline.scripts.sweep.command import run_command
+sys.exit(run_command(parse_command(["-m", *sys.argv[3:]]), say, script=Path(sys.argv[2])))
+"""
+
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def wait_until(condition: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def sweeping(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep in a process and a session of its own, once every job of seed 15 and 16 is waiting for a signal."""
+    command = [sys.executable, "-c", SWEEP, str(ROOT), str(FAKE), *arguments, "--sweep", "s"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=directory, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or len(list(directory.glob("s/*/ready"))) == 2)
+            assert process.poll() is None, process.communicate()
+            yield process
+        finally:
+            process.kill()
+            for pid in pids(directory):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def pids(directory: Path) -> list[int]:
+    """The processes of the jobs, as their logs name them."""
+    return [
+        int(found) for log in directory.glob("s/*.log") for found in re.findall(r"^pid (\d+)$", log.read_text(), re.M)
+    ]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"  # one that has ended, and that nobody has asked about
+
+
+def statuses(directory: Path) -> list[str]:
+    return [job["status"] for job in json.loads((directory / "s/sweep.json").read_text())["jobs"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_path: Path, number: int) -> None:
+    with sweeping(tmp_path, "recipe=bnn", "seed=15", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
+        process.send_signal(number)
+        out, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (128 + number, "")
+    assert statuses(tmp_path) == ["interrupted", "interrupted", "waiting"]
+    heard = signal.SIGTERM if number == signal.SIGHUP else number
+    assert all(f"heard {heard}" in (tmp_path / f"s/0{job}.log").read_text() for job in (1, 2))
+    assert "Run what is missing: python train.py -m --sweep s\n" in out
+    assert not any(map(alive, pids(tmp_path)))
+
+
+def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: Path) -> None:
+    with sweeping(tmp_path, "recipe=bnn", "seed=16", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
+        process.send_signal(signal.SIGINT)
+        wait_until(lambda: all("heard" in path.read_text() for path in tmp_path.glob("s/*.log")))
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert statuses(tmp_path) == ["interrupted", "interrupted", "waiting"]
+    assert not any(map(alive, pids(tmp_path)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
+    with sweeping(tmp_path, "recipe=bnn", "seed=15,16", "--jobs", "2") as process:
+        jobs = pids(tmp_path)
+        (left,) = re.findall(r"^left (\d+)$", (tmp_path / "s/02.log").read_text(), re.MULTILINE)
+        assert len(jobs) == 2
+        assert all(map(alive, jobs))
+        assert [os.getsid(pid) for pid in jobs] == jobs  # Ctrl-C on the terminal reaches the sweep only
+        process.kill()
+        process.communicate(timeout=30)
+        wait_until(lambda: not any(map(alive, [*jobs, int(left)])), seconds=10)
+    assert statuses(tmp_path) == ["running", "running"]
+    assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked

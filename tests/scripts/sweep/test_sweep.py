@@ -1,0 +1,182 @@
+"""A sweep from its command line: what runs, what is left out when it runs again, what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookline.scripts.sweep import command as sweep_command
+from hookline.scripts.sweep.open import job_arguments
+from hookline.scripts.sweep.record import Sweep, SweepJob
+from hookline.trainer.errors import UserError
+from hookline.trainer.run.lock import locked
+from tests.scripts.sweep.conftest import Run
+
+Recorded = Callable[[str], list[dict[str, Any]]]
+
+
+def statuses(jobs: list[dict[str, Any]]) -> list[str]:
+    return [job["status"] for job in jobs]
+
+
+def started(lines: list[str]) -> list[str]:
+    return sorted(line.split()[2] for line in lines if re.match(r"\[\d+/\d+\] (started|resumed)", line))
+
+
+def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None:
+    code, lines = run("recipe=bnn", "seed=1,2", "+hooks=ema", "--sweep", "all", "--config-name", "train")
+    assert code == 0
+    jobs = recorded("all")
+    assert [job["overrides"] for job in jobs] == [["recipe=bnn", f"seed={seed}", "+hooks=ema"] for seed in (1, 2)]
+    assert [(job["number"], job["run"], job["status"], job["exit_code"]) for job in jobs] == [
+        (1, "01_seed-1", "completed", 0),
+        (2, "02_seed-2", "completed", 0),
+    ]
+    assert all(0 < job["seconds"] < 60 for job in jobs)
+    typed = "recipe=bnn seed=1 +hooks=ema run_dir=all/01_seed-1 trainer.threads=2 --config-name train"
+    log = Path("all/01.log").read_text().splitlines()
+    assert log[:2] == [f"$ python fake_job.py {typed}", f"arguments {typed.split()}"]
+    assert lines[1].startswith("2 to run, 2 at a time, 2 threads each")
+    assert any(re.fullmatch(r"\[2/2\] completed   seed=2: accuracy 0.2000, \d+\.\d s", line) for line in lines)
+    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0  # by the time, where none is named
+    _, second = sorted(Path("runs/sweeps").iterdir())
+    assert (second / "01" / "summary.json").exists()
+
+
+def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, recorded: Recorded) -> None:
+    code, lines = run("recipe=bnn", "seed=13,1,14,19", "--sweep", "s", "--jobs", "1")
+    assert code == 137
+    assert statuses(recorded("s")) == ["failed", "completed", "failed", "failed"]
+    assert [job["exit_code"] for job in recorded("s")] == [2, 0, 0, 137]
+    failure = next(line for line in lines if "Error: " in line)
+    assert "seed=13: Error: The data is not there." in failure
+    assert lines.index(failure) < lines.index("[2/4] started     seed=1")
+    assert any("seed=14: it left no summary.json" in line for line in lines)
+    assert "Run what is missing: python train.py -m --sweep s" in lines
+
+
+def test_running_again_makes_only_what_is_missing(
+    run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("recipe=bnn", "seed=1,17,18", "--sweep", "s")[0] == 2
+    assert statuses(recorded("s")) == ["completed", "failed", "interrupted"]
+    before = Path("s/01.log").read_bytes()
+    monkeypatch.setenv("FIXED", "1")
+    code, lines = run("--sweep", "s", "--jobs", "1")
+    assert code == 0
+    assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: bits hang on it
+    assert "[2/3] started     seed=17" in lines
+    assert "[3/3] resumed     seed=18" in lines
+    assert Path("s/01.log").read_bytes() == before
+    assert [job["run"] for job in recorded("s")] == ["01_seed-1", "02_seed-17_try2", "03_seed-18"]
+    assert "arguments ['resume=s/03_seed-18']" in Path("s/03.log").read_text()
+    code, lines = run("recipe=bnn", "seed=1,17,18", "--sweep", "s")
+    assert (code, started(lines)) == (0, [])
+
+
+def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: Recorded) -> None:
+    given = ["recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s"]
+    assert run(*given)[0] == 137
+    content = json.loads(Path("s/sweep.json").read_text())
+    content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a sweep that was killed leaves it
+    Path("s/sweep.json").write_text(json.dumps(content))
+    for path in Path("s/02_seed-2").iterdir():
+        path.unlink()
+    Path("s/02_seed-2").rmdir()
+    _, lines = run(*given)
+    assert started(lines) == ["seed=19", "seed=2"]
+    assert "arguments ['resume=s/01_seed-19', 'plugins=[tests]']" in Path("s/01.log").read_text()
+    assert recorded("s")[0]["seconds"] > 1000
+    assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
+
+
+def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Recorded) -> None:
+    run("recipe=bnn", "seed=1,2", "--sweep", "s")
+    code, lines = run("seed=2,3,1", "recipe=bnn", "--sweep", "s")
+    assert code == 0
+    assert started(lines) == ["seed=3"]
+    assert recorded("s")[2]["overrides"] == ["seed=3", "recipe=bnn"]
+    before = Path("s/sweep.json").read_bytes()
+    with pytest.raises(UserError, match="^s holds another sweep"):
+        run("recipe=bnn", "seed=2,3", "--sweep", "s")
+    with pytest.raises(UserError, match="s was begun with other flags: none"):
+        run("recipe=bnn", "seed=1,2,3", "--sweep", "s", "--config-name", "train")
+    with pytest.raises(UserError, match="--trials 3"):
+        run("--sweep", "s", "--trials", "3")
+    assert Path("s/sweep.json").read_bytes() == before
+
+
+def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
+    Path("file").touch()
+    for name, content in (("broken", {"version": 1, "jobs": [{"run": 3}]}), ("newer", {"version": 2})):
+        Path(name).mkdir()
+        Path(name, "sweep.json").write_text(json.dumps(content))
+    before = sorted(Path().rglob("*"))
+    for line, message in (
+        ("recipe=bnn seed=1,1", "'recipe=bnn seed=1' twice"),
+        ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker"),
+        ("recipe=bnn run_dir=a,b", "'run_dir=a,b' .*--sweep <directory>"),
+        ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0"),
+        ("--sweep none", "none is no sweep yet"),
+        ("recipe=bnn --sweep file", "cannot be written"),
+        ("recipe=bnn --sweep .", "no sweep.json"),
+        ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep"),
+        ("recipe=bnn --sweep newer", "version 2"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run(*line.split())
+        assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"overrides": ["recipe=bnn", "plugins=[pip]"]}, r"s records plugins=\[pip\], which --sweep alone does not"),
+        ({"overrides": ["recipe=bnn", "++plugins=[pip]"]}, r"s records \+\+plugins"),
+        ({"run": "../elsewhere"}, "s records the run ../elsewhere, outside of it"),
+        ({"run": "a/../../b"}, "s records the run a/../../b, outside of it"),
+        ({"run": "/tmp/elsewhere"}, "s records the run /tmp/elsewhere, outside of it"),
+        ({}, "s records --config-dir"),
+    ],
+)
+def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run, change: dict, said: str) -> None:
+    run("recipe=bnn", "seed=17", "--sweep", "s")
+    content = json.loads(Path("s/sweep.json").read_text())
+    content["jobs"][0] |= change
+    content["flags"] = [] if change else ["--config-dir", "theirs"]
+    Path("s/sweep.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=said):
+        run("--sweep", "s")
+
+
+def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
+    run("recipe=bnn", "seed=1", "--sweep", "s")
+    with locked(Path("s")), pytest.raises(UserError, match=f"s is in use: the process {os.getpid()}"):
+        run("--sweep", "s")
+
+
+def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_command, "usable_gpus", lambda: ("3", "GPU-b"))
+    _, lines = run("recipe=bnn", "seed=1,2,3", "trainer.threads=null,3", "--sweep", "s")
+    assert "6 to run, 2 at a time, 2 threads each" in lines[1]
+    logs = {path.name: path.read_text() for path in Path("s").glob("*.log")}
+    assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
+    assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
+    assert not any("trainer.threads=2" in log for log in logs.values())  # the user has said it
+
+
+@pytest.mark.parametrize(("status", "resumes"), [("unsaved", True), ("interrupted", True), ("failed", False)])
+def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bool, tmp_path: Path) -> None:
+    run = tmp_path / "0"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\n")
+    (run / "summary.json").write_text(json.dumps({"status": status}))
+    sweep = Sweep(tmp_path)
+    arguments = job_arguments(sweep, SweepJob(0, ["recipe=bnn"], "0"), None)
+    assert arguments[0].startswith("resume=") == resumes

@@ -1,0 +1,98 @@
+"""The command that takes a recipe's hooks away in turn: its variants, its jobs, its table."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+from hookline import train
+from hookline.scripts import ablate
+from hookline.scripts.ablation.jobs import _reasons, run_missing, variants_of
+
+FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_training.py"
+NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
+
+
+def test_each_technique_hook_is_taken_away_alone_with_its_values():
+    variants = variants_of(["recipe=frozen_mask", "hooks.prune.final_sparsity=0.9", "+hooks=ema"], seed=3)
+    assert [variant.name for variant in variants] == ["whole", "without prune", "without frozen_mask", "without ema"]
+    assert variants[1].job(3) == ["recipe=frozen_mask", "+hooks=ema", "hooks.prune=null", "seed=3"]
+    (job,) = train.check(variants[3].job(4))
+    assert "ema" not in job.config["hooks"]
+    assert {"prune", "nan_guard", "tensorboard"} <= set(job.config["hooks"])
+    own = ["recipe=baseline", "+hooks.mine._target_=hookline.hooks.ema.Ema", "+hooks.mine.decay=0.9"]
+    assert variants_of(own, seed=0)[1].overrides == ("recipe=baseline",)
+
+
+def test_a_variant_that_cannot_run_has_the_reason():
+    (_, variant) = variants_of(["recipe=bnn", "trainer.monitor=${hooks.bnn_rounding.kernel_quantizer}"], seed=0)
+    assert "kernel_quantizer" in (variant.reason or "")  # seen in the config; the next one by building the run
+    small = ["model.units=[8,8]", "trainer.epochs=1", "trainer.compile=off", "hooks.tensorboard=null"]
+    variants = variants_of(["recipe=frozen_mask", *small], seed=0)
+    without_prune, without_mask = _reasons([variant.job(0) for variant in variants[1:]])
+    assert without_mask is None
+    assert without_prune.startswith(NEEDED)
+
+
+def jobs_in(out: Path) -> list[dict]:
+    return json.loads((out / "sweep.json").read_text())["jobs"]
+
+
+def test_jobs_are_recorded_and_none_is_made_twice(tmp_path):
+    out, lines = tmp_path / "out", []
+    jobs = {"a": ["recipe=bnn", "seed=0"], "b": ["recipe=bnn", "seed=13"]}
+    assert run_missing(out, jobs, lines.append, script=FAKE) == 1
+    assert [(job["run"], job["status"], job["exit_code"]) for job in jobs_in(out)] == [
+        ("a", "completed", 0),
+        ("b", "failed", 1),
+    ]
+    began = (out / "a" / "summary.json").stat().st_mtime_ns
+    lines.clear()
+    jobs |= {"b": ["recipe=bnn", "seed=13"], "c": ["recipe=bnn", "seed=14"], "d": ["recipe=bnn", "seed=2"]}
+    assert run_missing(out, jobs, lines.append, script=FAKE) == 130
+    assert lines[0].startswith("3 of 4 jobs to run")
+    assert (out / "a" / "summary.json").stat().st_mtime_ns == began
+    assert [job["status"] for job in jobs_in(out)] == ["completed", "failed", "interrupted", "completed"]
+
+
+def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkeypatch):
+    asked = []
+
+    def reasons(jobs):
+        asked.append(jobs)
+        return [f"{NEEDED}." if "hooks.prune=null" in job else None for job in jobs]
+
+    monkeypatch.setattr(ablate, "run_missing", partial(run_missing, script=FAKE))
+    monkeypatch.setattr(ablate, "reasons_against", reasons)
+    assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2,13"]) == 1
+    said = capfd.readouterr().out
+    rows = {line[:20].strip(): line.split()[1:] for line in said.splitlines() if line.startswith(("whole ", "without"))}
+    assert rows["whole"][:3] == ["2", "of", "3"]
+    assert "-0.1000 ± 0.0000, better in 0 of 2" in " ".join(rows["without frozen_mask"])
+    assert set(rows["without prune"][1:]) == {"-"}
+    assert f"without prune: cannot run. {NEEDED}.\n" in said
+    assert "job 3: failed (exit code 1), recipe=frozen_mask seed=13" in said
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")}
+    assert not any("without_prune" in str(path) for path in made)
+    assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")} == made
+    assert [len(jobs) for jobs in asked] == [3, 1]  # what has been run can run
+
+
+def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ablate, "reasons_against", lambda jobs: ["No such data."] * len(jobs))
+    for arguments, word in (
+        (["recipe=bnn", "seed=1"], "seeds=0,1,2"),
+        (["recipe=bnn", "seeds=1,1"], "different whole numbers"),
+        (["recipe=bnn", "seeds=1", "seeds=2"], "once"),
+        (["recipe=bnnn"], "'bnn'"),
+        (["recipe=baseline"], "no technique hook"),
+        (["recipe=bnn"], "No such data."),  # the whole cannot run
+    ):
+        assert ablate.main(arguments) == 2
+        error = capfd.readouterr().err
+        assert word in error
+        assert error.count("\n") == 1
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,128 @@
+"""The plan command: what a run will do, printed without training; the door's own lines for what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookline import train
+from hookline.scripts.plan import main
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("model.units=[16,16]", "trainer.compile=off")
+HOOKS = """
+import tensorflow as tf
+from hookline.trainer.hook import GraphHook
+
+class Count(GraphHook):
+    def build(self, context):
+        self.count = tf.Variable(0.0, trainable=False)
+    def state(self):
+        return {"count": self.count}
+    writes = state
+    def update_ops(self, context):
+        return [self.count.assign_add(1.0)]
+
+class Forgets(Count):
+    def update_ops(self, context):
+        self.count.assign_add(1.0)
+        return []
+
+class Broken(Count):
+    def update_ops(self, context):
+        raise IndexError("a fault of the hook")
+"""
+
+
+@pytest.fixture(scope="session")
+def plugins(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("plugins")
+    (directory / "hooks_of_a_user.py").write_text(HOOKS)
+    return directory
+
+
+@pytest.fixture
+def plan(plugins: Path, tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs the command in an empty directory, sees that it stays empty, and gives what came."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(plugins)
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capfd.readouterr()
+        assert list(tmp_path.iterdir()) == []
+        return code, captured.out, captured.err
+
+    return run
+
+
+def with_hook(name: str) -> tuple[str, ...]:
+    return ("recipe=baseline", *SMALL, "plugins=[hooks_of_a_user]", f"+hooks.own._target_=hooks_of_a_user.{name}")
+
+
+def test_the_plan_names_stages_updates_variables_metrics_and_memory(plan):
+    code, output, errors = plan("recipe=center_loss", "model.filters=[2,2,2]")
+    assert (code, errors) == (0, "")
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    for line in (
+        "step around_forward fused_batch_norm",
+        "add_losses center_loss",
+        "ResourceScatterSub center_loss/centers center_loss",
+        "features kernel 2x2, bias 2 float32 24 B trainable",
+        "centers 10x2 float32 80 B",
+        "data on the device 126.35 KiB 1,797 examples",
+    ):
+        assert line in lines
+    assert max(map(len, output.splitlines())) <= 120
+    code, output, _ = plan("--full", "recipe=baseline", *SMALL)
+    assert output.count("AssignVariableOp") == 6
+    assert {"dense_1/kernel", "batch_norm_2/moving_variance"} <= {line.split(" ")[0] for line in output.splitlines()}
+
+
+def test_only_the_drawing_is_printed(plan):
+    for form, begin, between in (("--dot", "digraph step {", "\\n"), ("--mermaid", "flowchart TB", "<br/>")):
+        code, output, errors = plan(form, *with_hook("Count"))
+        assert (code, errors) == (0, "")
+        assert output.startswith(begin)
+        assert between.join(("AssignAddVariableOp", "writes", "own/count", "added by own")) in output
+
+
+def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
+    code, output, errors = plan(*with_hook("Forgets"))
+    assert (code, output, errors.count("\n")) == (2, "", 1)
+    assert "The hook 'own' writes 'count' outside UPDATE_OPS" in errors
+    code, output, errors = plan(*with_hook("Broken"))
+    assert (code, output) == (1, "")
+    assert "IndexError: a fault of the hook" in errors
+    assert "in hook own, stage update_ops" in errors
+    assert "Traceback" in plan("recipe=baseline", "trainer.monitor=x", "debug=true", *SMALL)[2]
+
+
+def test_a_mistake_gets_the_very_line_of_the_door(plan, capfd):
+    for arguments in (
+        (),
+        ("recipe=basline",),
+        ("recipe=baseline", "trainer.epoch=3"),
+        ("recipe=baseline", "seed=1,2"),
+        ("recipe=baseline", "trainer.monitor=metric/acuracy", *SMALL),
+        ("recipe=baseline", "trainer.batch_size=100000", *SMALL),
+    ):
+        code, output, errors = plan(*arguments)
+        assert (code, output, errors.count("\n")) == (2, "", 1)
+        assert train.main(arguments) == 2
+        assert capfd.readouterr().err == errors
+    assert "A sweep (-m)" in plan("-m", "recipe=baseline,bnn")[2]
+    assert "--dot and --mermaid" in plan("--dot", "--mermaid", "recipe=baseline")[2]
+
+
+def test_it_runs_as_a_file_and_can_be_piped(tmp_path):
+    command = [sys.executable, str(ROOT / "scripts" / "plan.py"), "--dot", "recipe=bnn", *SMALL, f"run_dir={tmp_path}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"project\\nhook bnn_rounding\\ndense_2/kernel"' in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,361 @@
+"""The results table: its commands compose, its numbers are right, and a kill or a failure loses no run."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.deploy.inference.container import SPARSE, write_container
+from hookline.deploy.inference.sparse_file import NETWORK
+from hookline.scripts import reproduce
+from hookline.scripts.reproduction import rows as conditions
+from hookline.scripts.reproduction.rows import (
+    Conditions,
+    Watch,
+    _judged,
+    commands_of,
+    commit_of,
+    export_path,
+    jobs_of,
+    make_export,
+    read_export,
+)
+from hookline.scripts.reproduction.runs import check
+from hookline.scripts.reproduction.table import FILE, TABLE, merge, read_results, render
+from hookline.scripts.reproduction.targets import UNITS, Export, Goal, read_targets
+from hookline.trainer.errors import UserError
+from tests.support.reproduction import TARGETS, open_session, write_targets
+from tests.support.stored_runs import config_of, write_run
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = read_targets()
+DRIVER = """
+import sys
+from pathlib import Path
+from tests.support.reproduction import open_session
+here = Path(sys.argv[1])
+lines = open(here / "said.txt", "a", buffering=1)
+sys.exit(open_session(here, ["first"], say=lambda text: print(text, file=lines)).run(here / "out", 1))
+"""
+
+
+def rows_in(directory: Path) -> dict:
+    return {row["name"]: row for row in json.loads((directory / "results.json").read_text())["rows"]}
+
+
+def started(out: Path, name: str = "") -> list[str]:
+    """Return the commands of all processes, in the order of their jobs."""
+    lines = "".join(log.read_text() for log in sorted(out.glob("*.log"))).splitlines()
+    return [line for line in lines if line.startswith("$ ") and name in line]
+
+
+def test_the_published_table_is_what_the_results_and_the_targets_say():
+    rows = read_results(FILE)
+    assert rows
+    table = FILE.with_name(TABLE).read_text(encoding="utf-8")
+    assert table == render(rows)
+    assert "/tmp" not in table + FILE.read_text()
+    assert "/home" not in table + FILE.read_text()
+    for row in rows:
+        if "not_run" not in row:
+            assert row["commands"] == commands_of(OURS[row["name"]], OURS, row["seeds"])
+    recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
+    assert recipes - {target.recipe for target in OURS.values()} == {"gan"}  # the twin in the rows of sgan
+
+
+def test_every_key_of_every_target_composes():
+    """Check few jobs that have every choice (data=mnist) and every key (trainer.epochs) of all, by recipe."""
+    jobs = [job for target in OURS.values() for job in jobs_of(target, OURS, target.seeds[:1]).values()]
+    seen: set[tuple[str, str]] = set()
+    chosen = []
+    for job in sorted(jobs, key=lambda job: -len(job.overrides)):
+        recipe = next(text for text in job.overrides if text.startswith("recipe="))
+        keys = {text.partition("=")[0] if "." in text.partition("=")[0] else text for text in job.overrides[:-1]}
+        if new := {(recipe, key) for key in keys} - seen:
+            seen |= new
+            chosen.append(job)
+    check(chosen)
+    wrong = replace(chosen[0], overrides=("recipe=bn", "seed=0"), needs={}, data=())
+    with pytest.raises(UserError, match=f"^{wrong.name}: .*'bnn'"):
+        check([wrong])
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True), st.sampled_from([*OURS]))
+def test_each_run_stands_once_after_what_it_begins_from(seeds, name):
+    jobs = jobs_of(OURS[name], OURS, seeds)
+    order = [*jobs]
+    assert len(jobs) >= len(seeds) * len(OURS[name].runs)
+    for job in jobs.values():
+        assert all(order.index(needed) < order.index(job.name) for needed in job.needs.values())
+        assert job.overrides[-1] == f"seed={job.name.rpartition('_')[2]}"
+        assert all(needed.rpartition("_")[2] == job.name.rpartition("_")[2] for needed in job.needs.values())
+    assert all(goal.source for goal in OURS[name].goals)
+
+
+def test_units_and_goals():
+    shown = [
+        ("percent", 0.9721448, 97.21448),
+        ("error", 0.9823, 1.77),
+        ("KiB", 13508, 13.191406),
+        ("KB", 24156, 24.156),
+    ]
+    for unit, value, expected in shown:
+        assert UNITS[unit].of(value) == pytest.approx(expected, abs=1e-5)
+    for at_least, ours, reached in ((True, 97.61, False), (True, 97.62, True), (False, 97.63, False), (False, 1, True)):
+        assert _judged(Goal("a", at_least, 97.62, "Somebody 2016"), {"a": ours})["reached"] is reached
+    judged = _judged(Goal("with", at_least=True, figure="without", source=""), {"with": 82.0, "without": 74.5})
+    assert (judged["figure"], judged["reached"]) == (74.5, True)
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.sets(st.sampled_from("abcd")))
+def test_rows_stand_in_the_order_of_the_targets_whichever_came_first(order, absent):
+    rows: list[dict] = []
+    for name in order:
+        rows = merge(rows, {"name": name, "not_run": "x"} if name in absent else {"name": name}, ["a", "b", "c", "d"])
+    assert [each["name"] for each in rows] == ["a", "b", "c", "d"]
+    for name in order:  # a row that was measured is replaced by a newer one, not by one that was not run
+        assert merge(rows, {"name": name, "not_run": "y"}, "abcd") == [
+            {**each, "not_run": "y"} if each["name"] == name and name in absent else each for each in rows
+        ]
+    assert {"name": "a", "bytes": 1} in merge(rows, {"name": "a", "bytes": 1}, "abcd")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A directory in which all was made that could be, and what was said."""
+    directory, lines = tmp_path_factory.mktemp("made"), []
+    assert open_session(directory, lines=lines).run(directory / "out", 1) == 0
+    return directory, lines
+
+
+def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
+    directory, lines = made
+    names = {f"first/{variant}_{seed}" for variant in ("bnn", "twin") for seed in (0, 1, 2)} | {"second/pruned_0"}
+    assert {str(path.parent.relative_to(directory / "out")) for path in directory.glob("out/*/*/summary.json")} == names
+    overrides = (directory / "out" / "second" / "pruned_0" / "overrides.txt").read_text().splitlines()
+    assert overrides == ["recipe=frozen_mask", f"init_from={directory}/out/first/twin_0", "seed=0"]
+    row = rows_in(directory)["first"]
+    accuracy, error, twin = row["measures"]
+    assert accuracy["values"] == {"0": 90.0, "1": 91.0, "2": 92.0}
+    assert [accuracy[key] for key in ("mean", "low", "high")] == [91.0, 90.0, 92.0]
+    assert [error[key] for key in ("mean", "low", "high")] == [9.0, 8.0, 10.0]
+    assert [goal["reached"] for goal in row["goals"]] == [True, False, True]
+    assert row["goals"][2]["figure"] == twin["mean"] == 86.0
+    assert (row["seeds"], row["bytes"], row["threads"]) == ([0, 1, 2], 2048, 2)
+    assert row["seconds"] == {"bnn": 3.0, "twin": 3.0}
+    assert "0123456789abcdef" in row["environment"]["commits"]
+    assert rows_in(directory)["second"]["measures"][1]["mean"] == 10.0
+    assert "third: not run: needs mnist=<path>, which was not given" in lines
+    table = (directory / "RESULTS.md").read_text()
+    line = next(line for line in table.splitlines() if line.startswith("| `first`"))
+    for cell in ("accuracy 91.0 % (90.0 to 92.0)", "at least 90.5 %: Somebody 2016", "2.00 KiB", "3 s, 2 threads"):
+        assert cell in line
+    assert "yes; no; yes" in line
+
+
+def test_a_finished_run_is_not_made_again_but_the_table_is(made):
+    directory, _ = made
+    before, results, lines = started(directory / "out"), (directory / "results.json").read_bytes(), []
+    table = (directory / "RESULTS.md").read_text()
+    (directory / "RESULTS.md").write_text("of an earlier version")
+    assert open_session(directory, lines=lines).run(directory / "out", 1) == 0
+    assert started(directory / "out") == before
+    assert (directory / "results.json").read_bytes() == results
+    assert (directory / "RESULTS.md").read_text() == table
+    (directory / "RESULTS.md").write_text("changed by hand")
+    assert reproduce.main([f"results={directory}/results.json", "render=true"]) == 0
+    assert (directory / "RESULTS.md").read_text() == table
+
+
+class Killed(BaseException):
+    """End the process in the middle, as a kill would."""
+
+
+def killed_after(count: int, lines: list[str]):
+    def say(text: str) -> None:
+        lines.append(text)
+        if sum("completed" in line for line in lines) == count:
+            raise Killed
+
+    return say
+
+
+def killed(directory: Path, count: int, only=("first",), **options) -> Path:
+    with pytest.raises(Killed):
+        open_session(directory, only, say=killed_after(count, []), **options).run(directory / "out", 1)
+    assert not (directory / "results.json").exists()
+    return directory / "out"
+
+
+def test_a_kill_loses_no_run_and_an_interrupted_one_is_resumed(tmp_path):
+    out = killed(tmp_path, 1)
+    run = write_run(out / "first" / "twin_0", config_of(0), None, ["recipe=baseline", "seed=0"])  # without a summary
+    lines: list[str] = []
+    assert open_session(tmp_path, ["first"], lines).run(out, 1) == 0
+    assert any(line.startswith("1 of 6 runs are done, 5 are left (about ") for line in lines)
+    assert f"resume={run}" in (out / "02.log").read_text()
+    assert len(started(out)) == 6
+    row = rows_in(tmp_path)["first"]
+    assert (row["measures"][0]["mean"], row["measures"][2]["values"]["0"]) == (91.0, 85.0)
+
+
+def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
+    lines: list[str] = []
+    assert open_session(tmp_path, ["first", "second"], lines).run(tmp_path / "out", 1) == 1
+    assert any("failed" in line and "first/bnn_1: Error: The loss is NaN." in line for line in lines)
+    assert "left out: second/pruned_0, which begins from first/twin_0" in lines
+    assert sum("completed" in line for line in lines) == 4
+    assert not (tmp_path / "results.json").exists()
+    monkeypatch.delenv("FAKE_FAILS")
+    write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
+    assert open_session(tmp_path, ["first", "second"]).run(tmp_path / "out", 1) == 0
+    assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
+    assert set(rows_in(tmp_path)) == {"first", "second"}
+
+
+def test_some_seeds_replace_no_row_and_another_command_is_another_run(made, tmp_path):
+    (tmp_path / "results.json").write_bytes((made[0] / "results.json").read_bytes())
+    lines: list[str] = []
+    assert open_session(tmp_path, ["first"], lines, seeds=(0,)).run(tmp_path / "out", 1) == 0
+    assert (tmp_path / "results.json").read_bytes() == (made[0] / "results.json").read_bytes()
+    assert "first: not kept in results.json: seed 1, 2 is not among the runs" in lines
+    content = copy.deepcopy(TARGETS)
+    content["second"]["runs"]["pruned"].append("a.b=1")
+    for each in (None, content):
+        assert open_session(tmp_path, ["second"], content=each).run(tmp_path / "out", 2) == 0
+    assert sorted(path.name for path in (tmp_path / "out" / "second").iterdir()) == ["pruned_0", "pruned_0_try2"]
+    assert "a.b=1" in (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text()
+
+
+def start(directory: Path, waits: str) -> subprocess.Popen[bytes]:
+    """Start a process whose run of the given name waits, and return once it does."""
+    environment = {**os.environ, "FAKE_WAITS": waits}
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, str(directory)], cwd=ROOT, env=environment)
+    until = time.monotonic() + 60
+    while not [*directory.glob(f"out/*/{waits}/ready")]:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_call_that_was_ended_takes_its_run_along_and_is_resumed(tmp_path, number):
+    process = start(tmp_path, "twin_0")
+    process.send_signal(number)
+    process.wait(30)
+    if number == signal.SIGTERM:
+        assert process.returncode == 128 + number
+        assert "SIGTERM: 1 job will save and end." in (tmp_path / "said.txt").read_text()
+    assert not started(tmp_path / "out", "bnn_1")
+    done = (tmp_path / "out" / "first" / "bnn_0" / "summary.json").stat().st_mtime_ns
+    assert open_session(tmp_path, ["first"]).run(tmp_path / "out", 1) == 0
+    assert (tmp_path / "out" / "first" / "bnn_0" / "summary.json").stat().st_mtime_ns == done
+    (first, second) = started(tmp_path / "out", "twin_0")
+    assert "run_dir=" in first
+    assert "resume=" in second
+    assert rows_in(tmp_path)["first"]["measures"][2]["values"] == {"0": 85.0, "1": 86.0, "2": 87.0}
+
+
+def test_times_are_bounds_under_load_or_where_the_conditions_are_unknown(tmp_path, monkeypatch):
+    alone = Conditions("a", "2026-01-31", "c", True, "cpu", 2, (0.5, 2.4), False)
+    for changes, bound in (({}, False), ({"load": (1.0, 3.1)}, True), ({"niced": True}, True)):
+        assert replace(alone, **changes).under_load is bound
+    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
+    (tmp_path / "out" / conditions.FILE_NAME).write_text('{"cut')
+    (tmp_path / "results.json").unlink()
+    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
+    assert rows_in(tmp_path)["second"]["under_load"] is True
+    said = {"rev-parse": "abc\n", "status": " M recipes/results.json\n M recipes/RESULTS.md\n"}
+    monkeypatch.setattr(conditions, "_git", lambda directory, name, *arguments: said[name])
+    assert commit_of(tmp_path) == ("abc", True)  # what the command itself writes changes nothing
+    said["status"] += " M recipes/gan.py\n"
+    assert commit_of(tmp_path) == ("abc", False)
+    watch = Watch()
+    watch.begin(3)
+    said["rev-parse"] = "made meanwhile"
+    assert watch.end(3, "a/a_0").commit == "abc"
+
+
+SCRIPT = """
+import pathlib, sys
+values = dict(each.split("=", 1) for each in sys.argv[1:])
+with open({log!r}, "a") as file:
+    file.write(" ".join(sys.argv[1:]) + "\\n")
+path = pathlib.Path({path})
+path.parent.mkdir(parents=True)
+path.write_bytes({content!r})
+"""
+
+
+def test_an_export_is_made_and_judged_once_and_again_after_a_failure(tmp_path):
+    arrays = {NETWORK: np.zeros(3, np.uint8), "0/values": np.zeros(5, np.float32)}
+    write_container(tmp_path / "written", SPARSE, {"weights": []}, arrays)
+    export = Export("pruned", ("format=sparse", "codebook=5"), ".sparse.safetensors")
+    run, scripts = tmp_path / "run", tmp_path
+    (scripts / "export.py").write_text("import sys; sys.exit('Error: The data is not there.')")
+    with pytest.raises(UserError, match=r"exit code 1: The data is not there\."):
+        make_export(run, export, scripts)
+    assert read_export(run, export, "bytes") is None
+    folder = "pathlib.Path(values['model']).parents[1] / 'evaluation' / values['name'] / 'evaluation.json'"
+    written = (tmp_path / "written").read_bytes(), b'{"overall": {"accuracy": 0.75}}'
+    for name, path, content in zip(("export", "evaluate"), ("values['output']", folder), written, strict=True):
+        (scripts / f"{name}.py").write_text(SCRIPT.format(log=f"{tmp_path}/log", path=path, content=content))
+    for _ in range(2):
+        make_export(run, export, scripts)
+    path = export_path(run, export)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        f"run={run} format=sparse codebook=5 output={path} overwrite=true",
+        f"model={path} name=format-sparse_codebook-5",
+    ]
+    assert (read_export(run, export, "bytes"), read_export(run, export, "accuracy")) == (20, 0.75)
+    path.write_bytes(b"\x09")
+    assert read_export(run, export, "bytes") is None
+
+
+def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):
+    own = write_targets(tmp_path / "targets.yaml")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "file").touch()
+    results, second = f"results={tmp_path}/r.json", {"pruned": ["recipe=bnn", "init_from={dense}"]}
+    write_targets(tmp_path / "wrong.yaml", {**TARGETS, "second": {**TARGETS["second"], "runs": second}})
+    (tmp_path / "wrong.json").write_text("{")
+    for arguments, word in (
+        (["onyl=bnn"], "'only'"),
+        (["only=bnm"], "'bnn'"),
+        (["seeds=1,1"], "different whole numbers"),
+        (["jobs=true"], "jobs=True"),
+        ([f"mnist={tmp_path}/nowhere.npz", "only=bnn"], "nowhere.npz"),
+        ([f"targets={tmp_path}/nowhere.yaml"], "nowhere.yaml"),
+        ([f"targets={tmp_path}/wrong.yaml"], "{dense} is neither"),
+        ([f"results={tmp_path}/wrong.json"], "wrong.json"),
+        ([f"out={tmp_path}/used", results, "only=bnn"], "holds files"),
+        ([f"out={own}/under", results, "only=bnn"], "cannot be made"),
+    ):
+        assert reproduce.main(arguments) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert word in error
+    before = sorted(tmp_path.rglob("*"))
+    assert reproduce.main([f"targets={own}", f"out={tmp_path}/out", results, "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  0 of 6 runs done, time unknown left" in lines
+    assert "  python train.py -m --jobs 1 recipe=baseline seed=0,1,2" in lines
+    assert sorted(tmp_path.rglob("*")) == before
+    own.write_text(own.read_text().replace("recipe=baseline", "recipe=basline"))  # composed before the first run
+    assert reproduce.main([f"targets={own}", f"out={tmp_path}/out", results, "only=first"]) == 2
+    assert "Error: first/twin_0: " in capsys.readouterr().err
+    assert not (tmp_path / "out" / "sweep.json").exists()

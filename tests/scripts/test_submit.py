@@ -1,0 +1,153 @@
+"""The jobs of a sweep as tasks of a cluster: what is submitted, how a task ends and is resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hookline.scripts.submit import RESOURCES, main, make_executor, parse, submit
+from hookline.scripts.sweep.command import SweepTask
+from hookline.scripts.sweep.record import read_sweep
+from hookline.scripts.sweep.run import SweepRun
+from hookline.trainer.errors import UserError
+from tests.scripts.sweep.conftest import FAKE
+
+LOCAL = ["--cluster", "local"]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # a submission adds to it
+    return tmp_path
+
+
+@pytest.fixture
+def submitit() -> Any:
+    """Submitit, which is an extra."""
+    return pytest.importorskip("submitit")
+
+
+def statuses() -> list[str]:
+    return [job["status"] for job in json.loads(Path("s/sweep.json").read_text())["jobs"]]
+
+
+class Executor:
+    """A cluster that does nothing."""
+
+    def batch(self) -> Any:
+        return contextlib.nullcontext()
+
+    def submit(self, task: SweepTask) -> Any:
+        return type("Job", (), {"job_id": "77_1"})()
+
+
+def prepared(seeds: str) -> None:
+    """Make a sweep on disk, none of whose jobs has run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
+        submit(parse(["recipe=bnn", f"seed={seeds}", "--sweep", "s"]), FAKE)
+
+
+def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, capsys):
+    prepared("1,13")
+    assert statuses() == ["waiting", "waiting"]
+    assert read_sweep(Path("s")).threads == yaml.safe_load(RESOURCES.read_text())["cpus_per_task"] == 4
+    assert [SweepTask(place / "s", number, place, FAKE)() for number in (2, 1)] == [2, 0]
+    assert "trainer.threads=4" in Path("s/01.log").read_text()
+    assert statuses() == ["completed", "failed"]
+    capsys.readouterr()
+    prepared("1,13,2")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(".")[0] for line in lines[:2]] == [
+        "Job 2: 77_1, recipe=bnn seed=13",
+        "Job 3: 77_1, recipe=bnn seed=2",
+    ]
+    assert lines[2].startswith("2 of 3 jobs submitted")
+
+
+def test_a_task_that_comes_twice_makes_nothing_twice(place, capsys):
+    prepared("1")
+    task = SweepTask(place / "s", 1, place, FAKE)
+    with (place / "s/.01.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        assert task() == 0
+    assert "runs already" in capsys.readouterr().out
+    assert not Path("s/01.log").exists()
+    assert task() == task() == 0
+    assert Path("s/01.log").read_text().count("$ python") == 1
+
+
+def test_tasks_write_the_record_side_by_side(place):
+    prepared("1,2")
+    first, second = read_sweep(Path("s")), read_sweep(Path("s"))
+    for sweep, number in ((first, 0), (second, 1)):
+        run = SweepRun(sweep, None, None, None, None, None)  # only its record is used
+        run._change(sweep.jobs[number], "completed", 0)
+    assert statuses() == ["completed", "completed"]
+
+
+def test_a_task_whose_time_is_over_saves_and_is_resumed(place, submitit):
+    (job,) = submit(parse(["recipe=bnn", "seed=15", "--sweep", "s", *LOCAL]), FAKE)
+    deadline = time.monotonic() + 60
+    while not Path("s/01/ready").exists():
+        assert time.monotonic() < deadline
+        assert job.state == "RUNNING", job.stderr()
+        time.sleep(0.05)
+    task = int(re.findall(r"^parent (\d+)$", Path("s/01.log").read_text(), re.MULTILINE)[0])
+    os.kill(task, signal.SIGUSR2)  # as SLURM does some time before the end
+    assert job.result() == 0
+    log = Path("s/01.log").read_text()
+    assert "heard 15\n" in log
+    assert "resume=" in log
+    assert statuses() == ["completed"]
+    assert submit(parse(["--sweep", "s", *LOCAL]), FAKE) == []
+
+
+def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
+    from submitit.slurm import slurm
+
+    monkeypatch.setattr(slurm.SlurmExecutor, "affinity", classmethod(lambda cls: 2))
+    executor = make_executor(parse(["recipe=bnn"]), place / "submitit")._executor
+    text = slurm._make_sbatch_string(command="true", folder=place, map_count=40, **executor.parameters)
+    for line in ("--time=240", "--cpus-per-task=4", "--mem=16GB", "--array=0-39%16", "--signal=USR2@120"):
+        assert f"#SBATCH {line}\n" in text
+    assert executor.max_num_timeout == 20
+
+
+def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, capsys):
+    for content in ("cpus: 4", "[1, 2]", "{", "comment: 2024-13-45"):
+        Path("r.yaml").write_text(content)
+        assert main(["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL]) == 2
+        error = capsys.readouterr().err
+        assert "--resources" in error
+        assert error.count("\n") == 1
+    for line, word in (
+        ("recipe=bnn --trials 3", "--trials"),
+        ("recipe=bnn --jobs 3", "slurm_array_parallelism"),
+        ("recipe=bnn --cluster slrum", "'slurm'"),
+        ("recipe=bnnn", "'bnn'"),
+    ):
+        assert main(line.split()) == 2
+        error = capsys.readouterr().err
+        assert word in error
+        assert error.count("\n") == 1
+    assert [path.name for path in place.iterdir()] == ["r.yaml"]
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="SLURM"):
+        submit(parse(["recipe=bnn"]))
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match="needs submitit"):
+        submit(parse(["recipe=bnn", *LOCAL]))

@@ -1,0 +1,201 @@
+"""Batches are pure functions of the step: one order in every placement, and exact coverage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import BatchQueue, EvaluationBatches, TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import uniform
+from hookline.trainer.input.source import ArraySource
+from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
+
+
+def scaled(batch):
+    return {**batch, "inputs": tf.cast(batch["inputs"], tf.float32) * (2.0 / 255.0) - 1.0}
+
+
+def make_split(size, spare=3, name="train"):
+    """Return a split of the odd rows of a larger source, so that a row is never its own position."""
+    rows = 2 * size + spare
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, 4, 4, 1), np.uint8)
+    source = ArraySource({"inputs": pixels, "targets": np.arange(rows, dtype=np.int64) % 10}, scaled)
+    return Split(name, source, 2 * np.arange(size, dtype=np.int64) + 1)
+
+
+SHARES = np.array([0.0, 0.4, 0.0, 0.3, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1])  # the splits of this file hold odd classes
+ORDERS = [{}, {"class_shares": SHARES}, {"classes_per_batch": 4}]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_way_to_draw_gives_the_same_bits(order):
+    augmentation = Augmentation([AddDraw()], classes=10)
+    made = [
+        TrainingBatches(
+            make_split(201), batch_size=64, seed=11, augmentation=augmentation, placement=placement, **order
+        )
+        for placement in ("device", "host")
+    ]
+    eager = eager_batches(made[0], 2, 11)  # crosses two epoch borders
+    assert_same_bits(eager, traced_batches(made[0], 2, 11))
+    parallel = tf.data.Dataset.range(2, 11).map(made[0].batch, num_parallel_calls=8, deterministic=True)
+    iterator = made[1].iterator(2)  # a resumed run begins at any step
+    for found in (list(parallel), [next(iterator) for _ in range(2, 11)]):
+        assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    size=st.integers(4, 60), share=st.floats(0.1, 1), replicas=st.sampled_from([1, 1, 2, 4]), seed=st.integers(0, 2**32)
+)
+def test_on_any_number_of_replicas_each_example_comes_once_an_epoch(size, share, replicas, seed):
+    batch_size = max(1, int(share * size) // replicas) * replicas
+    split = make_split(size)
+    batches = TrainingBatches(split, batch_size=batch_size, seed=seed)
+    slices = np.stack(
+        [
+            [batches.indices(step_of(step), replica=replica, replicas=replicas) for replica in range(replicas)]
+            for step in range(batches.epoch_end(3))
+        ]
+    )
+    assert slices.shape[1:] == (replicas, batch_size // replicas)
+    epochs = slices.reshape(-1)[: 3 * size].reshape(3, size)
+    np.testing.assert_array_equal(np.sort(epochs, axis=1), np.tile(split.indices, (3, 1)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_slices_of_all_replicas_are_the_batch_of_one_with_its_draws(order):
+    augmentation = Augmentation([AddDraw()], classes=10)
+    batches = TrainingBatches(make_split(500), batch_size=48, seed=3, augmentation=augmentation, **order)
+    traced = tf.function(lambda step, replica: batches.batch(step, replica=replica, replicas=4), autograph=False)
+    for step in (0, 11):
+        parts = [traced(step_of(step), tf.constant(replica)) for replica in range(4)]
+        whole = batches.batch(step_of(step))
+        assert_same_bits(
+            {key: np.concatenate([part[key] for part in parts]) for key in whole},
+            {key: value.numpy() for key, value in whole.items()},
+        )
+
+
+def test_index_names_the_rows_of_the_source():
+    split = make_split(30)
+    batch = TrainingBatches(split, batch_size=7, seed=4).batch(step_of(9))
+    assert batch["index"].dtype == tf.int64
+    np.testing.assert_array_equal(batch["targets"], batch["index"].numpy() % 10)
+    np.testing.assert_array_equal(batch["inputs"], split.source.gather(batch["index"])["inputs"])
+    same, other = (TrainingBatches(split, batch_size=7, seed=seed).batch(step_of(9))["index"] for seed in (4, 5))
+    np.testing.assert_array_equal(same, batch["index"])
+    assert not np.array_equal(other, batch["index"])
+
+
+class AddDraw(Augment):
+    """Add a draw to the inputs."""
+
+    name = "add"
+
+    def __call__(self, batch, seeds):
+        return {**batch, "inputs": batch["inputs"] + uniform(seeds, "add", [1, 1, 1])}
+
+
+def augmented(**arguments):
+    augmentation = Augmentation([AddDraw()], classes=10)
+    return TrainingBatches(make_split(30), batch_size=7, augmentation=augmentation, **arguments)
+
+
+def test_the_draws_of_an_example_are_those_of_its_step_and_place():
+    batches = augmented(seed=4)
+    batch = batches.batch(step_of(9))
+    plain = batches.read(batch["index"])
+    added = (batch["inputs"] - plain["inputs"]).numpy()[:, 0, 0, 0]
+    assert len(np.unique(added.round(6))) == added.size
+    assert_same_bits(*({"targets": each["targets"].numpy()} for each in (plain, batch)))
+    again = batches.drawn(batch["index"], step_of(9))
+    np.testing.assert_array_equal(again["inputs"], batch["inputs"])
+    part = batches.drawn(batch["index"][:3], step_of(9))
+    np.testing.assert_array_equal(part["inputs"], batch["inputs"][:3])
+    assert not np.isclose(batches.drawn(batch["index"], step_of(10))["inputs"], batch["inputs"]).any()
+    np.testing.assert_array_equal(
+        batches.read(batch["index"])["inputs"], batches.split.source.gather(batch["index"])["inputs"]
+    )
+
+
+def test_no_op_of_a_batch_is_stateful_and_no_data_is_in_the_graph():
+    split = make_split(30_000)
+    for batches in (TrainingBatches(split, batch_size=8, seed=0), EvaluationBatches(split, batch_size=8)):
+        traced = tf.function(batches.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
+        assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
+        assert traced.graph.as_graph_def().ByteSize() < split.indices.nbytes // 4
+
+
+def test_epoch_end_is_the_first_step_that_has_drawn_whole_epochs():
+    for size, batch_size in ((100, 10), (101, 10), (99, 10), (7, 7), (5, 1)):
+        batches = TrainingBatches(make_split(size), batch_size=batch_size, seed=0)
+        assert batches.steps_per_epoch == size / batch_size
+        for epoch in range(5):
+            end = batches.epoch_end(epoch)
+            assert end * batch_size >= epoch * size
+            assert (end - 1) * batch_size < epoch * size
+
+
+@settings(deadline=None, max_examples=20)
+@given(size=st.integers(1, 120), batch_size=st.integers(1, 150))
+def test_evaluation_counts_each_example_once(size, batch_size):
+    split = make_split(size, name="test")
+    batches = EvaluationBatches(split, batch_size=batch_size)
+    assert batches.batch_size == min(size, batch_size)
+    found = eager_batches(batches, 0, batches.count)
+    assert found["weights"].dtype == np.float32
+    real = found["weights"].reshape(-1) == 1
+    np.testing.assert_array_equal(found["index"].reshape(-1)[real], split.indices)
+    assert found["weights"].sum() == size
+    assert np.isin(found["index"], split.indices).all()
+
+
+def test_batches_that_cannot_be_made_are_refused():
+    split = make_split(10)
+    for options, message in (
+        ({"batch_size": 0}, "batch size 0"),
+        ({"batch_size": 2.0}, "batch size 2.0"),
+        ({"batch_size": 11}, r"batch size 11 for 10 train examples; expected 1\.\.10"),
+        ({"placement": "devise"}, "'device'"),
+        ({"class_shares": SHARES, "classes_per_batch": 2}, "classes_per_batch and class_shares"),
+    ):
+        with pytest.raises(UserError, match=message):
+            TrainingBatches(split, **{"batch_size": 2, "seed": 0, **options})
+    with pytest.raises(UserError, match="batch size 0"):
+        EvaluationBatches(split, batch_size=0)
+    with pytest.raises(UserError, match="3 replicas for a batch of 8"):
+        TrainingBatches(split, batch_size=8, seed=3).indices(step_of(0), replicas=3)
+
+
+@pytest.fixture
+def batches() -> TrainingBatches:
+    source = ArraySource({"inputs": np.arange(50, dtype=np.float32), "targets": np.arange(50)}, lambda batch: batch)
+    split = Split("train", source, np.arange(50, dtype=np.int64))
+    return TrainingBatches(split, batch_size=8, seed=0, placement="host")
+
+
+def expected(batches: TrainingBatches, steps: range) -> list[list[int]]:
+    return [batches.indices(tf.constant(step, tf.int64)).numpy().tolist() for step in steps]
+
+
+def test_a_traced_function_follows_the_queue_wherever_it_is_put(batches: TrainingBatches) -> None:
+    queue = BatchQueue(batches)
+    take = tf.function(lambda: queue(tf.constant(0, tf.int64))["index"], autograph=False).get_concrete_function()
+
+    def taken(count: int) -> list[list[int]]:
+        found = [take().numpy().tolist() for _ in range(count)]
+        queue.position += count
+        return found
+
+    assert taken(3) == expected(batches, range(3))
+    for start in (40, 2, 100, 0):
+        queue.seek(start)
+        assert queue.position == start
+        assert taken(4) == expected(batches, range(start, start + 4))

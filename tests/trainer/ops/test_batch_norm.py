@@ -1,0 +1,218 @@
+"""Batch norm in one kernel: values, the biased variance, derivatives to the third, dtypes, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.batch_norm import fused_batch_norm, fused_scale_and_shift, synchronized_moments
+
+ULP = {tf.float32: 2.0**-23, tf.float16: 2.0**-10, tf.bfloat16: 2.0**-7}
+
+
+def plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> tuple[tf.Tensor, ...]:
+    """Return y, mean and variance from ordinary ops, without a constant in the place of the mean."""
+    axes = list(range(len(x.shape) - 1))
+    mean = tf.reduce_mean(x, axes)
+    variance = tf.reduce_mean(tf.square(x - mean), axes)
+    return scale * (x - mean) * tf.math.rsqrt(variance + epsilon) + offset, mean, variance
+
+
+def arguments(shape: tuple[int, ...], *, mean: float = 3.0) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return x, scale and offset."""
+    generator = np.random.default_rng(0)
+    channels = shape[-1]
+    values = generator.normal(mean, 2.0, shape), generator.normal(1.0, 0.3, channels), generator.normal(size=channels)
+    return tuple(tf.constant(each, tf.float32) for each in values)
+
+
+def close(found: tf.Tensor, expected: tf.Tensor, tolerance: float = 2e-5) -> None:
+    scale = max(1e-3, float(np.max(np.abs(expected), initial=0.0)))
+    np.testing.assert_allclose(
+        np.array(found, np.float64), np.array(expected, np.float64), rtol=0, atol=tolerance * scale
+    )
+
+
+SHAPES = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4)).map(
+    lambda drawn: (*drawn[0], drawn[1])
+)
+
+
+@given(SHAPES, st.sampled_from(list(ULP)), st.sampled_from([2e-5, 1e-3, 0.3]), st.sampled_from([0.0, 50.0]))
+@settings(max_examples=40)
+def test_results_are_those_of_ordinary_ops_in_float64(shape, dtype, epsilon, mean):
+    x, scale, offset = arguments(shape, mean=mean)
+    x = tf.cast(x, dtype)
+    y, found_mean, variance = fused_batch_norm(x, scale, offset, epsilon=epsilon)
+    exact = plain(*(tf.cast(each, tf.float64) for each in (x, scale, offset)), epsilon=epsilon)
+    assert (y.dtype, found_mean.dtype, variance.dtype) == (dtype, tf.float32, tf.float32)
+    assert y.shape == x.shape
+    # An entry that alone is its channel has the variance 0: rounding of its mean is divided by sqrt(epsilon).
+    close(y, exact[0], 2 * ULP[dtype] + 4 * ULP[tf.float32] * (1 + mean) / epsilon**0.5)
+    close(found_mean, exact[1], 1e-6)
+    close(variance, exact[2], 1e-5 * (1 + mean))
+
+
+def derivatives(function: Callable, weights: list[tf.Tensor], orders: int) -> Callable:
+    """Return a function that gives the derivatives of a weighted sum of the results, to the given order."""
+
+    def compute(*given: tf.Tensor) -> list[tf.Tensor]:
+        results = function(*given, epsilon=1e-2)
+        total = sum(tf.reduce_sum(tf.sin(each) * weight) for each, weight in zip(results, weights, strict=True))
+        found: list[tf.Tensor] = []
+        for _ in range(orders):
+            gradients = tf.gradients(total, list(given))
+            found += gradients
+            total = sum(tf.reduce_sum(tf.square(each)) for each in gradients)
+        return found
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("shape", "orders", "jit"), [((5, 3), 3, False), ((4, 3, 2, 2), 2, False), ((2, 3, 4), 2, True)]
+)
+def test_derivatives_of_all_results_are_right_to_the_third_order(shape, orders: int, jit: bool):
+    given_arguments = arguments(shape)
+    generator = np.random.default_rng(1)
+    weights = [tf.constant(generator.normal(size=size), tf.float32) for size in (shape, shape[-1], shape[-1])]
+    found = tf.function(derivatives(fused_batch_norm, weights, orders), autograph=False, jit_compile=jit)(
+        *given_arguments
+    )
+    expected = tf.function(derivatives(plain, weights, orders), autograph=False)(*given_arguments)
+    for each, right in zip(found, expected, strict=True):
+        close(each, right, 5e-5)
+
+
+@pytest.mark.parametrize(("shape", "known", "jit"), [((5, 3), True, False), ((4, 3, 2, 2), False, True)])
+def test_scale_and_shift_is_that_with_its_derivatives(shape, known: bool, jit: bool):
+    given_arguments = arguments(shape)
+
+    def compute(function: Callable) -> Callable:
+        def derive(*values: tf.Tensor) -> list[tf.Tensor]:
+            y = function(*values)
+            first = tf.gradients(tf.reduce_sum(tf.sin(y)), list(values))
+            return [y, *first, *tf.gradients(sum(tf.reduce_sum(each**2) for each in first), list(values))]
+
+        x, *others = given_arguments
+        signature = [
+            tf.TensorSpec(x.shape if known else [None, *x.shape[1:]]),
+            *(tf.TensorSpec(o.shape) for o in others),
+        ]
+        return tf.function(derive, autograph=False, jit_compile=jit, input_signature=signature)
+
+    found = compute(fused_scale_and_shift)(*given_arguments)
+    for each, expected in zip(found, compute(lambda x, s, o: x * s + o)(*given_arguments), strict=True):
+        close(each, expected, 1e-6)
+
+
+def test_variance_is_the_biased_one_of_sizes_that_only_the_run_knows():
+    for count, jit in ((1, False), (2, True), (3, False)):
+        x, scale, offset = arguments((count, 1, 1, 2))
+        compute = lambda x, s=scale, o=offset: fused_batch_norm(x, s, o, epsilon=1e-3)[2]  # noqa: E731
+        spec = [tf.TensorSpec([None, 1, None, 2])]
+        close(tf.function(compute, spec, autograph=False, jit_compile=jit)(x), np.var(x.numpy(), axis=(0, 1, 2)))
+    for shape in ((0, 4, 4, 2), (0, 2)):
+        y, mean, variance = fused_batch_norm(tf.zeros(shape), scale, offset, epsilon=1e-3)
+        assert y.shape == shape
+        assert np.isnan([mean, variance]).all()  # without an entry
+
+
+def test_sums_in_half_precision_are_float32():
+    x, scale, offset = arguments((64, 8, 8, 2))
+    x = tf.cast(x, tf.bfloat16)
+    upstream = tf.cast(tf.random.stateless_normal(x.shape, [1, 2]) + 1.0, tf.bfloat16)
+
+    def compute(x, upstream, function):
+        return tf.gradients(function(x, scale, offset, epsilon=1e-3)[0], [x, scale, offset], grad_ys=upstream)
+
+    found = tf.function(lambda *given: compute(*given, fused_batch_norm), autograph=False)(x, upstream)
+    wide = [tf.cast(each, tf.float32) for each in (x, upstream)]
+    expected = tf.function(lambda *given: compute(*given, plain), autograph=False)(*wide)
+    close(tf.cast(found[0], tf.float32), expected[0], ULP[tf.bfloat16])
+    close(found[1], expected[1], 2e-4)  # summed in half precision, 4,096 entries would be far off
+    close(found[2], expected[2], 2e-4)
+
+
+def test_what_the_kernel_does_not_take_is_refused():
+    for spec in (tf.TensorSpec([2, 1], tf.float64), tf.TensorSpec([1]), tf.TensorSpec([2, None])):
+        for function in (
+            lambda x: fused_batch_norm(x, [1.0], [0.0], epsilon=1e-3)[0],
+            lambda x: fused_scale_and_shift(x, [1.0], [0.0]),
+        ):
+            with pytest.raises(UserError, match=r"of shape \[..., channels\]"):
+                tf.function(function, autograph=False, input_signature=[spec]).get_concrete_function()
+    with pytest.raises(UserError, match="epsilon=1e-05"):
+        fused_batch_norm(*arguments((4, 3)), epsilon=1e-5)
+
+
+def by_parts(
+    x: tf.Tensor, parts: int, *, axis: int = -1, shift: tf.Tensor | None = None
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """Return the moments as each of several replicas has them, all in one process.
+
+    The first pass notes what each replica gives to the mean; the second one gives all of them the means.
+    """
+    axis %= x.shape.rank
+    shift = tf.zeros([x.shape[axis]]) if shift is None else shift
+    slices = tf.split(x, parts)
+    given_: list[list[tf.Tensor]] = []
+
+    def note(tensors):
+        given_.append(list(tensors))
+        return list(tensors)
+
+    for each in slices:
+        synchronized_moments(each, axis=axis, shift=shift, mean=note)
+    means = [tf.add_n(group) / parts for group in zip(*given_, strict=True)]
+    return [synchronized_moments(each, axis=axis, shift=shift, mean=lambda _: means) for each in slices]
+
+
+@given(
+    seed=st.integers(0, 2**16),
+    parts=st.sampled_from([1, 2, 4]),
+    each=st.integers(1, 6),
+    size=st.integers(1, 5),
+    mean=st.floats(-100.0, 100.0),
+    log_scale=st.floats(-2.0, 2.0),
+)
+def test_moments_of_the_parts_are_those_of_the_whole(seed, parts, each, size, mean, log_scale) -> None:
+    generator = np.random.default_rng(seed)
+    scale = 10.0**log_scale
+    x = (mean + scale * generator.normal(size=(parts * each, size, 3))).astype(np.float32)
+    whole = x.astype(np.float64)
+    near = tf.constant((whole.mean((0, 1)) + 0.1 * scale).astype(np.float32))
+    for found_mean, variance in by_parts(tf.constant(x), parts, shift=near):
+        np.testing.assert_allclose(found_mean, whole.mean((0, 1)), rtol=1e-5, atol=1e-5 * scale)
+        bound = 1e-5 * scale**2 + (1e-6 * mean) ** 2
+        np.testing.assert_allclose(variance, whole.var((0, 1)), rtol=1e-4, atol=bound)
+
+
+def test_the_gradient_is_that_of_the_moments_of_the_whole() -> None:
+    generator = np.random.default_rng(1)
+    x = tf.constant(generator.normal(size=(6, 4, 3)).astype(np.float32))
+    up_mean, up_variance = (tf.constant(generator.normal(size=3).astype(np.float32)) for _ in range(2))
+
+    def through(moments) -> tf.Tensor:
+        mean, variance = moments
+        return tf.reduce_sum(mean * up_mean) + tf.reduce_sum(variance * up_variance)
+
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        whole = through(tf.nn.moments(x, [0, 1]))
+        parts = through(by_parts(x, 3, shift=tf.constant([0.5, -1.0, 0.0]))[0])
+    np.testing.assert_allclose(tape.gradient(parts, x), tape.gradient(whole, x), rtol=1e-4, atol=1e-6)
+
+
+def test_the_axis_is_heeded_and_large_means_do_not_drown_the_variance() -> None:
+    x = (3000.0 + np.random.default_rng(0).normal(size=(8, 3, 50, 2))).astype(np.float32)
+    exact, shift = x.astype(np.float64), tf.constant([3000.5, 2999.5, 3000.0])
+    for mean, variance in by_parts(tf.constant(x), 2, axis=1, shift=shift):
+        np.testing.assert_allclose(mean, exact.mean((0, 2, 3)), rtol=1e-6)
+        np.testing.assert_allclose(variance, exact.var((0, 2, 3)), rtol=1e-4)

@@ -1,0 +1,156 @@
+"""A replica: means, flags, and its part of what is drawn for a whole batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.replicas import replica as collectives
+from hookline.trainer.replicas.replica import (
+    Collectives,
+    Group,
+    Replica,
+    _messages,
+    common_seed,
+    own_seeds,
+    shared_seeds,
+)
+from tests.support.replicas import on_replicas, run_on_each
+
+
+def test_the_only_replica_of_a_run_gets_back_what_it_gives() -> None:
+    given = [tf.constant(1.0), tf.constant([True])]
+    replica = Replica()
+    assert replica.sum(given) == given
+    assert replica.mean(given) == given
+    assert replica.any(given) == given
+    drawn = replica.part(lambda shape: tf.ones(shape), tf.TensorShape([3, 2]))
+    assert drawn.shape == [3, 2]
+
+
+def test_the_mean_is_that_over_replicas_in_each_dtype() -> None:
+    def compute(replica):
+        large = tf.cast(replica.index * 20_000, tf.float16)  # divided before the sum: float16 ends at 65504
+        means = replica.mean([tf.constant([1.0, 5.0]) * (replica.index + 1), large])
+        return [tf.cast(each, tf.float32) for each in means]
+
+    for vector, scalar in run_on_each(on_replicas(4), compute):
+        np.testing.assert_array_equal(vector, [2.5, 12.5])
+        assert scalar == 30_000
+
+
+@pytest.mark.parametrize("raised_by", [1, None])
+def test_a_flag_is_raised_for_all_where_one_raises_it(raised_by: int | None) -> None:
+    def compute(replica):
+        return replica.any([tf.constant(replica.index == raised_by), tf.constant(False), tf.constant(True)])
+
+    for flags in run_on_each(on_replicas(2), compute):
+        assert [bool(flag) for flag in flags] == [raised_by is not None, False, True]
+
+
+def test_parts_are_the_slices_of_the_draw_for_the_whole_batch() -> None:
+    draw = lambda wanted: tf.random.stateless_uniform(wanted, [1, 2])  # noqa: E731
+    parts = [replica.part(draw, tf.TensorShape([3, 2, 1])) for replica in on_replicas(4)]
+    whole = Replica().part(draw, tf.TensorShape([12, 2, 1]))
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    with pytest.raises(UserError, match="2 replicas"):
+        on_replicas(2)[0].part(tf.zeros, tf.TensorShape([None, 2]))
+
+
+SHAPES = ([3], [], [2, 2], [1], [0], [4, 1, 2])
+
+
+def numbers(index: int, dtype: str = "float32") -> list[tf.Tensor]:
+    """Return tensors of a replica that no other has."""
+    generator = np.random.default_rng(index)
+    return [tf.constant(generator.normal(size=shape), dtype) for shape in SHAPES]
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(2, "float32"), (3, "float16")])
+def test_all_replicas_get_the_sums_in_order_and_with_the_same_bits(count: int, dtype: str) -> None:
+    found = run_on_each(on_replicas(count), lambda replica: replica.sum(numbers(replica.index, dtype)))
+    expected = [
+        np.sum(each, axis=0, dtype=np.float64) for each in zip(*(numbers(i, dtype) for i in range(count)), strict=True)
+    ]
+    for first, others in zip(found[0], zip(*found[1:], strict=True), strict=True):
+        assert first.dtype == dtype
+        assert all(other.tobytes() == first.tobytes() for other in others)
+    for value, wanted in zip(found[0], expected, strict=True):
+        np.testing.assert_allclose(
+            value, wanted, rtol=1e-2 if dtype == "float16" else 1e-6, atol=1e-2 if dtype == "float16" else 1e-6
+        )
+
+
+def test_a_full_message_leaves_and_the_next_one_begins(monkeypatch) -> None:
+    monkeypatch.setattr(collectives, "MESSAGE_BYTES", 16)
+    tensors = [tf.zeros([size]) for size in (3, 1, 2, 9, 1)]
+    assert list(_messages(tensors)) == [[0, 1], [2, 3], [4]]
+    found = run_on_each(on_replicas(2), lambda replica: replica.sum(numbers(replica.index)))
+    for value, *parts in zip(found[0], numbers(0), numbers(1), strict=True):
+        np.testing.assert_allclose(value, parts[0] + parts[1], rtol=1e-6)
+
+
+def test_the_gradient_is_the_sum_of_what_all_replicas_have_for_the_sum() -> None:
+    """Loss of replica r: (r + 1) * sum(S_k^2); S = x_0 + x_1. So d(loss of all)/dx = 2 S * (1 + 2)."""
+
+    def compute(replica):
+        own = [tf.constant([1.0, 2.0]) * (replica.index + 1) * (k + 1) for k in range(2)]
+        summed = replica.sum(own)
+        loss = float(replica.index + 1) * tf.add_n([tf.reduce_sum(tf.square(each)) for each in summed])
+        return tf.gradients(loss, own)
+
+    for gradients in run_on_each(on_replicas(2), compute):
+        for k, gradient in enumerate(gradients):
+            np.testing.assert_allclose(gradient, 2 * 3 * 3.0 * (k + 1) * np.array([1.0, 2.0]))
+
+
+SEED = "dropout/seed_generator_state"
+
+
+def replica(index: int) -> Replica:
+    return Replica(index, 4, collectives=Collectives(Group(4)))
+
+
+def state(dtype: str = "int64", seed: int = 5) -> dict[str, tf.Tensor]:
+    return {SEED: tf.constant([seed, 7], dtype), "norm/moving_mean": tf.constant([0.5])}
+
+
+def test_the_first_replica_keeps_the_state_as_it_is() -> None:
+    given = state()
+    assert own_seeds(given, [SEED], replica(0)) == given
+    assert shared_seeds(given, [SEED], replica(0)) == given
+    assert common_seed(given[SEED], replica(0)) is given[SEED]
+    assert own_seeds(given, [SEED], Replica()) == given
+    assert own_seeds(given, [SEED], replica(1))["norm/moving_mean"] is given["norm/moving_mean"]
+    new = {"norm/moving_mean": tf.constant([0.25])}  # nothing was drawn
+    assert shared_seeds(new, [SEED], replica(1)) == new
+
+
+@pytest.mark.parametrize(("dtype", "seed"), [("int64", 0), ("uint32", 2**31 - 1), ("int32", 2**31 - 1)])
+def test_the_offset_of_a_replica_comes_off_exactly(dtype: str, seed: int) -> None:
+    given = state(dtype, seed)
+    seen = set()
+    for index in range(1, 4):
+        own = own_seeds(given, [SEED], replica(index))
+        assert own[SEED].dtype == dtype
+        assert own[SEED].numpy()[1] == 7  # the draws so far are those of all
+        assert own[SEED].numpy()[0] != seed
+        seen.add(int(own[SEED].numpy()[0]))
+        np.testing.assert_array_equal(common_seed(own[SEED], replica(index)), given[SEED])
+        drawn = {SEED: own[SEED] + tf.constant([0, 2], dtype)}
+        np.testing.assert_array_equal(shared_seeds(drawn, [SEED], replica(index))[SEED], [seed, 9])
+    assert len(seen) == 3
+
+
+def test_replicas_drop_other_entries_and_seeds_of_runs_do_not_meet() -> None:
+    """Seed s of one run plus the offset of a replica must not be a seed that another run starts from."""
+    offsets = {int(own_seeds(state(), [SEED], replica(index))[SEED].numpy()[0]) - 5 for index in range(1, 4)}
+    assert min(abs(a - b) for a in offsets | {0} for b in offsets | {0} if a != b) > 2**28
+    dropped = set()
+    for index in range(4):
+        seed = own_seeds(state(), [SEED], replica(index))[SEED]
+        mask = tf.random.stateless_uniform([64], tf.cast(seed, tf.int64)) < 0.5
+        dropped.add(mask.numpy().tobytes())
+    assert len(dropped) == 4

@@ -1,0 +1,270 @@
+"""Checkpoints: whole or absent, keyed by name, checked when read, kept as long as they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hookline.trainer.run.checkpoint import BackgroundWriter, CheckpointStore, Snapshot
+
+
+def tensors(value: float) -> dict[str, np.ndarray]:
+    return {
+        "network/model/dense/kernel": np.full((2, 3), value, np.float32),
+        "network/model/half": np.full((2,), value, ml_dtypes.bfloat16),
+        "network/model/empty": np.zeros((0, 3), np.float16),
+        "optimizer/model/iterations": np.array(7, np.int64),
+        "hook/mask": np.array([True, False]),
+        "file": np.array([1 + 2j], np.complex64),
+    }
+
+
+def save(store: CheckpointStore, tags: set[str], step: int) -> None:
+    """Save, and return when it is written: a later save would give way to it otherwise."""
+    store.save(tags, step, tensors(step), {"run": {"step": step}})
+    store.wait()
+
+
+def names(store: CheckpointStore) -> list[str]:
+    return sorted(path.name.removeprefix("step_0000000") for path in store.directory.glob("[!i]*"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path) -> None:
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", environment={"threads": 2, "flags": ("avx2", "fma")})
+    state = {"run": {"best": 0.9}, "hooks": {"early_stopping": {"waited": [3]}}}
+    store.save({"last"}, 7, tensors(1.5), state)
+    state["hooks"]["early_stopping"]["waited"].append(4)  # changes while it is written
+    loaded = store.load("last")
+    assert (loaded.step, loaded.environment) == (7, {"threads": 2, "flags": ["avx2", "fma"]})
+    assert loaded.state == {"run": {"best": 0.9}, "hooks": {"early_stopping": {"waited": [3]}}}
+    assert loaded.tensors.keys() == tensors(1.5).keys()
+    for key, value in tensors(1.5).items():
+        assert (loaded.tensors[key].dtype, loaded.tensors[key].shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(loaded.tensors[key], value)
+    assert store.problems() == []
+
+
+def test_the_newest_of_the_last_and_the_best_stay(store) -> None:
+    save(store, {"last", "best"}, 1)
+    for step in (2, 3, 4):
+        save(store, {"last"}, step)
+    again = CheckpointStore(store.directory)  # another process finds what this one saved
+    assert again.tags() == store.tags() == {"best": "step_00000001", "last": "step_00000004"}
+    assert names(store) == ["1", "3", "4"]
+    assert store.load("best").tensors["network/model/half"][0] == 1.0
+    save(again, {"best"}, 5)
+    assert names(store) == ["3", "4", "5"]
+    again.keep_last = 1
+    save(again, {"last"}, 6)
+    assert names(store) == ["5", "6"]
+
+
+def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store) -> None:
+    save(store, {"last"}, 1)
+    save(store, {"last", "best"}, 2)
+    store.save({"last"}, 2, tensors(2.5), {"run": {"again": True}})
+    assert store.tags() == {"best": "step_00000002", "last": "step_00000002_2"}
+    assert store.newest().state == {"run": {"again": True}}
+    assert store.load("best").state == {"run": {"step": 2}}
+    assert names(store) == ["1", "2", "2_2"]
+    save(store, {"best"}, 3)
+    assert names(store) == ["1", "2_2", "3"]
+
+
+def test_the_newest_is_the_one_that_was_written_last(store) -> None:
+    assert store.newest() is None
+    save(store, {"last"}, 300)
+    save(store, {"best"}, 400)
+    assert store.newest().step == 400
+    save(store, {"last"}, 200)  # training went back
+    assert store.newest().step == CheckpointStore(store.directory).newest().step == 200
+
+
+def test_the_files_are_an_ordinary_npz_and_a_manifest_with_every_hash(store) -> None:
+    save(store, {"last"}, 1)
+    directory = store.directory / "step_00000001"
+    manifest = json.loads((directory / "manifest.json").read_text())
+    assert (manifest["format"], manifest["step"], manifest["tags"]) == (3, 1, ["last"])
+    assert manifest["tensors"]["network/model/half"] == {"dtype": "bfloat16", "shape": [2]}
+    assert {path.name for path in directory.iterdir()} - {"manifest.json"} == manifest["files"].keys()
+    for name, expected in manifest["files"].items():
+        content = (directory / name).read_bytes()
+        assert expected == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    with np.load(directory / "tensors.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["hook/mask"], [True, False])
+
+
+def test_what_could_not_be_read_again_is_not_written(store, monkeypatch) -> None:
+    save(store, {"last"}, 1)
+    store.save({"last"}, 2, {"names": np.array(["a", None], object)}, {})
+    store.wait()
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        store.save({"last"}, 3, tensors(1.0), {"hooks": {"a": object()}})
+    (problem,) = store.problems()
+    assert "'names' has the dtype object" in problem
+    assert names(store) == ["1"]
+    monkeypatch.setattr("hookline.trainer.run.checkpoint_files.MAX_JSON_BYTES", 100)
+    other = CheckpointStore(store.directory.parent / "other")
+    other.save({"last"}, 1, {}, {"hooks": "x" * 100})
+    (problem,) = other.problems()
+    assert "The state of the run and its hooks takes" in problem
+
+
+def test_leftovers_of_killed_writers_go_and_nothing_else(store) -> None:
+    store.sweep()
+    assert not store.directory.exists()
+    save(store, {"last"}, 1)
+    for name in (".step_00000002.tmp", ".step_00000001_2.gone", "damaged_step_00000000", "mine", ".step_mine"):
+        (store.directory / name / "inside").mkdir(parents=True)
+    (store.directory / ".index.json.tmp").write_text("{")
+    store.sweep()
+    left = {path.name for path in store.directory.iterdir()}
+    assert left == {".step_mine", "damaged_step_00000000", "index.json", "mine", "step_00000001"}
+    save(store, {"last"}, 2)
+    assert left < {path.name for path in store.directory.iterdir()}
+
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS = 10.0
+
+
+class Disk:
+    """Write nothing, but only when it is let to; hold what was written."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[int, set[str]]] = []
+        self.full = False
+        self.begun, self.gate = threading.Semaphore(0), threading.Semaphore(0)
+
+    def write(self, snapshot: Snapshot) -> bool:
+        self.begun.release()
+        assert self.gate.acquire(timeout=SECONDS)
+        if self.full:
+            return False
+        self.written.append((snapshot.step, set(snapshot.tags)))
+        return True
+
+    def open(self) -> None:
+        self.gate.release(100)
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+def busy(disk) -> BackgroundWriter:
+    """Return a writer that has begun to write step 1."""
+    writer = BackgroundWriter(disk.write)
+    writer.submit(snapshot(1, "last"))
+    assert disk.begun.acquire(timeout=SECONDS)
+    return writer
+
+
+def snapshot(step: int, *tags: str) -> Snapshot:
+    return Snapshot(frozenset(tags), step, {}, b"{}")
+
+
+class Read(Mapping[str, np.ndarray]):
+    """Give an array that is made when it is asked for, and see which others are there then."""
+
+    def __init__(self, others: list[weakref.ref]) -> None:
+        self.others = others
+        self.there: list[bool] = []
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        self.there = [other() is not None for other in self.others]
+        array = np.zeros(4)
+        self.others.append(weakref.ref(array))
+        return array
+
+    def __iter__(self):
+        return iter(["kernel"])
+
+    def __len__(self):
+        return 1
+
+
+def test_what_gives_way_is_let_go_before_the_next_is_read(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    made: list[weakref.ref] = []
+    for step in (1, 2, 3):
+        tensors = Read(made)
+        writer.submit(Snapshot(frozenset({"last"}), step, tensors, b"{}"))
+        if step == 1:
+            assert disk.begun.acquire(timeout=SECONDS)
+    assert tensors.there == [True, False]  # the first is being written, the second gave way
+    disk.open()
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (3, {"last"})]
+
+
+def test_a_last_that_has_not_begun_gives_way_to_a_later_save(disk) -> None:
+    writer = busy(disk)
+    for step in (2, 3):
+        writer.submit(snapshot(step, "last"))
+    writer.submit(snapshot(4, "best"))
+    assert disk.written == []  # submitting does not wait for the disk
+    disk.open()
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (4, {"best", "last"})]
+
+
+def test_a_best_that_has_not_begun_is_waited_for(disk) -> None:
+    writer = busy(disk)
+    writer.submit(snapshot(2, "best", "last"))
+    later = threading.Thread(target=writer.submit, args=[snapshot(3, "last")])
+    later.start()
+    later.join(0.05)
+    assert later.is_alive()
+    disk.open()
+    later.join(SECONDS)
+    writer.wait()
+    assert disk.written == [(1, {"last"}), (2, {"best", "last"}), (3, {"last"})]
+
+
+def test_what_could_not_be_written_is_kept_and_nothing_is_written_past_it(disk) -> None:
+    writer = BackgroundWriter(disk.write)
+    before = threading.active_count()
+    disk.open()
+    disk.full = True
+    for step, tags in ((1, {"best", "last"}), (2, {"last"}), (3, {"best"}), (4, {"last"})):
+        writer.submit(snapshot(step, *tags))
+        writer.wait()
+    assert [(each.step, set(each.tags)) for each in writer.unwritten] == [(3, {"best"}), (4, {"last"})]
+    writer.retry()
+    assert (disk.written, len(writer.unwritten)) == ([], 2)
+    disk.full = False
+    writer.submit(snapshot(5, "last"))
+    writer.wait()
+    assert disk.written == [(3, {"best"}), (5, {"last"})]
+    assert writer.unwritten == []
+    assert threading.active_count() == before
+
+
+def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path) -> None:
+    source = f"""
+import pathlib, numpy
+from hookline.trainer.run.checkpoint import CheckpointStore
+store = CheckpointStore(pathlib.Path({str(tmp_path)!r}))
+store.save({{"last"}}, 1, {{"a": numpy.zeros(1_000_000)}}, {{}})
+raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, check=False)
+    assert done.returncode == 3
+    assert (tmp_path / "index.json").exists()

@@ -1,0 +1,123 @@
+"""What hooks ask for, and the best value so far."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookline.trainer.run.control import CHUNK_SECONDS, Best, Cadence, Control, Report, Run, own_values
+from tests.support.toy import StatelessHook, ToyObjective
+
+
+def seen(tracker: Best, *values: float, first: int = 0) -> list[bool]:
+    improved = []
+    for step, value in enumerate(values, start=first):
+        tracker.update(Report(step, "validation", {"metric/accuracy": value, "loss/total": 1.0 - value}))
+        improved.append(tracker.improved)
+    return improved
+
+
+@pytest.mark.parametrize(("mode", "best", "step"), [("max", 0.9, 1), ("min", 0.2, 3)])
+def test_best_follows_the_mode_and_ties_do_not_improve(mode: str, best: float, step: int) -> None:
+    tracker = Best("metric/accuracy", mode)
+    found = [index for index, each in enumerate(seen(tracker, 0.5, 0.9, 0.9, 0.2, 0.2)) if each]
+    assert (found, tracker.value, tracker.step) == ([0, step], best, step)
+    assert tracker.values["loss/total"] == pytest.approx(1.0 - best)
+
+
+def test_neither_nan_nor_what_comes_before_the_promised_form_is_the_best() -> None:
+    tracker, nan = Best("metric/accuracy", "max"), float("nan")
+    assert seen(tracker, nan, 0.3, nan) == [False, True, False]
+    assert tracker.value == 0.3
+    late = Best("metric/accuracy", "max", since=10)
+    assert seen(late, 0.99, 0.5, first=9) == [False, True]
+    assert late.value == 0.5
+
+
+def test_epoch_and_rate_follow_from_steps_and_the_first_reason_stands() -> None:
+    run = Run(Path(), "bnn", {}, {}, 10, 100, 12.5, "", Best("metric/accuracy", "max"))
+    assert (run.images_per_second, run.waiting_share) == (0.0, None)
+    run.step, run.timed_steps, run.train_seconds, run.waited_seconds = 25, 25, 5.0, 1.0
+    assert (run.waiting_share, run.epoch, run.images_per_second) == (0.2, 2.0, 50.0)
+    control = Control()
+    control.stop("first")
+    control.stop("second")
+    assert control.stop_reason == "first"
+
+
+@given(
+    size=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    epochs=st.integers(1, 7),
+    every=st.integers(1, 3),
+    report=st.none() | st.integers(1, 50),
+)
+def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch, epochs, every, report) -> None:
+    steps_per_epoch = size / min(batch, size)
+    total = math.ceil(epochs * steps_per_epoch)
+    cadence = Cadence(total, steps_per_epoch, every, report)
+    step, evaluations = 0, []
+    while step < total:
+        end = cadence.next_edge(step, [], 1e-9)
+        assert step < end <= min(cadence.next_evaluation(step), cadence.next_report(step)) <= total
+        if end == cadence.next_evaluation(step):
+            evaluations.append(end)
+        step = end
+    assert step == total
+    due = {min(total, math.ceil(round(k * every * steps_per_epoch, 6))) for k in range(1, epochs // every + 2)}
+    assert evaluations == sorted(due)
+
+
+def wish(step):
+    return SimpleNamespace(next_step=lambda _: step)
+
+
+def test_wishes_slow_steps_and_the_first_chunk_have_edges_of_their_own() -> None:
+    cadence = Cadence(1000, 100.0, 1, None)
+    assert cadence.next_edge(10, [wish(37), wish(55)], 1e-9) == 37
+    assert cadence.next_edge(40, [wish(37), wish(None)], 1e-9) == 100
+    assert cadence.next_edge(0, [], None) == 1
+    assert cadence.next_edge(0, [], CHUNK_SECONDS / 10) == 10
+    assert cadence.next_edge(0, [], 60.0) == 1
+    assert [Cadence(25, 100.0, 1, 10).next_report(step) for step in (0, 9, 10, 20, 24)] == [10, 10, 20, 25, 25]
+
+
+VALUES = {
+    "first/g/ema/distance": 1.0,
+    "first/d/ema/distance": 2.0,
+    "first/loss/g/center": 3.0,
+    "second/d/ema/distance": 4.0,
+    "second/metric/d/within": 5.0,
+    "opt/learning_rate": 6.0,
+}
+
+
+def objective(name, *changes):
+    found = ToyObjective()
+    found.name, found.trains = name, changes
+    return found
+
+
+OBJECTIVES = [objective("first", "g", "d"), objective("second", "d")]
+
+
+def hook(name, network, objective="*"):
+    found = StatelessHook(name)
+    found.network, found.objective = network, objective
+    return found
+
+
+def test_prefixes_are_left_out_and_each_objective_is_a_view():
+    (view,) = own_values(hook("ema@g", "g"), VALUES, OBJECTIVES)
+    assert view == {**VALUES, "ema/distance": 1.0, "loss/center": 3.0}
+    first, second = own_values(hook("ema@d", "d"), VALUES, OBJECTIVES)
+    assert first == {**VALUES, "ema/distance": 2.0}
+    assert second == {**VALUES, "ema/distance": 4.0, "metric/within": 5.0}
+    assert own_values(hook("ema@d", "d", "sec*"), VALUES, OBJECTIVES) == [second]
+    values = {"ema/distance": 1.0, "loss/total": 2.0, "metric/accuracy": 0.5}
+    assert own_values(hook("ema", "model"), values, [ToyObjective()]) == [values]

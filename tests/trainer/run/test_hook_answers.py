@@ -1,0 +1,68 @@
+"""What hooks answer after training: an answer that is none is one line, and all others are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hookline.trainer.run.summary import answer
+from tests.support.command import run_small
+from tests.support.toy import StatelessHook
+
+KERNEL = "dense/kernel"
+STAGES = ("summary", "stored_bits", "weight_bits", "input_bits")
+LOOP: list = []
+LOOP.append(LOOP)
+
+
+class Raising(StatelessHook):
+    """Raise in every stage that is asked after training."""
+
+    def summary(self):
+        raise RuntimeError("no summary")
+
+    def stored_bits(self, shipped):
+        return {next(iter(shipped)): "four"}
+
+    def weight_bits(self, shipped):
+        return ["kernel"]
+
+    def input_bits(self):
+        raise KeyError("layer")
+
+
+SUMMARIES = [None, [], {1: 2}, {"layers": np.zeros(2)}, {"a": LOOP}]
+BITS = [None, [1], {KERNEL: None}, {KERNEL: -1}, {KERNEL: float("nan")}, {KERNEL: True}, {"other": 1}, {KERNEL: 1.5}]
+
+
+@pytest.mark.parametrize(("stage", "answers"), [("summary", SUMMARIES), ("weight_bits", BITS)])
+def test_an_answer_that_is_none_is_left_out_in_one_line(stage, answers) -> None:
+    hook = StatelessHook("probe")
+    given = {} if stage == "summary" else {"given": {KERNEL: None}}
+    for found in answers:
+        setattr(hook, stage, lambda found=found: found)
+        with pytest.warns(UserWarning, match=f"^The hook 'probe', stage {stage}: ") as caught:
+            assert answer(hook, stage, **given) == {}
+        assert len(caught) == 1
+
+
+def test_what_is_right_is_kept() -> None:
+    hook = StatelessHook("probe")
+    hook.summary = lambda: {"layers": [{"layer": "dense", "share": 0.5}], "nothing": None}
+    hook.stored_bits = lambda: {KERNEL: np.float32(1.5)}
+    assert answer(hook, "summary") == hook.summary()
+    assert answer(hook, "stored_bits", given={KERNEL: None}) == {KERNEL: 1.5}
+
+
+def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:
+    hook = "+hooks.probe={_target_:tests.trainer.run.test_hook_answers.Raising}"
+    options = ("plugins=[tests.unit]", "trainer.epochs=1", "hooks.advisor=null")
+    with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
+        summary = run_small("bnn", hook, *options, run_dir=tmp_path / "r")
+    told = [str(each.message).partition(":")[0] for each in caught]
+    assert sorted(told) == sorted(f"The hook 'probe', stage {stage}" for stage in STAGES)
+    assert (summary["status"], summary["hooks"]["probe"]) == ("completed", {})
+    assert summary["hooks"]["checkpoint"]["steps"]
+    assert summary["bytes"]["deployed"] < summary["bytes"]["float32"]  # as bnn_rounding stores it

@@ -1,0 +1,226 @@
+"""Evaluation: exact averages, the hooks' weights, no variable changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.step.evaluate import Evaluator, Observer
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_network, values_of
+
+
+def batches(size: int):
+    """Return a batch function over the first `SIZE` rows, the last batch padded, and the number of batches."""
+    inputs, targets = toy_arrays()
+
+    def batch(index: tf.Tensor):
+        rows = index * size + tf.range(size, dtype=tf.int64)
+        weights = tf.cast(rows < SIZE, tf.float32)
+        rows = tf.minimum(rows, SIZE - 1)
+        return {"inputs": tf.gather(inputs, rows), "targets": tf.gather(targets, rows), "weights": weights}
+
+    return batch, -(-SIZE // size)
+
+
+def by_hand(network) -> float:
+    inputs, targets = toy_arrays()
+    return float(np.mean(np.argmax(network.model.predict(inputs, verbose=0), -1) == targets))
+
+
+class Collecting(ToyObjective):
+    """Keep rows and logits of the split; measure something that no average gives."""
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        output.collected = {"first": batch["inputs"][:, 0], "logits": output.outputs}
+        return output
+
+    def split_metrics(self, collected):
+        return {"median": tf.sort(collected["first"])[tf.shape(collected["first"])[0] // 2]}
+
+
+class Marks(StatelessHook):
+    """Add a loss and a metric of the first feature, collect it, and change what only training has."""
+
+    def transform_batch(self, batch, context):
+        return {**batch, "inputs": tf.zeros_like(batch["inputs"])}
+
+    def add_losses(self, context):
+        return {"first_input": context.batch["inputs"][:, 0]}
+
+    def evaluate(self, context):
+        assert not context.training
+        return {"first": context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
+
+    def collect(self, context):
+        assert not context.training
+        return {"mine": context.batch["inputs"][:, 0]}
+
+    def split_metrics(self, collected):
+        median = tf.sort(collected["mine"])[tf.shape(collected["mine"])[0] // 2]
+        return {f"{self.name}_median": median, f"{self.name}_many": tf.shape(collected["mine"])[0] > 60}
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size: int) -> None:
+    network = toy_network(dropout=0.5)
+    hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
+    evaluator = Evaluator(Trainer([network], [Collecting()], hooks, seed=0), *batches(size))
+    assert evaluator.collected("objective") == {}
+    before = values_of(network)
+    values = evaluator.run(7)
+    inputs, _ = toy_arrays()
+    collected, mean, median = evaluator.collected("objective"), inputs[:, 0].mean(), np.sort(inputs[:, 0])[SIZE // 2]
+    assert collected.keys() == {"first", "logits"}
+    np.testing.assert_array_equal(collected["first"], inputs[:, 0])
+    np.testing.assert_allclose(collected["logits"], network.model.predict(inputs, verbose=0), atol=1e-5)
+    expected = {"loss/first_input": mean, "metric/first": mean, "metric/step": 7.0, "metric/accuracy": by_hand(network)}
+    expected |= {"metric/median": median, "metric/objective_median": median, "metric/objective_many": 1.0}
+    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert values.keys() == {*evaluator.names} == {*expected, "loss/cross_entropy", "loss/total"}
+    for name, value in values_of(network).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> None:
+    class Negate(StatelessHook):
+        def transform_weights(self, weights, context):
+            assert not context.training
+            return {n: -w if n == "toy/logits/kernel" else w for n, w in weights.items()}
+
+    network = toy_network()
+    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Negate()], seed=0), *batches(16))
+    kernel = network.trainable_variables["toy/logits/kernel"]
+    plain = by_hand(network)
+    kernel.assign(-kernel.value)  # the hook turns it back
+    assert evaluator.run(0)["metric/accuracy"] == pytest.approx(plain, abs=1e-6)
+    assert by_hand(network) != plain
+
+
+def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
+    for stage in ("evaluate", "split_metrics"):
+        hook = StatelessHook("taken")
+        setattr(hook, stage, lambda given: {"accuracy": tf.constant(0.0)})
+        hook.collect = lambda context: {"mine": context.batch["inputs"][:, 0]}
+        with pytest.raises(UserError, match="'taken' .*'accuracy'"):
+            Evaluator(Trainer([toy_network()], [Collecting()], [hook], seed=0), *batches(16))
+
+
+class Sampling(ToyObjective):
+    """Collect logits, and sample those of ones."""
+
+    def __init__(self, sampled="samples", **names):
+        super().__init__(**names)
+        self.sampled, self.traced, self.seen = sampled, 0, {}
+
+    def compute(self, forward, batch):
+        output = super().compute(forward, batch)
+        return ObjectiveOutput(output.losses, output.metrics, output.outputs, {"logits": output.outputs})
+
+    def sample(self, forward):
+        self.traced += 1
+        return {self.sampled: forward(self.network, tf.ones([5, 6])), "scalar": tf.constant(7)}
+
+    def split_metrics(self, collected):
+        self.seen = dict(collected)
+        return {"largest": tf.reduce_max(collected["samples"]), "scalar": collected["scalar"]}
+
+
+def sampling_evaluator(*objectives, hooks=()):
+    network = toy_network(dropout=0.5)
+    network.shared = len(objectives) > 1
+    batch = lambda index: {**toy_batch(index), "weights": tf.ones([16])}  # noqa: E731
+    return Evaluator(Trainer([network], objectives, hooks, seed=0), batch, 3), network
+
+
+def test_samples_join_what_was_collected() -> None:
+    class Doubled(StatelessHook):
+        def transform_weights(self, weights, context):
+            assert not context.training
+            return {name: 2.0 * weight for name, weight in weights.items()}
+
+    objective = Sampling()
+    found, network = sampling_evaluator(objective, hooks=[Doubled()])
+    assert found.collected("objective") == {}
+    values = found.run(0)
+    assert objective.traced == 1
+    assert objective.seen.keys() == {"logits", "samples", "scalar"}
+    collected = found.collected("objective")
+    for variable in network.trainable_variables.values():
+        variable.assign(2.0 * variable)
+    expected = network.model(np.ones((5, 6), np.float32), training=False).numpy()
+    np.testing.assert_allclose(collected["samples"], expected, rtol=1e-5, atol=1e-6)
+    assert collected["logits"].shape == (48, 3)
+    assert values["metric/largest"] == pytest.approx(expected.max())
+    assert values["metric/scalar"] == 7.0
+
+
+def test_two_objectives_sample_apart() -> None:
+    found, _ = sampling_evaluator(Sampling(name="first"), Sampling(name="second"))
+    values = found.run(0)
+    np.testing.assert_array_equal(found.collected("first")["samples"], found.collected("second")["samples"])
+    assert values["first/metric/scalar"] == values["second/metric/scalar"] == 7.0
+    with pytest.raises(UserError, match="'objective' returns logits from sample"):
+        sampling_evaluator(Sampling("logits"))
+
+
+class Watcher(StatelessHook):
+    """Observe the outputs, the inputs and the rows."""
+
+    def __init__(self, name: str, examples: int) -> None:
+        super().__init__(name)
+        self.observed_examples = examples
+        self.traces = 0
+
+    def observe(self, context):
+        self.traces += 1
+        assert not context.training
+        return {"outputs": context.outputs, "inputs": context.batch["inputs"], "row": context.batch["index"]}
+
+
+def split() -> Split:
+    inputs, targets = toy_arrays()
+    source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
+    return Split("validation", source, np.arange(SIZE, dtype=np.int64)[::-1].copy())
+
+
+def observer(network, *hooks: GraphHook, batch_size: int = 16, objectives=()) -> Observer:
+    networks = network if isinstance(network, list) else [network]
+    trainer = Trainer(networks, objectives or [ToyObjective()], hooks, seed=0)
+    return Observer(trainer, split(), batch_size=batch_size)
+
+
+def test_each_hook_sees_its_number_of_examples_spread_over_the_split() -> None:
+    network = toy_network(dropout=0.5)
+    observed = observer(network, Watcher("few", 4), Watcher("many", 50), Watcher("none", 0)).run(3)
+    assert observed.keys() == {"few", "many"}
+    assert observed["few"]["row"].tolist() == [63, 42, 21, 0]
+    many = observed["many"]["row"]
+    np.testing.assert_array_equal(many, np.linspace(63, 0, 50).round())
+    assert len(set(many)) == 50
+    assert observed["many"]["outputs"].shape == (50, 3)
+
+
+def test_examples_and_outputs_belong_together_and_nothing_is_changed() -> None:
+    network = toy_network(dropout=0.5)
+    before = values_of(network)
+    hook = Watcher("all", 1000)
+    watched = observer(network, hook, batch_size=10)
+    seen = watched.run(0)["all"]
+    inputs, _ = toy_arrays()
+    np.testing.assert_array_equal(seen["inputs"], inputs[seen["row"]])
+    np.testing.assert_allclose(seen["outputs"], network.model.predict(seen["inputs"], verbose=0), atol=1e-5)
+    for name, value in values_of(network).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    kernel = network.trainable_variables["toy/logits/kernel"]
+    kernel.assign(kernel.value * 2.0)
+    second = watched.run(1)["all"]["outputs"]
+    np.testing.assert_allclose(second, 2.0 * seen["outputs"], rtol=1e-5)  # the bias is zero
+    assert hook.traces == 1

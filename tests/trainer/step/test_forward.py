@@ -1,0 +1,113 @@
+"""What a forward pass starts from: the hooks' weights and statistics, and what they hold."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    SIZE,
+    StatelessHook,
+    ToyObjective,
+    toy_arrays,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    values_of,
+)
+
+MEAN = "toy/norm/moving_mean"
+
+
+class Shift(StatelessHook):
+    """Start from another moving mean."""
+
+    def __init__(self, name: str = "shift", by: float = 1.0, *, evaluation_only: bool = False) -> None:
+        super().__init__(name)
+        self.by, self.evaluation_only = by, evaluation_only
+
+    def transform_statistics(self, state, context):
+        if self.evaluation_only and context.training:
+            return state
+        return {**state, MEAN: self.by * (state[MEAN] + 1.0)}
+
+
+def read(*hooks: StatelessHook, training: bool = False):
+    network = toy_network(dropout=0.5)
+    trainer = Trainer([network], [ToyObjective()], hooks, seed=0)
+    return network, trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=training).passes["model"]
+
+
+def test_statistics_pass_through_the_hooks_in_order() -> None:
+    network, found = read(Shift("first", 2.0), Shift("second", 3.0))
+    np.testing.assert_allclose(found.state[MEAN], np.full(8, 9.0))
+    assert found.state.keys() == found.context.state.keys() == network.state_variables.keys()
+    np.testing.assert_array_equal(found.context.state[MEAN], np.zeros(8))
+    assert found.changed == set()
+
+
+def test_an_evaluation_uses_the_transformed_statistics() -> None:
+    network = toy_network()
+    network.state_variables[MEAN].assign(np.linspace(-1, 1, 8))
+    loop = toy_loop([Shift(evaluation_only=True)], network=network)
+    before = values_of(network)
+    found = Evaluator(loop.trainer, toy_batch, SIZE // BATCH).run(0)
+    for name, value in values_of(network).items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+    network.state_variables[MEAN].assign(before[MEAN] + 1.0)
+    plain = Trainer([network], [ToyObjective()], [], seed=0)
+    assert found == Evaluator(plain, toy_batch, SIZE // BATCH).run(0)
+
+
+class Subclassed(keras.Model):
+    """Be no functional model: batch norm and a dropout, and a call that takes no `training`."""
+
+    def __init__(self) -> None:
+        super().__init__(name="own")
+        self.hidden, self.norm = keras.layers.Dense(8, activation="tanh"), keras.layers.BatchNormalization()
+        self.noise, self.logits = keras.layers.GaussianDropout(0.5, seed=3), keras.layers.Dense(3)
+
+    def call(self, inputs, mask=None):
+        return self.logits(self.noise(self.norm(self.hidden(inputs))))
+
+
+class Told(Subclassed):
+    """Take `training`, and do without it unless it is given."""
+
+    def call(self, inputs, training=False):
+        hidden = self.norm(self.hidden(inputs), training=training)
+        return self.logits(self.noise(hidden, training=training))
+
+
+@pytest.mark.parametrize("kind", [Subclassed, Told])
+def test_a_subclassed_model_trains_as_under_keras(kind: type[Subclassed]) -> None:
+    inputs, targets = toy_arrays()
+    ours, theirs = (kind() for _ in range(2))
+    for model in (ours, theirs):
+        model(keras.Input((6,)))
+    theirs.set_weights(ours.get_weights())
+    network = Network("model", ours, keras.optimizers.SGD(0.1))
+    network.optimizer.build(ours.trainable_variables)
+    whole = {"inputs": tf.constant(inputs), "targets": tf.constant(targets)}
+    toy_loop(network=network, batch=lambda step: whole).run(0, 20)
+    theirs.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    theirs.fit(inputs, targets, batch_size=SIZE, epochs=20, shuffle=False, verbose=0)
+    for found, expected in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+def test_layer_that_assigns_what_the_optimizer_trains_is_refused() -> None:
+    kernel = keras.layers.SpectralNormalization(keras.layers.Dense(CLASSES, name="dense"))
+    network = Network("model", keras.Sequential([keras.Input((FEATURES,)), kernel]), keras.optimizers.SGD(0.1))
+    network.optimizer.build(network.model.trainable_variables)
+    with pytest.raises(UserError, match="^A layer assigns 'sequential.*dense/kernel' in its forward pass"):
+        toy_loop(network=network)

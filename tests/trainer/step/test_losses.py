@@ -1,0 +1,268 @@
+"""Losses that weigh by class: as Keras's class_weight, in training alone, and mixed with mixed examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SOFT_TARGETS, ObjectiveOutput
+from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.state import assign_variables, read_variables, run_variables
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    SIZE,
+    StatelessHook,
+    ToyObjective,
+    build_context,
+    toy_batch,
+    toy_model,
+    toy_network,
+)
+
+WEIGHTS = [3.0, 0.5, 0.0]
+
+
+class Weighable(ToyObjective):
+    """A toy objective whose loss is of a class."""
+
+    class_losses = ("cross_entropy",)
+
+
+def weighted_loop(weights=WEIGHTS, objective=Weighable) -> ChunkLoop:
+    keras.utils.set_random_seed(1)
+    vector = None if weights is None else tf.constant(weights)
+    return ChunkLoop(Trainer([toy_network()], [objective()], [], seed=0, class_weights=vector), toy_batch, xla=False)
+
+
+def test_an_example_weighs_as_its_class_or_their_mixture() -> None:
+    losses = {"cross_entropy": tf.constant([1.0, 2.0, 4.0], tf.float16), "domain": tf.constant([1.0, 1.0, 1.0])}
+    batch = {"inputs": tf.zeros([3, 1]), "targets": tf.constant([0, 2, 1])}
+    found = weigh_losses(Weighable(), losses, batch, tf.constant(WEIGHTS))
+    assert found["cross_entropy"].dtype == tf.float16
+    np.testing.assert_array_equal(found["cross_entropy"], [3.0, 0.0, 2.0])
+    np.testing.assert_array_equal(found["domain"], [1.0, 1.0, 1.0])
+    mixed = {"inputs": tf.zeros([2, 1]), SOFT_TARGETS: tf.constant([[0.5, 0.5, 0.0], [0.0, 0.2, 0.8]])}
+    found = weigh_losses(Weighable(), {"cross_entropy": tf.constant([2.0, 10.0])}, mixed, tf.constant(WEIGHTS))
+    np.testing.assert_allclose(found["cross_entropy"], [3.5, 1.0])
+    with pytest.raises(UserError, match="'objective'"):
+        weighted_loop(objective=ToyObjective)
+
+
+def test_a_step_is_that_of_keras_with_class_weight() -> None:
+    loop = weighted_loop()
+    network = loop.trainer.networks["model"]
+    twin = toy_network().model
+    twin.set_weights(network.model.get_weights())
+    twin.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loop.run(0, 1)
+    batch = toy_batch(tf.constant(0, tf.int64))
+    twin.fit(batch["inputs"], batch["targets"], batch_size=BATCH, class_weight=dict(enumerate(WEIGHTS)), verbose=0)
+    for ours, theirs in zip(network.model.get_weights(), twin.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_metrics_and_evaluations_do_not_weigh() -> None:
+    weighted, plain = weighted_loop(), weighted_loop(None)
+    for loop in (weighted, plain):
+        loop.run(0, 1)
+    ours, theirs = weighted.accumulators.read(), plain.accumulators.read()
+    assert ours["metric/accuracy"] == theirs["metric/accuracy"]
+    assert ours["loss/total"] == ours["loss/cross_entropy"] != pytest.approx(theirs["loss/total"], rel=1e-3)
+    weighted.trainer.networks["model"].model.set_weights(plain.trainer.networks["model"].model.get_weights())
+    found = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH).run(1) for loop in (weighted, plain)]
+    assert found[0] == found[1]
+
+
+OVERFLOW = 1e6  # times the scale it is beyond float16, while the loss itself is finite
+
+
+class Weighted(ToyObjective):
+    """Minimise cross-entropy times a factor of the batch, in float32."""
+
+    def compute(self, forward, batch):
+        logits = tf.cast(forward(self.network, batch["inputs"]), tf.float32)
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
+        return ObjectiveOutput({"cross_entropy": loss * batch["factor"]}, outputs=logits)
+
+
+def batches_with(factors: dict[int, float], default: float = 1.0):
+    """Return toy batches whose loss has these factors at these steps."""
+
+    def batch(step):
+        factor = tf.constant(default)
+        for at, value in factors.items():
+            factor = tf.where(step == at, value, factor)
+        return {**toy_batch(step), "factor": tf.fill([BATCH], factor)}
+
+    return batch
+
+
+def half_network(**arguments) -> Network:
+    keras.utils.set_random_seed(0)
+    with computing_in("float16"):
+        return toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
+
+
+def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, objectives=None, **options) -> ChunkLoop:
+    network = network or half_network(dropout=0.5)
+    for hook in hooks:
+        hook.build(replace(build_context(network), classes=CLASSES))
+    options["loss_scale"] = scale or LossScale()
+    trainer = Trainer([network], objectives or [Weighted()], hooks, seed=0, **options)
+    return ChunkLoop(trainer, batch or batches_with({}), xla=xla)
+
+
+def all_values(loop: ChunkLoop) -> dict[str, np.ndarray]:
+    """Return every variable that a checkpoint holds, but the scale's own."""
+    trainer = loop.trainer
+    return read_variables(run_variables(trainer.networks.values(), trainer.hooks, loop.accumulators.variable))
+
+
+def plain_network(precision: str) -> Network:
+    keras.utils.set_random_seed(0)
+    with computing_in(precision):
+        layers = [keras.layers.Dense(8, "tanh", name="hidden"), keras.layers.Dense(CLASSES, name="logits")]
+        model = keras.Sequential([keras.Input((FEATURES,)), *layers], name="toy")
+        network = Network("model", model, keras.optimizers.SGD(0.1))
+    network.optimizer.build(network.model.trainable_variables)
+    return network
+
+
+class Seen(StatelessHook):
+    """Measure each entry of the gradients that hooks see."""
+
+    def measure(self, context):
+        flat = {name: tf.unstack(tf.reshape(value, [-1])) for name, value in context.gradients.items()}
+        return {f"{name}/{i}": entry for name, entries in flat.items() for i, entry in enumerate(entries)}
+
+
+def seen_gradients(precision: str, scale: LossScale | None, factor=1.0, objective=Weighted, shrink=1.0, steps=1):
+    network = plain_network(precision)
+    for name, variable in network.trainable_variables.items():
+        if name.endswith("kernel"):
+            variable.assign(variable * shrink)
+    trainer = Trainer([network], [objective()], [Seen()], seed=0, accumulation_steps=steps, loss_scale=scale)
+    loop = ChunkLoop(trainer, batches_with({}, factor), xla=False)
+    assert loop.run(0, 1) == (1, [])
+    return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("toy/hidden/kernel")])
+
+
+def test_hooks_see_the_true_gradients_below_what_float16_holds() -> None:
+    true = seen_gradients("float32", None, 1e-7)
+    assert np.abs(true).max() > 1e-9
+    assert not seen_gradients("float16", None, 1e-7).any()  # the trap: without scaling nothing trains
+    for steps in (1, 2):
+        found = seen_gradients("float16", LossScale(), 1e-7, steps=steps)
+        np.testing.assert_allclose(found, true, atol=2e-2 * np.abs(true).max())
+
+
+class Slope(ToyObjective):
+    """Hold the slope of the summed logits with respect to the inputs at 1, times a factor of the batch."""
+
+    def compute(self, forward, batch):
+        inputs = tf.stop_gradient(batch["inputs"])
+        logits = tf.cast(forward(self.network, inputs), tf.float32)
+        (gradient,) = forward.gradients(tf.reduce_sum(logits) * batch["factor"][0], [inputs])
+        assert gradient.dtype == tf.float32
+        slope = tf.sqrt(tf.reduce_sum(tf.square(gradient), axis=1) + 1e-20)
+        losses = {"slope": tf.square(slope - 1.0), "nothing": 0.0 * tf.reduce_sum(logits, axis=1)}  # biases count, too
+        return ObjectiveOutput(losses, outputs=logits)
+
+
+def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow() -> None:
+    inside = {"objective": Slope, "shrink": 3e-4}  # the slope is near 1e-7
+    true = seen_gradients("float32", None, **inside)
+    assert np.linalg.norm(seen_gradients("float16", None, **inside) - true) > 0.2 * np.linalg.norm(true)  # the trap
+    found = seen_gradients("float16", LossScale(), steps=2, **inside)
+    np.testing.assert_allclose(found, true, atol=5e-2 * np.abs(true).max())
+    scale, batch = LossScale(), batches_with({1: OVERFLOW}, default=1e-3)
+    loop = half_loop([guard()], batch=batch, network=plain_network("float16"), scale=scale, objectives=[Slope()])
+    assert loop.run(0, 1) == (1, [])
+    before = all_values(loop)
+    assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, but for no fault of the network
+    after = all_values(loop)
+    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert (float(scale.value), int(scale.overflow_steps)) == (INITIAL / 2, 1)
+
+
+@pytest.mark.parametrize("settings", [{"accumulation_steps": 2}, {"xla": True}], ids=["micro", "xla"])
+def test_an_overflow_changes_no_bit_but_halves_the_scale(settings: dict) -> None:
+    scale = LossScale()
+    loop = half_loop([guard()], batch=batches_with({2: OVERFLOW}), scale=scale, **settings)
+    assert loop.run(0, 2) == (2, [])
+    before = all_values(loop)
+    assert loop.run(2, 1) == (3, [])
+    after = all_values(loop)
+    assert [key for key in before if before[key].tobytes() != after[key].tobytes()] == []
+    assert (float(scale.value), int(scale.finite_steps), int(scale.overflow_steps)) == (INITIAL / 2, 0, 1)
+    assert loop.run(3, 1) == (4, [])
+    moved = all_values(loop)
+    assert (moved["optimizer/model/iteration"], int(scale.finite_steps)) == (3, 1)
+    assert (moved["network/model/toy/hidden/kernel"] != before["network/model/toy/hidden/kernel"]).any()
+    assert np.isfinite(list(loop.accumulators.read().values())).all()
+
+
+def guard() -> GraphHook:
+    hook = NanGuard()
+    hook.name, hook.network = "nan_guard", "model"
+    return hook
+
+
+def test_the_scale_resumes_from_a_checkpoint() -> None:
+    scale, again = LossScale(), LossScale()
+    loop = half_loop(batch=batches_with({0: OVERFLOW}), scale=scale)
+    loop.run(0, 3)
+    saved = read_variables(run_variables([], [], loop.accumulators.variable, scale))
+    assert {key for key in saved if key != "accumulators"} == {
+        *("loss_scale/value", "loss_scale/finite_steps", "loss_scale/overflow_steps")
+    }
+    variables = run_variables([], [], loop.accumulators.variable, again)
+    assign_variables(variables, saved, "the checkpoint")
+    assert (float(again.value), int(again.finite_steps), int(again.overflow_steps)) == (INITIAL / 2, 2, 1)
+
+
+def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling() -> None:
+    scale = LossScale()
+    scale.finite_steps.assign(GROWTH_STEPS - 2)
+    loop = half_loop(scale=scale)
+    loop.run(0, 1)
+    assert (float(scale.value), int(scale.finite_steps)) == (INITIAL, GROWTH_STEPS - 1)
+    loop.run(1, 1)
+    assert (float(scale.value), int(scale.finite_steps)) == (2 * INITIAL, 0)
+    scale.value.assign(CEILING)
+    scale.finite_steps.assign(GROWTH_STEPS)
+    scale.update(tf.constant(False), tf.constant(True))
+    assert float(scale.value) == CEILING
+
+
+def test_nan_and_an_overflow_at_the_floor_stop_the_run() -> None:
+    for value, batch, veto, after in (
+        (INITIAL, batches_with({1: math.nan}), "loss/total", (INITIAL, 0)),
+        (2.0, batches_with({}, 1e10), "gradient/", (FLOOR, 1)),  # the first overflow took the scale to its floor
+    ):
+        scale = LossScale()
+        scale.value.assign(value)
+        step, vetoes = half_loop([guard()], batch=batch, scale=scale).run(0, 5)
+        assert step == 1
+        assert any(name.startswith(veto) for name in vetoes)
+        assert (float(scale.value), int(scale.overflow_steps)) == after
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    network = Network("model", toy_model(), optimizer)
+    network.optimizer.build(network.model.trainable_variables)
+    with pytest.raises(UserError, match="'model' is a LossScaleOptimizer"):
+        Trainer([network], [ToyObjective()], [], seed=0, loss_scale=LossScale())

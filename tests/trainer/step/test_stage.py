@@ -1,0 +1,162 @@
+"""Errors of Python inside a graph come out as they were raised."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.run.control import Control
+from hookline.trainer.step.compile import python_ops
+from hookline.trainer.step.stage import python_errors
+from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model, values_of
+from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
+
+
+def of_numpy(x: tf.Tensor, dtype: str) -> tf.Tensor:
+    spec = tf.TensorSpec(x.shape, x.dtype)
+    return override_gradient(lambda x: x.astype(dtype), lambda u, i, o: u, [x], numpy_output=spec, name="mine")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_user_error_comes_out_of_the_traced_loop(dtype: str) -> None:
+    def batch(step):  # whose Python XLA does not compile
+        made = toy_batch(step)
+        return {**made, "inputs": tf.ensure_shape(tf.numpy_function(np.copy, [made["inputs"]], tf.float32), [16, 6])}
+
+    hook = StatelessHook("numpy")
+    hook.transform_weights = lambda weights, context: {n: of_numpy(w, dtype) for n, w in weights.items()}
+    loop = toy_loop([hook], batch=batch)
+    assert sum("/numpy/numpy_forward" in name for name in python_ops(loop.graph)) == 6
+    assert python_ops(toy_loop(batch=batch, xla=True).graph) == []
+    if dtype == "float32":  # as declared
+        assert loop.run(0, 2) == (2, [])
+        return
+    with pytest.raises(UserError, match="^The NumPy forward of 'mine' returned float64"):
+        loop.run(0, 2)
+    with pytest.raises(tf.errors.InvalidArgumentError), python_errors():
+        tf.debugging.assert_equal(tf.constant(1), tf.constant(2))
+
+
+class Counter(GraphHook):
+    """Count the stages that are traced, and the steps."""
+
+    def __init__(self, network: str = "*", objective: str = "*") -> None:
+        self.network, self.objective = network, objective
+        self.called: list[tuple[str, str]] = []
+
+    def build(self, context):
+        self.count = tf.Variable(0, name="count")
+
+    def state(self):
+        return {"count": self.count}
+
+    writes = state
+
+    def _note(self, stage, context, value=None):
+        self.called.append((stage, context.objective))
+        return value
+
+    def transform_weights(self, weights, context):
+        return self._note("transform_weights", context, weights)
+
+    def add_losses(self, context):
+        return self._note("add_losses", context, {"extra": tf.constant(0.25)})
+
+    def transform_gradients(self, gradients, context):
+        return self._note("transform_gradients", context, gradients)
+
+    def veto(self, context):
+        return self._note("veto", context, {"never": tf.constant(False)})
+
+    def project(self, context):
+        self._note("project", context)
+
+    def update_ops(self, context):
+        return self._note("update_ops", context, [self.count.assign_add(1)])
+
+    def measure(self, context):
+        return self._note("measure", context, {"count": tf.convert_to_tensor(self.count)})
+
+
+class Both(ToyObjective):
+    """Train both networks with one loss."""
+
+    name, changes = "both", NAMES
+
+    def __init__(self):
+        pass
+
+    def compute(self, forward, batch):
+        logits = tf.add_n([forward(name, batch["inputs"]) for name in NAMES])
+        return ObjectiveOutput({"entropy": tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)})
+
+
+def looped(make, objectives=None, networks=None):
+    def build(key):
+        hook = make()
+        hook.name = "probe"
+        return hook
+
+    loop = traced_loop(networks or fresh(toy_model), objectives or watching_pair(), build)
+    return loop, loop.trainer.hooks
+
+
+def test_instances_have_states_and_names_of_their_own() -> None:
+    loop, hooks = looped(Counter)
+    assert loop.run(0, 3) == (3, [])
+    assert {hook.name: int(hook.count) for hook in hooks} == {"probe@generator": 3, "probe@discriminator": 3}
+    values = loop.accumulators.read()
+    for name in NAMES:
+        assert values[f"train_{name}/{name}/count"] == 2.0  # the mean of 1, 2 and 3
+        assert values[f"train_{name}/loss/{name}/extra"] == 0.25
+        assert not any(
+            other in key for key in values if key.startswith(f"train_{name}/{name}") for other in {*NAMES} - {name}
+        )
+
+
+def test_an_objective_decides_about_the_stages_of_training() -> None:
+    networks = fresh(toy_model)
+    for each in networks:
+        each.shared = True
+    objectives = [type("Named", (Both,), {"name": name})() for name in ("first", "second")]
+    loop, (hook,) = looped(lambda: Counter("gen*", "second"), objectives, networks)
+    assert hook.name == "probe"
+    assert loop.run(0, 3) == (3, [])
+    by_stage = {stage: [objective for each, objective in hook.called if each == stage] for stage, _ in hook.called}
+    for stage in ("transform_weights", "project"):  # what the network is does not depend on the objective
+        assert by_stage.pop(stage) == ["first", "second"]
+    assert len(by_stage) == 5
+    assert all(objectives == ["second"] for objectives in by_stage.values()), by_stage
+    assert int(hook.count) == 3
+    values = loop.accumulators.read()
+    assert {"second/count", "second/loss/extra"} <= values.keys()
+    assert not {"first/count", "first/loss/extra"} & values.keys()
+
+
+@pytest.mark.parametrize(
+    ("bad", "objectives", "changed"),
+    [("generator", None, {"discriminator"}), ("discriminator", None, set()), ("discriminator", [Both()], set())],
+    ids=["last", "first", "of_one_objective"],
+)
+def test_nan_in_one_network_is_named_and_holds_back_what_comes_after(bad, objectives, changed) -> None:
+    networks = fresh(toy_model)
+    loop, hooks = looped(lambda: NanGuard(network="*"), objectives, networks)
+    kernel = next(iter(next(each for each in networks if each.name == bad).trainable_variables.values()))
+    kernel.assign(np.full((6, 8), np.nan))
+    before = {each.name: values_of(each) for each in networks}
+    step, vetoes = loop.run(5, 4)
+    assert step == 5
+    assert bool(loop.accumulators.read()) == bool(changed)  # what was not written is not reported
+    found = {n.name for n in networks for k, v in values_of(n).items() if v.tobytes() != before[n.name][k].tobytes()}
+    assert found == changed  # before it in the step, so written already
+    run = SimpleNamespace(step=5, vetoes=vetoes, control=Control(), rolled_back=[], networks={})
+    with pytest.raises(NonFiniteError, match=f"step 5.*network '{bad}': losses"):
+        hooks[0].on_veto(run)

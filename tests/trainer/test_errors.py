@@ -1,0 +1,145 @@
+"""What a terminal obeys, or what hides how a text reads, is shown escaped."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hookline.recipes.data.array_files import find_arrays, read_npz
+from hookline.recipes.data.image_folder import existing_folder
+from hookline.recipes.data.image_source import cache_folder
+from hookline.scripts.csv_text import csv_text
+from hookline.scripts.sweep.open import open_sweep
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.stored import read_stored, recipe_of
+from hookline.trainer.errors import ARRAY_FAULTS, UserError, one_line, printable, unknown_name, user_path
+from hookline.trainer.run.directory import choose_directory, initial_checkpoints
+from hookline.trainer.run.resume import existing_directory
+
+
+def test_a_name_is_shown_as_it_is_written():
+    for text, shown in (
+        ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
+        ("cat\u202egnp.exe", r"cat\u202egnp.exe"),
+        ("a\r\nb\u2028c\x9b", r"a\r\nb\u2028c\x9b"),
+        ("\udcff", r"\udcff"),  # a byte of a file name that is no UTF-8
+        ("Über ÄÖ 猫　x🐈 %\\n", "Über ÄÖ 猫　x🐈 %\\n"),
+    ):
+        assert printable(text) == shown
+    assert "'adam'" in str(unknown_name("optimizer", "adm", ["sgd", "adam"]))
+
+
+def test_a_message_is_one_line_of_print():
+    assert str(UserError("The class 'a\n\x1b[31mb' is\tunknown.")) == r"The class 'a \x1b[31mb' is unknown."
+    assert one_line("a\n b") == "a b"
+    assert printable("a\n\x1b", keep="\n") == "a\n\\x1b"
+
+
+def test_a_cell_of_a_table_is_neither_a_formula_nor_a_second_row():
+    rows = [["=1+2", "+x", "@a", "-3.5", -3.5, "a\nb", 'say "x"'], ["-", "0", "1e-3", "-cmd|' /C", "Ä", "\u202e", None]]
+    assert csv_text(rows) == ('\'=1+2,\'+x,\'@a,-3.5,-3.5,a\\nb,"say ""x"""\n' + "-,0,1e-3,'-cmd|' /C,Ä,\\u202e,\n")
+
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def saved(save: Callable[..., None], *arrays: np.ndarray, **named: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    save(stream, *arrays, **named)
+    return stream.getvalue()
+
+
+def encrypted(content: bytes) -> bytes:
+    """Return an archive whose entries claim to be encrypted, which zipfile refuses by a RuntimeError."""
+    marked = bytearray(content)
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        starts = [each.header_offset for each in archive.infolist()]
+    for start in starts:
+        marked[start + 6] |= 1
+    central = content.index(b"PK\x01\x02")
+    marked[central + 8] |= 1
+    return bytes(marked)
+
+
+FILES = {
+    "npy": saved(np.save, ARRAY),
+    "npz": saved(np.savez, x=ARRAY),
+    "compressed npz": saved(np.savez_compressed, x=np.zeros(500)),
+}
+
+
+def read(content: bytes) -> list[np.ndarray]:
+    loaded = np.load(io.BytesIO(content), allow_pickle=False)
+    if isinstance(loaded, np.ndarray):
+        return [loaded]
+    with loaded:
+        return [loaded[name] for name in loaded.files]
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn of some of them before they give up, or continue
+def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind: str) -> None:
+    content, caught = FILES[kind], set()
+    assert len(read(content)) == 1
+    for place in range(len(content)):
+        for value in (content[place] ^ 0x01, content[place] ^ 0x80, ord("(")):
+            try:
+                read(content[:place] + bytes([value]) + content[place + 1 :])
+            except ARRAY_FAULTS as error:
+                caught.add(type(error))
+        with pytest.raises(ARRAY_FAULTS):
+            read(content[:place])
+    assert len(caught) > 1
+
+
+def test_entries_that_zip_cannot_read_raise_a_known_fault() -> None:
+    with pytest.raises(ARRAY_FAULTS, match="encrypted"):
+        read(encrypted(FILES["npz"]))
+
+
+NOBODY = "~no-such-user/x"
+LONG = "a" * 300
+NOW = datetime(2024, 1, 2)
+LOOKS = {
+    "data.path of arrays": lambda path: find_arrays(path, None),
+    "data.path of images": existing_folder,
+    "data.path of an npz": lambda path: read_npz(path, ["a"]),
+    "init_from": initial_checkpoints,
+    "resume": existing_directory,
+    "config of a run": lambda path: read_stored(path, "resume"),
+    "recipe of a run": lambda path: recipe_of(path, "resume"),
+    "--sweep": lambda path: open_sweep(parse_command(["-m", "--sweep", path]), NOW),
+}
+
+
+def test_a_tilde_is_the_home_directory_and_that_of_nobody_stays(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~/x", "key") == tmp_path / "x"
+    assert user_path(NOBODY, "key") == Path(NOBODY)
+    assert user_path("a/~/x", "key") == Path("a/~/x")
+    assert cache_folder("~/kept") == tmp_path / "kept"
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    for path in (NOBODY, LONG):
+        with pytest.raises(UserError, match=path):
+            LOOKS[name](path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_refusal_of_the_system_names_the_key_and_the_reason(monkeypatch):
+    def closed(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", closed)
+    for key, look in {"data.path": existing_folder, "run_dir": lambda path: choose_directory(path, "bnn", NOW)}.items():
+        with pytest.raises(UserError, match=f"^{key} '/closed/x' .*Permission denied"):
+            look("/closed/x")
