@@ -138,7 +138,7 @@ def sweep(arguments: Sequence[str]) -> int | None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print text at once; when its reader has left, go on without it.
+    """Print text at once; when its reader has left, carry on without it.
 
     Args:
         text: of any number of lines.

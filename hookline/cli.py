@@ -32,7 +32,7 @@ class Subcommand:
 
 SUBCOMMANDS = {
     "train": Subcommand("hookline.train", "Train a recipe; with -m, one run for each combination of values"),
-    "resume": Subcommand("hookline.train", "Go on with a run where it stands, bit for bit"),
+    "resume": Subcommand("hookline.train", "Resume a run where it stopped, bit for bit"),
     "plan": Subcommand(f"{SCRIPTS}.plan", "Print what a run will do, without training"),
     "check-gradients": Subcommand(
         f"{SCRIPTS}.check_gradients", "Compare the gradients that a run overrides with true ones"
@@ -113,7 +113,7 @@ def load_main(name: str) -> Callable[[Sequence[str]], int]:
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `train` that go on with a run.
+    """Return the arguments of `train` that resume a run.
 
     Args:
         arguments: the directory of the run, or resume=<it>; then overrides.
@@ -163,7 +163,7 @@ def _unknown(name: str) -> UserError:
 
 
 def _print(text: str, stream: Any = None) -> None:
-    """Print a text at once; when its reader has left, go on without it."""
+    """Print a text at once; when its reader has left, carry on without it."""
     stream = stream or sys.stdout
     try:
         print(printable(text, keep="\n\t"), file=stream, flush=True)

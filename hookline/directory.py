@@ -40,7 +40,7 @@ class Place:
         Args:
             run_dir: that was asked for; None writes nothing.
             config: of the trainer.
-            resume: whether to go on with what is there.
+            resume: whether to resume what is there.
             goes_on: whether this process trained there before.
 
         Raises:
@@ -55,7 +55,7 @@ class Place:
             self.directory, self.store = new_directory(self.directory, config, NAME)
 
     def open(self, stack: ExitStack) -> Checkpoint | None:
-        """Lock a directory that is there, and return what to go on from in it.
+        """Lock a directory that is there, and return the checkpoint to resume from.
 
         Args:
             stack: holds the lock.
@@ -126,13 +126,13 @@ def new_directory(directory: Path, config: dict[str, Any], name: str) -> tuple[P
 def open_directory(
     stack: ExitStack, directory: Path, config: dict[str, Any], *, resume: bool
 ) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Lock the directory of a run, and return its store and, to go on from, its newest sound checkpoint.
+    """Lock the directory of a run, and return its store and its newest sound checkpoint.
 
     Args:
         stack: holds the lock.
         directory: of the run.
         config: of the trainer; it must be that of the run.
-        resume: whether to go on from a checkpoint; otherwise from memory.
+        resume: whether to continue from a checkpoint; otherwise from memory.
 
     Raises:
         UserError: another process trains there, or another trainer did.
@@ -154,7 +154,7 @@ def open_directory(
 
 
 def check_same(stored: dict[str, Any], config: dict[str, Any], directory: Path) -> None:
-    """Refuse to go on with a run of another trainer.
+    """Refuse to continue a run of another trainer.
 
     Args:
         stored: config of the run.

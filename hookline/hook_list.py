@@ -25,7 +25,7 @@ TARGET = "_target_"
 
 @dataclass(frozen=True)
 class Maker:
-    """Make a hook anew for each fit and each network.
+    """Make a new hook for each fit and each network.
 
     Attributes:
         name: of the hook.

@@ -17,7 +17,7 @@ from hookline.hook_list import ALWAYS, ON_DISK
 from hookline.inputs import Examples, GivenData, source_of
 from hookline.losses import MODEL
 from hookline.planning import Plan
-from hookline.record import made, read_record
+from hookline.record import made, read_record, restore_paths
 from hookline.runner import Runner
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, trainer_settings
@@ -59,8 +59,8 @@ def load(
 ) -> Trainer:
     """Return the trainer of a run: of `Trainer(run_dir=...)`, or of the command line.
 
-    It evaluates, predicts, and has the shipped `model`; one of Python goes on with `fit`. Inputs are what the network
-    takes: a run of the command line prepared them by its `data`.
+    It evaluates, predicts, and has the shipped `model`; one from Python continues with `fit`. Inputs are what the
+    network takes: a run of the command line prepared them by its `data`.
 
     Args:
         run_dir: directory of the run.
@@ -91,6 +91,7 @@ def load(
         given[name] = made(record, name) if given[name] is None else given[name]
     given = {name: value for name, value in given.items() if value is not None}
     own = made(record, MODEL) if model is None and not several else model
+    restore_paths(record, {MODEL: own} if own is not None else networks or {})
     trainer = Trainer(
         own,
         hooks=_hooks(config, record) if hooks is None else hooks,
@@ -175,5 +176,5 @@ def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | 
     variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, sums, parts.trainer.loss_scale)
     state = State(parts.trainer, parts.hooks, Watch((), None, {}), variables, parts, loaded_step=run.step)
     trainer._state, trainer._kept = state, None
-    trainer._fixed = f"It goes on with python train.py resume={directory}."
+    trainer._fixed = f"Resume it with python train.py resume={directory}."
     return trainer

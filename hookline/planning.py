@@ -56,8 +56,8 @@ def make_plan(data: Data, epochs: int, batch_size: int, known: Mapping[str, Any]
         data: to train on.
         epochs: of this fit.
         batch_size: examples a step.
-        known: what the fit before said of itself, or the one that goes on; empty for the first.
-        step: steps made by fits before; None for the first, and where a run goes on from a checkpoint.
+        known: what the previous fit, or the one that is resumed, recorded; empty for the first.
+        step: steps made by fits before; None for the first, and for a resumed run.
     """
     size = data.train.size
     first, before, planned = 0, 0, None

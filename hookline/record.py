@@ -33,7 +33,8 @@ def write_record(directory: Path, spec: Spec) -> None:
             "metrics": [_described(each) for each in spec.metrics],
         }
     hooks = {name: each.whole for name, each in spec.makers.items() if each.node and name != PROGRESS}
-    write_whole(directory / FILE_NAME, json.dumps({**parts, "hooks": hooks}, indent=1) + "\n")
+    paths = {name: _paths(model) for name, model in spec.models.items()}
+    write_whole(directory / FILE_NAME, json.dumps({**parts, "hooks": hooks, "paths": paths}, indent=1) + "\n")
 
 
 def read_record(directory: Path) -> dict[str, Any]:
@@ -54,8 +55,35 @@ def read_record(directory: Path) -> dict[str, Any]:
     return record
 
 
+def restore_paths(record: Mapping[str, Any], models: Mapping[str, keras.Model]) -> None:
+    """Give the variables and layers of models the paths that they had in the run: checkpoints name variables by them.
+
+    Keras numbers layers by what the process has built before, and a Sequential model that is read from its config
+    has other paths than the one that was written. Models of another structure keep their own.
+
+    Args:
+        record: as `read_record` returned it.
+        models: by the name of their network.
+    """
+    for name, model in models.items():
+        recorded = (record.get("paths") or {}).get(name) or {}
+        for kind, parts in _parts(model).items():
+            paths = recorded.get(kind) or ()
+            if len(paths) == len(parts):
+                for part, path in zip(parts, paths, strict=True):
+                    part._path = path
+
+
+def _parts(model: keras.Model) -> dict[str, list[Any]]:
+    return {"variables": list(model.variables), "layers": list(model._flatten_layers())}
+
+
+def _paths(model: keras.Model) -> dict[str, list[str]]:
+    return {kind: [part.path or part.name for part in parts] for kind, parts in _parts(model).items()}
+
+
 def made(record: Mapping[str, Any], name: str) -> Any:
-    """Return a part of a record, made anew. Only parts of Keras are: nothing else that a file names is imported.
+    """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported.
 
     Args:
         record: as `read_record` returned it.

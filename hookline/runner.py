@@ -1,4 +1,4 @@
-"""How a trainer of Python runs: hooks chosen, a fit begun where it goes on, trained, interrupted."""
+"""How a trainer of Python runs: choose hooks, start or continue a fit, train, handle interrupts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookline.hook_list import Maker, hook_makers
 from hookline.hooks.monitors.console import open_console
 from hookline.measures import ACCURACY
 from hookline.planning import make_plan, monitored
-from hookline.record import write_record
+from hookline.record import read_record, restore_paths, write_record
 from hookline.spec import Spec
 from hookline.state import State, carry_on
 from hookline.trainer.input.data import Data
@@ -41,7 +41,7 @@ class Asked:
         epochs: of this fit.
         batch_size: examples a step.
         class_weight: by label; None for all alike.
-        resume: whether to go on from a checkpoint on disk.
+        resume: whether to continue from a checkpoint on disk.
         writes: whether it may use the run directory.
     """
 
@@ -97,7 +97,7 @@ class Runner:
             np.random.set_state(numpy)  # noqa: NPY002
 
     def begin(self, stack: ExitStack, asked: Asked, state: State | None) -> State:
-        """Return a fit that is built and stands where it goes on.
+        """Return a fit, built and with the state that it continues from.
 
         Args:
             stack: holds the lock of its directory.
@@ -112,6 +112,8 @@ class Runner:
         directory = self.run_dir if asked.writes else None
         place = Place(directory, config, resume=asked.resume, goes_on=state is not None)
         checkpoint = place.open(stack)
+        if checkpoint is not None and state is None:
+            restore_paths(read_record(place.directory), spec.models)
         before = None if asked.resume else state
         known = before.watch.fits if before else place.known(checkpoint)
         plan = make_plan(data, asked.epochs, asked.batch_size, known, step=before.step if before else None)

@@ -52,7 +52,7 @@ class RunResult:
 def run(*overrides: str) -> RunResult:
     """Train as `hookline train` does, in this process, and return what was made.
 
-    A run whose time was over (`trainer.max_seconds`) returns, too: its summary says "paused", and `resume=` goes on.
+    A run that reached `trainer.max_seconds` returns, too: its summary says "paused", and `resume=` continues it.
 
     Args:
         overrides: arguments of the command line, one each: "recipe=bnn", "seed=1", or "resume=runs/first".

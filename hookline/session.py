@@ -160,8 +160,8 @@ class Trainer:
     ) -> History:
         """Train, and return the values of each epoch.
 
-        A second call goes on: with weights, the optimizer's state, the step count and the hooks' state. Hooks keep the
-        schedule that they laid out for the first call. Ctrl-C ends training after the present steps, keeps what was
+        A second call continues: with weights, the optimizer's state, the step count and the hooks' state. Hooks keep
+        the schedule that they laid out for the first call. Ctrl-C ends training after the present steps, keeps what was
         trained, and returns.
 
         Args:
@@ -178,7 +178,7 @@ class Trainer:
             class_weight: how much the loss of each class weighs, by label; 1 for those left out.
             callbacks: of Keras, with stages of epochs and of training. They see the model that was given.
             verbose: 0 for no progress, 1 for a bar, 2 for lines, "auto" for what the output can show.
-            resume: whether to go on in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
+            resume: whether to resume in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
                 model, the data and the other arguments must be as they were. Without a run there, a new one begins.
             restore_best: whether the weights are those of the best evaluation at the end, not the last ones.
             max_seconds: wall time after which training ends as by Ctrl-C; None for no limit.

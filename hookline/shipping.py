@@ -58,7 +58,7 @@ class Shipped:
         """Return whether nothing was trained since.
 
         Args:
-            state: of now.
+            state: the current one.
         """
         return state is self._state and state.step == self._step
 
@@ -74,7 +74,7 @@ class Shipped:
             network: its name.
 
         Raises:
-            UserError: a model of the user's classes that cannot be made anew of its config.
+            UserError: a model of the user's classes that cannot be rebuilt from its config.
         """
         if network not in self._models:
             with plain_model(self.finished(), network) as plain:
@@ -181,7 +181,7 @@ def _copied(model: keras.Model) -> keras.Model:
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"'{model.name}' has classes that cannot be made anew of their config: {reason} Expected every argument in "
+            f"'{model.name}' has classes that cannot be rebuilt from their config: {reason} Expected every argument in "
             "get_config; predict and evaluate need none."
         ) from error
 

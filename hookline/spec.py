@@ -238,6 +238,9 @@ class Spec:
         hooks = {name: each.node for name, each in self.makers.items() if name not in (PROGRESS, HISTORY)}
         task = {"_target_": PYTHON, "loss": self.loss.name if self.loss else None, "metrics": self._metric_names()}
         optimizers = {name: _rate_as_text(each.get_config()) for name, each in self.optimizers.items()}
+        for each in optimizers.values():
+            each.pop("name", None)  # Keras counts on: "adam_1"
+        sizes = {name: model.count_params() for name, model in self.models.items()}
         return {
             "seed": self.seed,
             "run_dir": None,
@@ -247,7 +250,7 @@ class Spec:
             "debug": False,
             "task": task,
             "data": {"_target_": PYTHON},
-            "model": {"_target_": PYTHON, "names": {name: model.name for name, model in self.models.items()}},
+            "model": {"_target_": PYTHON, "weights": sizes},
             "optimizer": {"_target_": PYTHON, **(optimizers[MODEL] if list(optimizers) == [MODEL] else optimizers)},
             "schedule": {"_target_": PYTHON},
             "trainer": dict(self.settings),

@@ -1,4 +1,4 @@
-"""How far a trainer is: networks, hooks and what the next fit goes on from."""
+"""How far a trainer is: networks, hooks and what the next fit continues from."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.resume import CONFIG_DIGEST, config_digest
 from hookline.trainer.config.stored import OVERRIDES, read_yaml
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
@@ -22,7 +22,6 @@ from hookline.trainer.run.checkpoint_files import (
 )
 from hookline.trainer.run.checkpoint_index import Index, read_index, read_manifest
 from hookline.trainer.run.results import COMPLETE
-from hookline.trainer.run.resume import CONFIG_DIGEST
 
 CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
     "config.yaml",

@@ -85,13 +85,16 @@ def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module) 
     assert (layers["conv_1"]["weight_bits"], layers["conv_2"]["weight_bits"]) == (32, 1)
 
 
-@pytest.mark.parametrize("failing", [None, "plan.run.estimate_memory", "run.session.summarize_network"])
+FAILING = (None, "scripts.planning.trace.estimate_memory", "trainer.run.session.summarize_network")
+
+
+@pytest.mark.parametrize("failing", FAILING)
 def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch, failing) -> None:
     def fail(*_, **__):
         raise KeyError("unknown")
 
     if failing is not None:
-        monkeypatch.setattr(f"trainer.{failing}", fail)
+        monkeypatch.setattr(f"hookline.{failing}", fail)
     given = [CUSTOM[0].replace("bnn", "baseline"), *CUSTOM[1:], OWN[0], "model._target_=my_models.recurrent"]
     with nullcontext() if failing is None else pytest.warns(UserWarning, match="cannot be estimated and is left out"):
         assert main([*given, "hooks.tensorboard=null", "run_dir=run"]) == 0

@@ -166,7 +166,7 @@ FAULTS: list[tuple[Rule, str, str]] = [
     (imports_against_the_direction, "scripts/plan.py", "from trainer.errors import UserError"),
     (import_cycles, "trainer/loop.py", "from hookline.trainer import step\nfrom hookline.trainer.loop import x"),
     (long_files, "hooks/freeze.py", "x = 1\n" * (MAX_FILE_LINES + 1)),
-    (long_functions, "tests/unit/test_a.py", f"def long():\n{BODY}"),
+    (long_functions, "tests/hooks/test_a.py", f"def long():\n{BODY}"),
     (machine_paths, "configs/train.yaml", "path: /" + "home/someone/data"),
     (index_hosts, "requirements.lock", "--extra-index" + "-url https://example.com/"),
     (index_hosts, "requirements.lock", "x @ https://files.python" + "hosted.org/x.whl"),

@@ -73,7 +73,7 @@ def near_files(fault: Fault, root: pathlib.Path) -> list[str]:
     found: dict[str, int] = {}
     for path in sorted((root / "tests").rglob("test_*.py")):
         text = path.read_text()
-        hits = text.count(module) + text.count(f"from {parent} import {stem}")
+        hits = text.count(module) + text.count(f"{parent} import {stem}")
         if hits or path.stem == f"test_{stem}":
             found[str(path.relative_to(root))] = hits + 10 * (path.stem == f"test_{stem}")
     return sorted(found, key=lambda name: -found[name])[:NEAR_FILES]
@@ -124,9 +124,9 @@ def copy_project(folder: pathlib.Path) -> pathlib.Path:
     """Copy what git would commit, so that nothing is planted in the working tree."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
-        if (ROOT / name).is_file():
+        if (ROOT / name).is_symlink() or (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)  # the rooms are links in hookline/
     return folder
 
 

@@ -156,7 +156,7 @@ def test_names_that_do_not_exist_are_attribute_errors():
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = hookline.trian  # type: ignore[attr-defined]
     for name in hookline.__all__:
-        assert getattr(hookline, name).__name__ == name
+        assert getattr(hookline, name).__name__.removeprefix("hookline.") == name
 
 
 COMPLETE = """

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -43,6 +44,26 @@ def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys) -> None:
     assert summary["steps"] == 10
     assert export([f"run={tmp_path / 'run'}"]) == 2
     assert "hookline.load" in capsys.readouterr().err
+
+
+def sequential() -> keras.Sequential:
+    layers = [keras.Input((12, 12, 1)), keras.layers.Flatten(), keras.layers.Dropout(0.2)]
+    return keras.Sequential([*layers, keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])
+
+
+def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(48, 12, 12, 1)).astype("float32"), np.arange(48) % 3
+    common = {"loss": "sparse_categorical_crossentropy", "run_dir": tmp_path / "run"}
+    first = hookline.Trainer(sequential(), hooks=["prune", QUIET], **common)
+    first.fit(x, y, epochs=1, batch_size=16, verbose=0)
+    loaded = hookline.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.predict(x), first.predict(x))
+    again = hookline.load(tmp_path / "run", model=sequential())  # "dense_2" by now
+    np.testing.assert_array_equal(again.predict(x), first.predict(x))
+    resumed = hookline.Trainer(sequential(), hooks=["prune", QUIET], **common)
+    resumed.fit(x, y, epochs=1, batch_size=16, verbose=0, resume=True)
+    np.testing.assert_array_equal(resumed.predict(x), first.predict(x))
 
 
 def test_the_step_of_ones_own_in_the_readme_runs(capsys) -> None:

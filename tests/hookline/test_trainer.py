@@ -169,7 +169,7 @@ def test_several_networks_train_by_objectives() -> None:
     from hookline.recipes.classification import Classification
 
     class Second(Classification):
-        name, changes = "second", ("other",)
+        name, trains = "second", ("other",)
 
         def compute(self, forward, batch):
             return super().compute(lambda _, inputs: forward("other", inputs), batch)

@@ -12,7 +12,7 @@ from hookline.scripts.documentation.description import parse_docstring
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
 """What the trainer and the classification report by themselves."""
-CONDITION = re.compile(r"\bwhere (\S+ is set|there is one)")
+CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
 
 
 def check_reported(name: str, directory: Path) -> None:

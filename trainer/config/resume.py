@@ -104,6 +104,10 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
     return OmegaConf.to_container(node)  # type: ignore[return-value]
 
 
+CONFIG_DIGEST = "config_sha256"
+"""Under which the environment of a checkpoint holds the digest of its run's config."""
+
+
 def config_digest(config: Mapping[str, Any]) -> str:
     """Return a sha256 of the part of a config that a resumed run keeps."""
     kept = [[key, value] for key, value in _leaves(config, "") if not _is_free(key) and not _is_place(key, value)]

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
 from omegaconf import OmegaConf
 
 from hookline.trainer.config.plugins import plugin_versions
@@ -92,6 +91,8 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 def environment() -> dict[str, Any]:
     """Return what a result may depend on: versions, threads, CPU, the project's commit."""
+    import tensorflow as tf  # what looks at runs alone does without
+
     return {
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookline.trainer.config.plugins import used_plugins
+from hookline.trainer.config.resume import CONFIG_DIGEST
 from hookline.trainer.config.stored import FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import read_json
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from hookline.trainer.run.checkpoint import Checkpoint
     from hookline.trainer.run.fit import Fit
 
-CONFIG_DIGEST = "config_sha256"
 """The key of `config_digest`'s result in "environment" of a checkpoint's manifest."""
 MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
 """Keys of environment.json that may change the bits of a step."""

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 import yaml
 
-from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.resume import CONFIG_DIGEST, config_digest
 from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UnsavedError, UserError, did_you_mean
 from hookline.trainer.hook import HostHook
@@ -34,7 +34,6 @@ from hookline.trainer.run.precision import check_precision, describe_precision
 from hookline.trainer.run.process import estimated, memory_errors, peak_memory_bytes
 from hookline.trainer.run.release import released_graphs
 from hookline.trainer.run.resume import (
-    CONFIG_DIGEST,
     changed_environment,
     check_config,
     check_place,

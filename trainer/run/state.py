@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -126,10 +126,12 @@ class ShippedWeights:
     def __init__(self, trainer: Trainer) -> None:
         """Take what is read."""
         self._trainer = trainer
-        self._read = tf.function(self._used, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+        self._read: Any = None
 
     def __call__(self, step: int) -> dict[str, dict[str, np.ndarray]]:
         """Return the current values, by network name, then by variable name."""
+        if self._read is None:
+            self._read = tf.function(self._used, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
         read = self._read(tf.constant(step, tf.int64))
         return {name: {key: value.numpy() for key, value in found.items()} for name, found in read.items()}
 

@@ -177,7 +177,7 @@ def raises(error):
 
 def test_a_row_that_fails_or_differs_is_named():
     for change, message in (
-        (raises(KeyError("photo")), r"KeyError: 'photo' \(test_example_reader.py:\d+\)"),
+        (raises(KeyError("photo")), r"KeyError: 'photo' \(test_custom.py:\d+\)"),
         (raises(StopIteration()), "StopIteration"),
         (lambda e: {**e, "inputs": np.zeros([2, 3], np.float32)}, "float32 of shape .2, 3.; expected .* .2, 2."),
         (lambda e: {**e, "inputs": np.zeros([2, 2])}, "inputs float64"),

@@ -58,7 +58,7 @@ def test_what_is_right_is_kept() -> None:
 
 def test_a_hook_that_answers_wrongly_costs_nothing_but_its_answers(tmp_path: Path) -> None:
     hook = "+hooks.probe={_target_:tests.trainer.run.test_hook_answers.Raising}"
-    options = ("plugins=[tests.unit]", "trainer.epochs=1", "hooks.advisor=null")
+    options = ("plugins=[tests.trainer]", "trainer.epochs=1", "hooks.advisor=null")
     with pytest.warns(UserWarning, match="The hook 'probe', stage") as caught:
         summary = run_small("bnn", hook, *options, run_dir=tmp_path / "r")
     told = [str(each.message).partition(":")[0] for each in caught]

@@ -127,9 +127,9 @@ def rates_of(directory: Path) -> dict[int, float]:
 def test_a_run_that_went_back_resumes_and_replays_with_its_bits(tmp_path: Path, capsys) -> None:
     factor = "hooks.nan_guard.rate_factor=0.3"
     overrides = [once(13), ROLLBACK, factor, "hooks.checkpoint.keep_last=9", *SAVING, *SHORT]
-    with pytest.warns(UserWarning, match="goes back"):
+    with pytest.warns(UserWarning, match="rolls back"):
         whole = run_small("baseline", PLUGIN, *overrides, run_dir=tmp_path / "whole")
-    with pytest.warns(UserWarning, match="goes back"):
+    with pytest.warns(UserWarning, match="rolls back"):
         found = run_cut("baseline", *overrides, cuts=[17], run_dir=tmp_path / "cut")
     assert found["rolled_back"] == [13]
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)

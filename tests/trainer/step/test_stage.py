@@ -89,7 +89,7 @@ class Counter(GraphHook):
 class Both(ToyObjective):
     """Train both networks with one loss."""
 
-    name, changes = "both", NAMES
+    name, trains = "both", NAMES
 
     def __init__(self):
         pass
