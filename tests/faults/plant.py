@@ -2,12 +2,12 @@
 
     python tests/faults/plant.py --out faults.jsonl                  # every fault against the default tests
     python tests/faults/plant.py --out faults.jsonl --full           # those that survived against the full tests, too
-    python tests/faults/plant.py --out faults.jsonl --near           # only the test files that import the module
+    python tests/faults/plant.py --out faults.jsonl --near           # only the tests of the module and of its folder
     python tests/faults/plant.py --out faults.jsonl --only prune     # faults whose name or file contains "prune"
     python tests/faults/plant.py --out faults.jsonl --report         # the table of what is recorded
 
-A fault is tried first on the test files that import its module, then on all of the tier. What is recorded is not tried
-again: a run that was interrupted resumes with the same command.
+A fault is tried first on the test files that import its module and on the folder that mirrors its own, then on all of
+the tier. What is recorded is not tried again: a run that was interrupted resumes with the same command.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read_faults(folder: pathlib.Path = FOLDER) -> list[Fault]:
 
 
 def near_files(fault: Fault, root: pathlib.Path) -> list[str]:
-    """Name the test files that import the module of the fault, those that name it most often first."""
+    """Name the test files that import the module, those that name it most often first, then those of its folder."""
     module = fault.file.removesuffix(".py").replace("/", ".")
     parent, _, stem = module.rpartition(".")
     found: dict[str, int] = {}
@@ -76,7 +76,11 @@ def near_files(fault: Fault, root: pathlib.Path) -> list[str]:
         hits = text.count(module) + text.count(f"{parent} import {stem}")
         if hits or path.stem == f"test_{stem}":
             found[str(path.relative_to(root))] = hits + 10 * (path.stem == f"test_{stem}")
-    return sorted(found, key=lambda name: -found[name])[:NEAR_FILES]
+    near = sorted(found, key=lambda name: -found[name])[:NEAR_FILES]
+    mirrored = next(each for each in (root / "tests" / fault.file).parents if each.is_dir())
+    folders = [mirrored, *([root / "tests/configs"] if fault.file.startswith("trainer/config") else [])]
+    rest = [str(path.relative_to(root)) for each in folders for path in sorted(each.glob("test_*.py"))]
+    return near + [name for name in rest if name not in near]
 
 
 def run_tests(root: pathlib.Path, arguments: list[str], limit: float) -> tuple[str, str]:
@@ -147,7 +151,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="faults whose name or file contains this")
     parser.add_argument("--part", default="0/1", help="this process' share, as 0/2 and 1/2 for two processes")
     parser.add_argument("--full", action="store_true", help="the full tier in place of the default one")
-    parser.add_argument("--near", action="store_true", help="only the test files that import the module")
+    parser.add_argument("--near", action="store_true", help="only the tests of the module and of its folder")
     parser.add_argument("--report", action="store_true", help="print the table of what is recorded")
     options = parser.parse_args()
     faults = [fault for fault in read_faults() if options.only in fault.name or options.only in fault.file]
