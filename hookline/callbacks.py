@@ -127,12 +127,10 @@ class Watch(HostHook):
             self._logs |= {f"val_{name}": value for name, value in self.named(report.values).items()}
             self._end_epoch(run)
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            self._tell("on_train_end", dict(self._logs))
-
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        if summary["status"] in ("completed", "stopped"):
+        if isinstance(run.error, KeyboardInterrupt):
+            self._tell("on_train_end", dict(self._logs))
+        elif summary["status"] in ("completed", "stopped"):
             last = {name: values[-1] for name, values in self.history.items() if values}
             self._tell("on_train_end", last)
 

@@ -54,7 +54,6 @@ def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
     if sample_weight is not None:
         batch[SAMPLE_WEIGHTS] = sample_weight
     step = state.counter.read_value() + (state.loaded_step if state.fit is None else state.fit.run.step)
-    batch = trainer.transform_batch(step, batch)
     return OwnStep(trainer.first_half(trainer.objectives[0], step, batch))
 
 

@@ -36,7 +36,8 @@ from hookline.hooks.kernels import mark_added
 from hookline.hooks.options import epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import layer_input, layer_output
-from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
+from hookline.trainer.objective import Shown
 from hookline.trainer.ops.estimators import bernoulli_through
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -228,8 +229,8 @@ class BernoulliAttention(GraphHook):
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         return nullcontext() if self.mode == "none" else self._gate.drawing_for(context.replica)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def add_losses(self, context: StepContext) -> Tensors:
         losses: Tensors = {}
@@ -251,7 +252,11 @@ class BernoulliAttention(GraphHook):
         """Return the logits of A, float32 [batch, height, width, 1]."""
         return tf.cast(context.taps[f"{self.name}/logits"], tf.float32) / self.temperature
 
-    def evaluate(self, context: StepContext) -> Tensors:
+    def evaluate(self, context: StepContext) -> Evaluated:
+        metrics = self._metrics(context)
+        return Evaluated(metrics, self._observed(context) if context.observing and metrics else {})
+
+    def _metrics(self, context: StepContext) -> Tensors:
         """Return mean and entropy of A, and where a map is given the share of A inside it, for each example."""
         if self.mode == "none":
             return {}
@@ -264,7 +269,7 @@ class BernoulliAttention(GraphHook):
         return {f"{self._prefix}/{name}": value for name, value in values.items()}
 
     def measure(self, context: StepContext) -> Tensors:
-        values = {name: tf.reduce_mean(value) for name, value in self.evaluate(context).items()}
+        values = {name: tf.reduce_mean(value) for name, value in self._metrics(context).items()}
         if self.mode == "bernoulli":
             values[f"{self._prefix}/keep_rate"] = tf.reduce_mean(context.taps[f"{self.name}/mask"])
         return values
@@ -292,7 +297,8 @@ class BernoulliAttention(GraphHook):
         wanted = f"{self._prefix}/{name}"
         return next((value for key, value in values.items() if f"/{key}".endswith(f"/{wanted}")), 0.5)
 
-    def observe(self, context: StepContext) -> Tensors:
+    def _observed(self, context: StepContext) -> Tensors:
+        """Return inputs, A and a draw of it, for each example."""
         attention = tf.cast(context.taps[f"{self.name}/attention"], tf.float32)
         observed = {"inputs": context.batch["inputs"], "attention": attention[..., 0]}
         if self.mode == "bernoulli":
@@ -300,11 +306,11 @@ class BernoulliAttention(GraphHook):
             observed["draw"] = bernoulli_through(attention, seed=seed)[..., 0]
         return observed
 
-    def pictures(self, observed: Arrays) -> Arrays:
+    def show(self, observed: Arrays) -> Shown:
         if not observed or observed["inputs"].ndim != 4 or self._place is None:
-            return {}
+            return Shown()
         sheet = attention_sheet(observed["inputs"], observed["attention"], observed.get("draw"))
-        return {f"{self._prefix}/{self._place.layer}": sheet}
+        return Shown({f"{self._prefix}/{self._place.layer}": sheet})
 
     def summary(self) -> dict[str, Any]:
         if self._place is None:

@@ -23,7 +23,7 @@ from hookline.hooks.quantization.selection import (
 )
 from hookline.hooks.quantization.shares import entry_shares
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.ops.estimators import stochastic_sign
 from hookline.trainer.select import layer_paths
@@ -162,29 +162,16 @@ class BnnRounding(GraphHook):
         if self.kernel_quantizer is not None:
             self._kernels = find_kernels(context.network, self._selection.layers)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration(projected={kernel.name for kernel in self._kernels})
 
-    def projected(self) -> set[str]:
-        return {kernel.name for kernel in self._kernels}
+    def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
+        """Return the bits of each kernel that they encode exactly; float scales are spread over its stored entries."""
+        exact = [each for each in self._kernels if self._count_values(each, shipped[each.name]) <= 2**self._bits]
+        stored = {each.name: self._bits + 32.0 * self._scales(each) / each.size for each in exact}
+        return Bits(stored, {each.name: self._bits for each in exact}, self._input_bits())
 
-    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return bits per entry of each quantized kernel; float scales are spread over its entries."""
-        exact = self.weight_bits(shipped)
-        return {
-            kernel.name: self._bits + 32.0 * self._scales(kernel) / kernel.size
-            for kernel in self._kernels
-            if kernel.name in exact
-        }
-
-    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
-        return {
-            kernel.name: self._bits
-            for kernel in self._kernels
-            if self._count_values(kernel, shipped[kernel.name]) <= 2**self._bits
-        }
-
-    def input_bits(self) -> dict[str, int]:
+    def _input_bits(self) -> dict[str, int]:
         if self._selection is None or self._selection.inputs is None or self.input_quantizer is None:
             return {}
         seen = {path: self._selection.inputs.calls.get(path, []) for path in self._selection.layers}

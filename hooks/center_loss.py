@@ -13,8 +13,8 @@ import tensorflow as tf
 from hookline.hooks.centers.features import find_features, project_to_plane, scatter_plot
 from hookline.hooks.options import check_number, epoch_start
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Arrays, GraphHook, Tensors
-from hookline.trainer.objective import Embedding, hard_labels
+from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
+from hookline.trainer.objective import Embedding, Shown, hard_labels
 from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance
 from hookline.trainer.ops.labels import known_labels
 from hookline.trainer.ops.safe_gather import safe_gather
@@ -165,15 +165,9 @@ class CenterLoss(GraphHook):
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
         self._end = epoch_start(self.begin_epoch + self.warm_up_epochs, context.steps_per_epoch)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {"centers": self._built}
-
-    def writes(self) -> dict[str, tf.Variable]:
-        return {"centers": self._built}
-
-    def best_from_step(self) -> int:
-        """Return the step from which the loss has its full weight."""
-        return self._end if self.weight else 0
+    def declare(self) -> Declaration:
+        state = {"centers": self._built}
+        return Declaration(state, writes=state, best_from_step=self._end if self.weight else 0)  # of the full weight
 
     @property
     def _built(self) -> tf.Variable:
@@ -258,11 +252,15 @@ class CenterLoss(GraphHook):
             f"hooks.{self.key}.weight={self.weight / 10:g}."
         )
 
-    def collect(self, context: StepContext) -> Tensors:
+    def evaluate(self, context: StepContext) -> Evaluated:
         features, labels = self._examples(context)
-        return {"features": features, "labels": labels}
+        collected, inputs = {"features": features, "labels": labels}, context.batch["inputs"]
+        if context.observing and inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3):
+            collected["images"] = thumbnails(inputs)
+        return Evaluated(collected=collected, split_metrics=self._distances)
 
-    def split_metrics(self, collected: Tensors) -> Tensors:
+    def _distances(self, collected: Tensors) -> Tensors:
+        """Return how far features of a split lie from the means of their classes, and these from one another."""
         within, between = class_distances(collected["features"], collected["labels"], self._built.shape[0])
         return {
             f"{self._prefix}_within": within,
@@ -270,13 +268,16 @@ class CenterLoss(GraphHook):
             f"{self._prefix}_ratio": tf.math.divide_no_nan(within, between),
         }
 
-    def observe(self, context: StepContext) -> Tensors:
-        features, labels = self._examples(context)
-        inputs = context.batch["inputs"]
-        is_image = inputs.shape.rank == 4 and inputs.shape[-1] in (1, 3)
-        return {"features": features, "labels": labels, **({"images": thumbnails(inputs)} if is_image else {})}
+    def show(self, observed: Arrays) -> Shown:
+        """Return the centers; the observed features with them, and with the class and the image of each."""
+        shown = Shown(distributions={f"{self._prefix}/centers": self._built.numpy()})
+        if observed:
+            shown.pictures = self._pictures(observed)
+            examples = Embedding(observed["features"], {"class": observed["labels"]}, observed.get("images"))
+            shown.embeddings = {f"{self._prefix}/features": examples}
+        return shown
 
-    def pictures(self, observed: Arrays) -> Arrays:
+    def _pictures(self, observed: Arrays) -> Arrays:
         """Return the observed features with the centers: in their two dimensions, or by two principal components."""
         features = observed["features"][np.isfinite(observed["features"]).all(axis=1)]
         if not len(features):
@@ -287,14 +288,6 @@ class CenterLoss(GraphHook):
             name += "_principal_components"
             title = f"Principal components 1 and 2 of {width} features: {plane.share:.0%} of the variance"
         return {name: scatter_plot(plane(observed["features"]), observed["labels"], plane(self._built.numpy()), title)}
-
-    def distributions(self) -> Arrays:
-        return {f"{self._prefix}/centers": self._built.numpy()}
-
-    def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
-        """Return the observed features, with the class of each and the image where inputs are images."""
-        labels = {"class": observed["labels"]}
-        return {f"{self._prefix}/features": Embedding(observed["features"], labels, observed.get("images"))}
 
     def summary(self) -> dict[str, Any]:
         if self._centers is None:

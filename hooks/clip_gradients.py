@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.hooks.options import check_choice, check_number, check_patterns
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -92,8 +92,8 @@ class ClipGradients(GraphHook):
         _refuse_second_clipping(context.network)
         self._names = _choose(context.network, self.layers)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         chosen = {name: value for name in self._names if (value := gradients[name]) is not None}

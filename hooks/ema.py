@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hookline.hooks.options import check_flag, check_number, epoch_start, keeps_averages
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
@@ -126,24 +126,17 @@ class Ema(GraphHook):
         }
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
-    def state(self) -> dict[str, tf.Variable]:
-        averages = {f"average/{name}": average for name, average in self._averages.items()}
-        return averages if self._updates is None else {**averages, "updates": self._updates}
-
-    def writes(self) -> dict[str, tf.Variable]:
-        return self.state()
+    def declare(self) -> Declaration:
+        state = {f"average/{name}": average for name, average in self._averages.items()}
+        state |= {} if self._updates is None else {"updates": self._updates}
+        return Declaration(state, writes=state)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        return self._for_evaluation(weights, context.latent, context)
-
-    def transform_statistics(self, state: Tensors, context: StepContext) -> Tensors:
-        return self._for_evaluation(state, context.state, context)
-
-    def _for_evaluation(self, values: Tensors, read: Tensors, context: StepContext) -> Tensors:
         """Return the averages in an evaluation that uses them, with current values where entries are held."""
         if context.training or not self.evaluates:
-            return values
-        if any(values[name] is not read[name] for name in values):
+            return weights
+        values = {**weights, **context.state}
+        if any(weights[name] is not read for name, read in context.latent.items()):
             raise UserError(
                 f"The hook '{self.name}' evaluates with averages of latent values, but a hook before it has changed "
                 f"what evaluations use. Expected no such hook: with two averages, hooks.{self.key}.evaluate=false."

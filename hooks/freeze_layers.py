@@ -12,7 +12,7 @@ import tensorflow as tf
 from hookline.hooks.freezing.upstream import with_inner_layers, with_upstream_layers
 from hookline.hooks.options import AVERAGE, check_choice, check_number, check_patterns, epoch_start, moving_average
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.network import Network
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -197,14 +197,10 @@ class FreezeLayers(GraphHook):
             for name in (() if self._whole_run else self._latent)
         }
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
-
-    def frozen(self) -> set[str]:
-        return {*self._latent, *self._statistics} if self._whole_run else set()
-
-    def projected(self) -> set[str]:
-        return set(self._averages) if self._whole_run else set(self._latent)
+    def declare(self) -> Declaration:
+        if self._whole_run:
+            return Declaration(frozen={*self._latent, *self._statistics}, projected=set(self._averages))
+        return Declaration(projected=set(self._latent))
 
     def _where_active(self, context: StepContext, held: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
         """Return `frozen_entries` in a step that is frozen, else `current`."""
@@ -245,7 +241,7 @@ class FreezeLayers(GraphHook):
 
     def project(self, context: StepContext) -> None:
         variables = context.network.variables
-        for name in sorted(self.projected()):
+        for name in sorted(self.declare().projected):
             for variable in (variables[name], self._averages.get(name)):
                 if variable is not None:
                     self._hold(context, variable, context.latent[name])

@@ -19,7 +19,8 @@ from hookline.hooks.masking.sources import (
 )
 from hookline.hooks.options import check_choice, check_number, check_patterns, epoch_start
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.hook import Arrays, Declaration, GraphHook, Tensors
+from hookline.trainer.objective import Shown
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -179,17 +180,10 @@ class FrozenMask(GraphHook):
     def _trains(self, survives: tf.Tensor) -> tf.Tensor:
         return survives if self.freeze == "masked" else tf.logical_not(survives)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {f"mask/{name}": variable for name, variable in self._state.items()}
-
-    def writes(self) -> dict[str, tf.Variable]:
-        return self.state() if self._begin else {}
-
-    def projected(self) -> set[str]:
-        return {target.name for target in self._targets}
-
-    def best_from_step(self) -> int:
-        return self._begin
+    def declare(self) -> Declaration:
+        state = {f"mask/{name}": variable for name, variable in self._state.items()}
+        names = {target.name for target in self._targets}
+        return Declaration(state, state if self._begin else {}, projected=names, best_from_step=self._begin)
 
     def frozen_entries(self, context: StepContext) -> Tensors:
         begun = context.step > self._begin
@@ -245,9 +239,9 @@ class FrozenMask(GraphHook):
         entries = sum(target.size for target in self._targets)
         return {f"{self.key or 'frozen_mask'}/share": 1.0 - trained / entries}
 
-    def pictures(self, observed: Arrays) -> Arrays:
+    def show(self, observed: Arrays) -> Shown:
         """Return the hook's own masks; those that it follows are the other hook's to show."""
-        return mask_pictures(self._state)
+        return Shown(mask_pictures(self._state))
 
     def advise(self, run: Run) -> Sequence[str]:
         if self.masks not in ("magnitude", "zeros"):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from hookline.hooks.normalization.fused import call_fused, calls_replaced, why_call_stays, why_layer_stays
 from hookline.hooks.options import check_integer, check_patterns
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -82,8 +82,8 @@ class FusedBatchNorm(GraphHook):
         self._left: dict[str, dict[str, str]] = {}
         self._fused: dict[str, set[str]] = {}
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def build(self, context: BuildContext) -> None:
         model = context.network.model

@@ -15,7 +15,7 @@ from hookline.hooks.gradients.insert import choose_layers, put_on, take_off
 from hookline.hooks.gradients.op_types import override_ops, parse_backward
 from hookline.hooks.options import check_number, check_patterns
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.ops.backward import Backward
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -129,8 +129,8 @@ class GradientOverride(GraphHook):
     def _name(self) -> str:
         return self.key or "gradient_override"
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def build(self, context: BuildContext) -> None:
         self._total_steps = context.total_steps

@@ -14,7 +14,7 @@ from hookline.hooks.options import check_choice, check_integer, check_number, ch
 from hookline.hooks.pruning.criteria import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
 from hookline.hooks.quantization.shares import change_steps, check_shares, entry_shares
-from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -146,30 +146,18 @@ class IncrementalQuantization(GraphHook):
         }
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
-    def state(self) -> dict[str, tf.Variable]:
+    def declare(self) -> Declaration:
         masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
         exponents = {f"exponents/{name}": each for name, each in self._exponents.items()}
-        return {**masks, **exponents, **({} if self._updates is None else {"updates": self._updates})}
+        state = {**masks, **exponents, **({} if self._updates is None else {"updates": self._updates})}
+        settled = self._steps[-1] + 1 if self._steps else 0
+        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=settled)
 
-    def writes(self) -> dict[str, tf.Variable]:
-        return self.state()
-
-    def projected(self) -> set[str]:
-        return set(self._masks)
-
-    def best_from_step(self) -> int:
-        return self._steps[-1] + 1
-
-    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the bits per entry of each kernel that is quantized as a whole and shipped on its levels."""
-        return {name: float(bits) for name, bits in self.weight_bits(shipped).items()}
-
-    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
-        return {
-            name: self.bits
-            for name, mask in self._masks.items()
-            if not mask.numpy().any() and self._on_levels(name, shipped[name]).all()
-        }
+    def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
+        """Return the bits of each kernel that is quantized as a whole and shipped on its levels."""
+        settled = (name for name, mask in self._masks.items() if not mask.numpy().any())
+        found = {name: self.bits for name in settled if self._on_levels(name, shipped[name]).all()}
+        return Bits(dict(found), found)
 
     def _on_levels(self, name: str, values: Any) -> np.ndarray:
         values = tf.convert_to_tensor(values)

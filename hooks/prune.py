@@ -23,7 +23,8 @@ from hookline.hooks.pruning.settings import (
     stored_bytes,
 )
 from hookline.hooks.quantization.shares import entry_shares
-from hookline.trainer.hook import Arrays, GraphHook, Tensors
+from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Tensors
+from hookline.trainer.objective import Shown
 from hookline.trainer.ops.estimators import straight_through, zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -185,22 +186,19 @@ class Prune(GraphHook):
         """Return whether pruned entries may come back before the masks are final."""
         return self.settings.hysteresis is not None
 
-    def state(self) -> dict[str, tf.Variable]:
-        masks = {f"mask/{name}": mask for name, mask in self._masks.items()}
-        return masks if self._updates is None else {**masks, "updates": self._updates}
+    def declare(self) -> Declaration:
+        state = {f"mask/{name}": mask for name, mask in self._masks.items()}
+        state |= {} if self._updates is None else {"updates": self._updates}
+        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=self._settled)
 
-    def writes(self) -> dict[str, tf.Variable]:
-        return self.state()
+    @property
+    def _settled(self) -> int:
+        return self._steps[-1] + 1 if self._steps else 0
 
-    def projected(self) -> set[str]:
-        return set(self._masks)
-
-    def best_from_step(self) -> int:
-        return self._steps[-1] + 1
-
-    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return bits per entry of each pruned kernel, stored sparse (CSR) or dense, whichever is smaller."""
-        return {kernel.name: 8.0 * stored_bytes(kernel, shipped[kernel.name]) / kernel.size for kernel in self._kernels}
+        sizes = {kernel.name: stored_bytes(kernel, shipped[kernel.name]) / kernel.size for kernel in self._kernels}
+        return Bits({name: 8.0 * size for name, size in sizes.items()})
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         return {**weights, **{name: self._masked(weights[name], mask) for name, mask in self._masks.items()}}
@@ -253,8 +251,8 @@ class Prune(GraphHook):
         zeros = tf.convert_to_tensor(variable.value) == 0
         return tf.logical_or(zeros, tf.logical_not(mask)) if self._splices else zeros
 
-    def pictures(self, observed: Arrays) -> Arrays:
-        return mask_pictures(self._masks)
+    def show(self, observed: Arrays) -> Shown:
+        return Shown(mask_pictures(self._masks))
 
     def summary(self) -> dict[str, Any]:
         if not self._masks:
@@ -263,7 +261,7 @@ class Prune(GraphHook):
             "schedule": self.settings.schedule.name,
             "structure": self.settings.structure.config,
             "final_sparsity": self.settings.final_sparsity,
-            "settled_at": self.best_from_step(),
+            "settled_at": self._settled,
             **layer_report(self._network, self._kernels, self._masks, self._others),
         }
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hookline.hooks.normalization.fused import OWN_METHODS, calls_replaced
 from hookline.hooks.options import check_patterns
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.ops.batch_norm import synchronized_moments
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.select import layer_paths, select_layers
@@ -75,8 +75,8 @@ class SynchronizedBatchNorm(GraphHook):
         self._chosen: dict[str, keras.layers.BatchNormalization] = {}
         self._replicas = 1
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def build(self, context: BuildContext) -> None:
         model = context.network.model

@@ -21,6 +21,7 @@ from hookline.trainer.objective import (
     ForwardFunction,
     Objective,
     ObjectiveOutput,
+    Shown,
     hard_labels,
 )
 from hookline.trainer.ops.thumbnails import thumbnails
@@ -88,7 +89,7 @@ class DomainAdaptation(Objective):
             collected=collected,
         )
 
-    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
+    def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
         """Return the logits of some pairs, with the domain, the class where it is known, and the image of each.
 
         Args:
@@ -96,7 +97,7 @@ class DomainAdaptation(Objective):
             examples: returns rows of that split.
         """
         if not collected:
-            return {}
+            return Shown()
         count = len(collected["source"])
         rows = np.linspace(0, count - 1, min(count, PROJECTED_PAIRS)).round().astype(np.int64)
         batch = examples(rows.tolist())
@@ -105,7 +106,7 @@ class DomainAdaptation(Objective):
         if "target_class" in collected:
             labels["class"] = np.concatenate([collected[f"{domain}_class"][rows] for domain in DOMAINS])
         vectors = np.concatenate([collected[domain][rows] for domain in DOMAINS])
-        return {"logits": Embedding(vectors, labels, images)}
+        return Shown(embeddings={"logits": Embedding(vectors, labels, images)})
 
 
 def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:

@@ -31,6 +31,7 @@ from hookline.trainer.objective import (
     ForwardFunction,
     Objective,
     ObjectiveOutput,
+    Shown,
     hard_labels,
 )
 from hookline.trainer.ops.thumbnails import thumbnails
@@ -112,37 +113,33 @@ class Retrieval(Objective):
         """
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
-    def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
-        """Return a sheet of some queries with their nearest neighbours, framed green where the class is right.
+    def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
+        """Return a sheet of some queries with their nearest neighbours, and the embeddings, evenly thinned out.
+
+        Neighbours are framed green where the class is right; embeddings have the class and, of images, a thumbnail.
 
         Args:
             collected: of the latest evaluation; empty before the first one.
             examples: returns rows of that split; "inputs" in [-1, 1].
         """
-        if not collected or not _are_images(examples([0])["inputs"]):
-            return {}
-        targets = collected["target"]
-        half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
-        queries = sorted({round(place) for place in np.linspace(0, len(targets) - 1, PICTURED_QUERIES)})
-        found = nearest_neighbours(collected["embedding"], half, queries)
-        images = [examples(positions.tolist())["inputs"] for positions in found]
-        correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
-        return {"nearest_neighbours": neighbour_sheet(examples(queries)["inputs"], images, correct)}
-
-    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
-        """Return the embeddings of the split, evenly thinned out, with the class and, of images, a thumbnail of each.
-
-        Args:
-            collected: of the latest evaluation; empty before the first one.
-            examples: returns rows of that split.
-        """
         if not collected:
-            return {}
+            return Shown()
         count = len(collected["target"])
         rows = np.linspace(0, count - 1, min(count, PROJECTED_EXAMPLES)).round().astype(np.int64)
         inputs = examples(rows.tolist())["inputs"]
         images = thumbnails(tf.constant(inputs)).numpy() if _are_images(inputs) else None
-        return {"embedding": Embedding(collected["embedding"][rows], {"class": collected["target"][rows]}, images)}
+        embedding = Embedding(collected["embedding"][rows], {"class": collected["target"][rows]}, images)
+        return Shown(_neighbours(collected, examples) if _are_images(inputs) else {}, {"embedding": embedding})
+
+
+def _neighbours(collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
+    targets = collected["target"]
+    half = halves(tf.constant(targets), tf.constant(collected["index"])).numpy()
+    queries = sorted({round(place) for place in np.linspace(0, len(targets) - 1, PICTURED_QUERIES)})
+    found = nearest_neighbours(collected["embedding"], half, queries)
+    images = [examples(positions.tolist())["inputs"] for positions in found]
+    correct = [targets[positions] == targets[query] for query, positions in zip(queries, found, strict=True)]
+    return {"nearest_neighbours": neighbour_sheet(examples(queries)["inputs"], images, correct)}
 
 
 def retrieval(

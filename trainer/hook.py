@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.objective import Batch, Embedding
+from hookline.trainer.errors import UserError
+from hookline.trainer.objective import Shown
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
@@ -21,6 +23,78 @@ Tensors: TypeAlias = "dict[str, tf.Tensor]"
 Gradients: TypeAlias = "dict[str, tf.Tensor | None]"
 Arrays = dict[str, np.ndarray]
 AT = "@"  # between a hook's key and its network in the name of an instance
+
+RENAMED: dict[str, dict[str, str]] = {
+    "Hook": dict.fromkeys(("pictures", "embeddings", "distributions"), "show"),
+    "GraphHook": {
+        **dict.fromkeys(("state", "writes", "frozen", "projected", "best_from_step"), "declare"),
+        **dict.fromkeys(("stored_bits", "weight_bits", "input_bits"), "shipped_bits"),
+        **dict.fromkeys(("collect", "split_metrics", "observe"), "evaluate"),
+        "transform_statistics": "transform_weights, which may add statistics in an evaluation",
+        "transform_batch": "an augmentation",
+    },
+    "HostHook": {
+        "before_save": "state_dict",
+        "on_resume": "on_fit_begin, where run.from_checkpoint says so",
+        "on_exception": "on_fit_end, where run.error says so",
+    },
+}
+"""Methods of earlier versions, by interface, and what takes their place. A hook that has one would be ignored there."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """Say what a built graph hook holds, writes, leaves alone and promises.
+
+    Attributes:
+        state: its variables by name; they are in every checkpoint.
+        writes: the variables that `update_ops` writes; the audit refuses a run in which nothing writes them.
+        frozen: names of the network's variables that are left alone on purpose: latent ones that get no gradient, and
+            state variables that `transform_state` leaves out.
+        projected: names of latent variables that `project` may rewrite; shown in the plan.
+        best_from_step: the step from which the network has the final form that the hook promises, such as its sparsity.
+            Earlier evaluations never count as the best, and early stopping waits for it.
+    """
+
+    state: Mapping[str, tf.Variable] = field(default_factory=dict)
+    writes: Mapping[str, tf.Variable] = field(default_factory=dict)
+    frozen: Collection[str] = ()
+    projected: Collection[str] = ()
+    best_from_step: int = 0
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Say in how many bits a hook's forms hold what is shipped. What a form cannot hold exactly is left out.
+
+    Where several hooks name a variable or a layer, the fewest bits count.
+
+    Attributes:
+        stored: bits per entry of the form in which weights would be stored, by variable name.
+        weights: bits in which weights can be multiplied, by variable name, if they are not floats. They encode the
+            values; scales, and what a sparse form saves, do not count.
+        inputs: bits of the inputs of layers, by the layer's path, where the hook quantizes them.
+    """
+
+    stored: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Hold what a hook makes of an evaluation batch.
+
+    Attributes:
+        metrics: by name, each of shape [batch] or []; reported as "metric/<name>", averaged over the split.
+        collected: tensors [batch, ...] by name to keep over all examples.
+        split_metrics: returns metrics that no average over batches gives, scalars by name, of what was collected:
+            [examples, ...] by name. Traced once and pure.
+    """
+
+    metrics: Tensors = field(default_factory=dict)
+    collected: Tensors = field(default_factory=dict)
+    split_metrics: Callable[[Tensors], Tensors] | None = None
 
 
 AnyHook = TypeVar("AnyHook", bound="Hook")
@@ -48,6 +122,7 @@ class Hook(ABC):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keep what the constructor is given, of which one more instance can be made."""
+        _refuse_renamed(cls)
         hook = super().__new__(cls)
         hook.given = (args, kwargs)
         return hook
@@ -67,21 +142,14 @@ class Hook(ABC):
         """
         return {}
 
-    def pictures(self, observed: Arrays) -> Arrays:
-        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+    def show(self, observed: Arrays) -> Shown:
+        """Return pictures, embeddings of examples and distributions to show now.
 
         Args:
-            observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
+            observed: what a graph hook's `evaluate` collected over all observed examples; empty for other hooks, and
+                where distributions alone are asked for.
         """
-        return {}
-
-    def embeddings(self, observed: Arrays) -> dict[str, Embedding]:
-        """Return vectors of examples to show in a projector, by name.
-
-        Args:
-            observed: what a graph hook's `observe` returned, over all observed examples; empty for other hooks.
-        """
-        return {}
+        return Shown()
 
     def advise(self, run: Run) -> Sequence[str]:
         """Return lines for the user on what will silently go wrong, judged before training by config and networks.
@@ -94,10 +162,6 @@ class Hook(ABC):
         """
         return ()
 
-    def distributions(self) -> Arrays:
-        """Return arrays whose distribution is to be shown, by name, such as "center/centers"; of any shape."""
-        return {}
-
     def warning(self, values: Mapping[str, float]) -> str | None:
         """Return one line for the user when training metrics show that something goes wrong, else None.
 
@@ -105,6 +169,13 @@ class Hook(ABC):
             values: of a training report, by name. The first warning of a hook is shown; later ones are not.
         """
         return None
+
+
+def _refuse_renamed(hook_class: type[Hook]) -> None:
+    old = {name: new for kind in hook_class.__mro__ for name, new in RENAMED.get(kind.__name__, {}).items()}
+    for kind in hook_class.__mro__:
+        if found := next((name for name, each in vars(kind).items() if name in old and callable(each)), None):
+            raise UserError(f"The hook {kind.__name__} has a method '{found}'. Expected {old[found]} in its place.")
 
 
 def again(hook: AnyHook) -> AnyHook:
@@ -128,16 +199,15 @@ class GraphHook(Hook):
 
     An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
     instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are
-    several. What such instances report has "<network>/" before its name. All networks share the batch: of several
-    instances, only the first is asked for `transform_batch`.
+    several. What such instances report has "<network>/" before its name.
 
     A network is the same everywhere: in each objective that runs it, and in evaluations, which do not distinguish
     objectives. So the stages that define it are called wherever it runs: `rebuild_model`, `request_taps`,
-    `transform_batch`, `frozen_entries`, `transform_weights`, `transform_statistics`, `around_forward`. So is `project`,
-    which keeps a promise about its variables, after every objective that changes them. The other stages of a step and
-    of evaluations, those of training, run within the objectives that change the network: `add_losses`, `evaluate`,
-    `transform_gradients`, `transform_state`, `veto`, `update_ops`, `measure`, `collect`, `observe`. Of these objectives
-    a hook takes part in those that match `objective`. `state` is thus written by them alone, and read by all.
+    `frozen_entries`, `transform_weights`, `around_forward`. So is `project`, which keeps a promise about its variables,
+    after every objective that changes them. The other stages of a step and of evaluations, those of training, run
+    within the objectives that change the network: `add_losses`, `evaluate`, `transform_gradients`, `transform_state`,
+    `veto`, `update_ops`, `measure`. Of these objectives a hook takes part in those that match `objective`. Its state is
+    thus written by them alone, and read by all.
 
     Attributes:
         network: name of the network that the hook works on; in a config, or before a run is assembled, a pattern.
@@ -145,7 +215,8 @@ class GraphHook(Hook):
             config sets it for any hook.
         reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
         supports_xla: whether XLA can compile what it traces; not so for a hook that calls NumPy.
-        observed_examples: how many examples of the validation split `observe` sees for pictures; 0 for none.
+        observed_examples: of how many examples of the validation split `show` gets what `evaluate` collects, with
+            `context.observing` set; 0 for none.
     """
 
     network: str = "model"
@@ -171,56 +242,16 @@ class GraphHook(Hook):
         """Create state variables and resolve patterns. Runs once, outside the graph."""
 
     @abstractmethod
-    def state(self) -> dict[str, tf.Variable]:
-        """Return the hook's variables by name; they are in every checkpoint. An empty dict declares: no state."""
+    def declare(self) -> Declaration:
+        """Return what the hook holds, writes, leaves alone and promises; `Declaration()` declares: no state."""
 
-    def writes(self) -> dict[str, tf.Variable]:
-        """Return the variables that `update_ops` writes; the audit refuses a run in which nothing writes them."""
-        return {}
-
-    def frozen(self) -> set[str]:
-        """Return names of the variables that are left alone on purpose.
-
-        Latent variables that get no gradient, and state variables that `transform_state` leaves out.
-        """
-        return set()
-
-    def projected(self) -> set[str]:
-        """Return names of latent variables that `project` may rewrite; shown in the plan."""
-        return set()
-
-    def best_from_step(self) -> int:
-        """Return the step from which the network has the final form that the hook promises, such as its sparsity.
-
-        Earlier evaluations never count as the best, and early stopping waits for it.
-        """
-        return 0
-
-    def stored_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Return the bits per entry of the form in which this hook would store weights, by variable name.
-
-        Other hooks may have changed the weights since. A variable whose shipped values the form cannot hold exactly
-        is left out. Where several hooks have a form for a variable, the smallest counts.
+    def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
+        """Return in how many bits the hook's forms hold weights and inputs; other hooks may have changed them since.
 
         Args:
             shipped: what evaluation uses in place of weights and moving statistics, after every hook, by name.
         """
-        return {}
-
-    def weight_bits(self, shipped: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the bits in which this hook's weights can be multiplied, by variable name, if they are not floats.
-
-        They encode the values; scales, and what a sparse form saves, do not count. A variable whose shipped values
-        they cannot hold exactly is left out. Where several hooks name a variable, the fewest count.
-
-        Args:
-            shipped: as for `stored_bits`.
-        """
-        return {}
-
-    def input_bits(self) -> dict[str, int]:
-        """Return the bits of layer inputs, by the layer's path, where this hook quantizes them."""
-        return {}
+        return Bits()
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         """Return the model to ship: the same outputs, variables and layers, without what `rebuild_model` put in.
@@ -228,10 +259,6 @@ class GraphHook(Hook):
         It holds the shipped weights when it is saved, and must load with nothing but Keras installed.
         """
         return model
-
-    def transform_batch(self, batch: Batch, context: StepContext) -> Batch:
-        """Return the batch that training uses. Not called in evaluation."""
-        return batch
 
     def frozen_entries(self, context: StepContext) -> Tensors:
         """Return which entries of the network's variables this hook keeps as they are, by variable name.
@@ -245,15 +272,11 @@ class GraphHook(Hook):
         return {}
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Return the tensors that the forward pass uses in place of the latent variables, under the same names."""
-        return weights
+        """Return the tensors that the forward pass uses in place of the latent variables, under the same names.
 
-    def transform_statistics(self, state: Tensors, context: StepContext) -> Tensors:
-        """Return the values of the state variables that the forward pass starts from, under the same names.
-
-        They are the moving statistics and the seed state. In training, the new values of the pass follow from them.
+        In an evaluation, values of state variables may be added by name, such as averages of moving statistics.
         """
-        return state
+        return weights
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
         """Return a context in which a forward pass of the network is traced, such as a `gradient_override_map`.
@@ -265,7 +288,7 @@ class GraphHook(Hook):
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
         """Return the values to write into the state variables (moving statistics, seed state).
 
-        Leaving a name out keeps that variable as it is; the audit wants it to be in `frozen` then.
+        Leaving a name out keeps that variable as it is; the audit wants it to be declared `frozen` then.
         """
         return new_state
 
@@ -278,9 +301,9 @@ class GraphHook(Hook):
         """
         return {}
 
-    def evaluate(self, context: StepContext) -> Tensors:
-        """Return metrics of an evaluation batch, by name; each of shape [batch] or []. Reported as "metric/<name>"."""
-        return {}
+    def evaluate(self, context: StepContext) -> Evaluated:
+        """Return metrics of an evaluation batch, and what to keep of it for metrics of the split, or for `show`."""
+        return Evaluated()
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         """Return the gradients that the optimizer gets, under the same names."""
@@ -318,33 +341,12 @@ class GraphHook(Hook):
         """
         return {}
 
-    def collect(self, context: StepContext) -> Tensors:
-        """Return tensors [batch, ...] of an evaluation batch to keep over the split for `split_metrics`, by name."""
-        return {}
-
-    def split_metrics(self, collected: Tensors) -> Tensors:
-        """Return metrics of a whole split that no average over batches gives: scalars, reported as "metric/<name>".
-
-        Traced once and pure.
-
-        Args:
-            collected: what `collect` returned, over all examples of the split: [examples, ...] by name.
-        """
-        return {}
-
-    def observe(self, context: StepContext) -> Tensors:
-        """Return tensors [batch, ...] of an evaluation batch for `pictures` and `embeddings`, by name.
-
-        Traced apart from the step, as an evaluation; `observed_examples` says for how many examples.
-        """
-        return {}
-
 
 class HostHook(Hook):
     """Watch a run from the edges of its traced chunks, and ask for things through `run.control`.
 
-    A host hook never changes a variable. Stages run in the hooks' order; `on_fit_end` and `on_exception` run for
-    every hook even when one of them raises.
+    A host hook never changes a variable. Stages run in the hooks' order; `on_fit_end` runs for every hook even when
+    one of them raises.
     """
 
     def next_step(self, step: int) -> int | None:
@@ -353,16 +355,19 @@ class HostHook(Hook):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs: JSON values only. An empty dict declares: no state."""
+        """Return the state that a resumed run needs: JSON values only. An empty dict declares: no state.
+
+        Asked for when a checkpoint is about to be written: what a resumed run must find on disk is written here.
+        """
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
 
     def on_fit_begin(self, run: Run) -> None:
-        """Start: the networks are built, the step is traced and audited, nothing has been trained."""
+        """Start: the networks are built, the step is traced and audited.
 
-    def on_resume(self, run: Run) -> None:
-        """Continue after `load_state_dict`: before `on_fit_begin` in a resumed run, or after a rollback."""
+        Nothing has been trained, or `run.from_checkpoint` is set: a resumed run, or after a rollback.
+        """
 
     def on_veto(self, run: Run) -> None:
         """See which vetoes (`run.vetoes`) held back the step after `run.step`; raise, or ask `run.control.skip_step()`.
@@ -376,11 +381,5 @@ class HostHook(Hook):
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         """See the metrics of a split ("validation" or "test")."""
 
-    def before_save(self, run: Run) -> None:
-        """Prepare for a checkpoint that is about to be written."""
-
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        """See the error that ends the run."""
-
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        """Finish: `summary` is what `summary.json` holds. Close files here."""
+        """Finish, also after `run.error`: `summary` is what `summary.json` holds. Close files here."""

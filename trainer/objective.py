@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -27,6 +27,27 @@ class Embedding:
     vectors: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     images: np.ndarray | None = None
+
+
+@dataclass
+class Shown:
+    """Hold what is worth a look, by name.
+
+    Attributes:
+        pictures: float [height, width, channels] in [0, 1], 1 or 3 channels.
+        embeddings: vectors of examples for a projector.
+        distributions: arrays of any shape, for histograms.
+    """
+
+    pictures: dict[str, np.ndarray] = field(default_factory=dict)
+    embeddings: dict[str, Embedding] = field(default_factory=dict)
+    distributions: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def add(self, other: Shown, scope: str = "") -> None:
+        """Add what another shows, with a prefix before its names."""
+        self.pictures |= {scope + name: each for name, each in other.pictures.items()}
+        self.embeddings |= {scope + name: each for name, each in other.embeddings.items()}
+        self.distributions |= {scope + name: each for name, each in other.distributions.items()}
 
 
 Batch: TypeAlias = "dict[str, tf.Tensor]"
@@ -156,7 +177,7 @@ class Objective(ABC):
         Args:
             forward: `forward(network_name, inputs)` runs a network with its transformed weights;
                 `forward.stateless_seed(salt)` is the seed of a draw.
-            batch: the batch after every `transform_batch`.
+            batch: as the input gives it, or the part of it that this run of the objective has.
         """
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
@@ -182,20 +203,98 @@ class Objective(ABC):
         """
         return {}
 
-    def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
-        """Return pictures to show now, by name: float [height, width, channels] in [0, 1], 1 or 3 channels.
+    def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
+        """Return pictures and embeddings of examples to show now.
 
         Args:
             collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.
             examples: returns rows of that split as a batch of arrays, by their positions in it.
         """
-        return {}
+        return Shown()
 
-    def embeddings(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, Embedding]:
-        """Return vectors of examples to show in a projector, by name.
 
-        Args:
-            collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.
-            examples: returns rows of that split as a batch of arrays, by their positions in it.
-        """
-        return {}
+RENAMED = {"changes": "trains", "pictures": "show", "embeddings": "show"}
+"""Names of earlier versions, and what takes their place. An objective that has one would be ignored there."""
+
+
+def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]) -> None:
+    """Refuse networks and objectives that do not fit together.
+
+    Names are unique, no variable and no optimizer belongs to two networks, every objective trains networks that exist,
+    and every network is trained by one objective, unless it says that it is shared or fixed.
+    """
+    _check_names("network", [network.name for network in networks])
+    _check_names("objective", [objective.name for objective in objectives])
+    _check_apart(networks)
+    for objective in objectives:
+        _check_objective(objective, [network.name for network in networks])
+    for network in networks:
+        _check_owners(network, owners_of(network.name, objectives))
+
+
+def owners_of(network: str, objectives: Iterable[Objective]) -> list[str]:
+    """Return the names of the objectives that may change a network."""
+    return [objective.name for objective in objectives if network in objective.trains]
+
+
+def _check_objective(objective: Objective, networks: Sequence[str]) -> None:
+    for old, new in RENAMED.items():
+        if hasattr(objective, old):
+            raise UserError(f"Objective '{objective.name}' has '{old}'. Expected '{new}' in its place.")
+    for name in objective.trains:
+        if name not in networks:
+            raise UserError(
+                f"Objective '{objective.name}' changes the network '{name}'. Expected: {', '.join(networks)}."
+            )
+    if type(objective.updates) is not int or objective.updates < 1:
+        raise UserError(
+            f"Objective '{objective.name}' has updates={objective.updates!r}. Expected how often a step runs it: "
+            "an integer of at least 1."
+        )
+
+
+def _check_names(kind: str, names: Sequence[str]) -> None:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise UserError(f"Two of the {kind}s are named '{name}'. Expected a name of its own for each {kind}.")
+        if not name or "/" in name:
+            article = "An" if kind == "objective" else "A"
+            raise UserError(f"{article} {kind} is named '{name}'. Expected a name without '/', such as 'generator_0'.")
+
+
+def _check_apart(networks: Sequence[Network]) -> None:
+    variables: dict[int, tuple[str, str]] = {}
+    optimizers: dict[int, str] = {}
+    for network in networks:
+        for name, variable in network.variables.items():
+            other, _ = variables.setdefault(id(variable), (network.name, name))
+            if other != network.name:
+                raise UserError(
+                    f"The networks '{other}' and '{network.name}' share the variable '{name}', so each would change "
+                    "the other. Expected models with variables of their own: build each, then copy with copy_network."
+                )
+        other = optimizers.setdefault(id(network.optimizer), network.name)
+        if other != network.name:
+            raise UserError(
+                f"The networks '{other}' and '{network.name}' share one optimizer. Expected one for each: call "
+                "build_optimizer once for each network."
+            )
+
+
+def _check_owners(network: Network, owners: Sequence[str]) -> None:
+    if network.fixed and owners:
+        raise UserError(
+            f"The network '{network.name}' is fixed, but the objective '{owners[0]}' changes it. Take the network out "
+            "of the objective's `trains`, or do not declare it fixed."
+        )
+    if not owners and not network.fixed:
+        raise UserError(
+            f"No objective changes the network '{network.name}', so it would never be trained. Put it into the "
+            "`trains` of one, or declare it with Network(..., fixed=True)."
+        )
+    if len(owners) > 1 and not network.shared:
+        names = " and ".join(f"'{name}'" for name in owners)
+        raise UserError(
+            f"The objectives {names} change the network '{network.name}', which one objective alone may own. Take it "
+            "out of the `trains` of the others, or declare it with Network(..., shared=True)."
+        )

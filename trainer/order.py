@@ -64,18 +64,6 @@ def declared_followers(hooks: Sequence[Hook]) -> dict[str, set[str]]:
     return followers
 
 
-def first_instances(hooks: Sequence[AnyHook]) -> list[AnyHook]:
-    """Return the hooks, and of those that have an instance for each of several networks the first one alone.
-
-    Args:
-        hooks: in order.
-    """
-    first: dict[str, AnyHook] = {}
-    for hook in hooks:
-        first.setdefault(hook.key, hook)
-    return list(first.values())
-
-
 def _refuse_attributes(hook: Hook) -> None:
     """Refuse declarations of another type, such as a name, whose letters would be taken for names."""
     for attribute in ("before", "after", "conflicts", "reads"):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from hookline.hooks.monitors.every import due_after
 from hookline.hooks.options import check_flag, check_integer, check_number
 from hookline.trainer.hook import HostHook
 
@@ -112,18 +112,3 @@ class Checkpoint(HostHook):
         self._steps[tag] = run.step
         if tag == "last":
             self._saved_at = time.monotonic()
-
-
-def due_after(step: int, distance: float) -> int:
-    """Return the smallest step after `step` that completes a multiple of `distance`.
-
-    Args:
-        step: steps made so far.
-        distance: steps between two multiples, perhaps a fraction; above 0.
-    """
-    multiple = math.floor(step / distance + 1e-9) + 1
-    due = math.ceil(multiple * distance - 1e-9)
-    while due <= step:
-        multiple += 1
-        due = math.ceil(multiple * distance - 1e-9)
-    return due

@@ -59,7 +59,21 @@ class MetricsJsonl(HostHook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._reports = int(state.get("reports", 0))  # older runs have none
 
-    def on_resume(self, run: Run) -> None:
+    def on_fit_begin(self, run: Run) -> None:
+        self._path = run.directory.resolve() / FILE_NAME
+        if run.from_checkpoint:
+            self._go_back(run)
+        self._write(self._path)
+
+    def on_chunk_end(self, run: Run, report: Report | None) -> None:
+        if report is not None:
+            self._append(report)
+
+    def on_evaluation_end(self, run: Run, report: Report) -> None:
+        self._append(report)
+
+    def _go_back(self, run: Run) -> None:
+        """Leave out the reports of steps that are repeated, and say if some of the others are lost."""
         self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
         self._resumed_at = run.step
         path = run.directory / FILE_NAME
@@ -73,17 +87,6 @@ class MetricsJsonl(HostHook):
                 "Weights and results are not affected.",
                 stacklevel=2,
             )
-
-    def on_fit_begin(self, run: Run) -> None:
-        self._path = run.directory.resolve() / FILE_NAME
-        self._write(self._path)
-
-    def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        if report is not None:
-            self._append(report)
-
-    def on_evaluation_end(self, run: Run, report: Report) -> None:
-        self._append(report)
 
     def _append(self, report: Report) -> None:
         if self._path is None:

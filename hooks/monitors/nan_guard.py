@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.hooks.options import check_choice, check_integer, check_number
 from hookline.trainer.errors import NonFiniteError, UserError
-from hookline.trainer.hook import GraphHook, HostHook, Tensors
+from hookline.trainer.hook import Declaration, GraphHook, HostHook, Tensors
 from hookline.trainer.step.context import StepContext
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ class NanGuard(GraphHook, HostHook):
             raise UserError(f"rate_factor={rate_factor} received. Expected a number in (0, 1].")
         self._skipped: list[int] = []
 
-    def state(self) -> dict[str, tf.Variable]:
-        """Return no variables."""
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the steps that were left out."""

@@ -419,9 +419,6 @@ class Progress(HostHook):
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         self._show(report)
 
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        self._close()
-
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         self._close()
 

@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
 from hookline.hooks.monitors.console import file_name, write_files
+from hookline.hooks.monitors.every import is_due
 from hookline.hooks.monitors.pictures import encode_picture
 from hookline.hooks.options import check_integer
 from hookline.trainer.hook import HostHook
@@ -67,7 +68,7 @@ class Projector(HostHook):
         self._evaluations = int(state["evaluations"])
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        if report.split == "test" or (self._every and self._evaluations % self._every == 0):
+        if report.split == "test" or is_due(self._every, self._evaluations):
             write_embeddings(run.embeddings(report.step, report.split), run.directory / DIRECTORY_NAME)
         self._evaluations += 1
 

@@ -17,6 +17,7 @@ from hookline.hooks.monitors.dashboard.records import (
     summary_as_markdown,
     text_summary,
 )
+from hookline.hooks.monitors.every import is_due
 from hookline.hooks.monitors.final_table import as_markdown, network_tables
 from hookline.hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
 from hookline.hooks.options import check_flag, check_integer
@@ -89,6 +90,8 @@ class TensorBoard(HostHook):
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many evaluations there were. The reader drops the records of steps that a resumed run repeats."""
+        if self._files is not None:
+            self._files.flush()
         return {"evaluations": self._evaluations}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -130,23 +133,16 @@ class TensorBoard(HostHook):
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
-        if _is_due(self._pictures_every, number, last=report.split == "test"):
+        if is_due(self._pictures_every, number, last=report.split == "test"):
             self._opened.write(TRAIN, report.step, picture_summary(run.pictures(report.step, report.split)))
         last = run.step >= run.total_steps or run.control.stop_reason is not None
-        if report.split == "validation" and _is_due(self._histograms_every, number, last=last):
+        if report.split == "validation" and is_due(self._histograms_every, number, last=last):
             # At the test, the weights may be those of the best step.
             self._opened.write(TRAIN, report.step, histogram_summary(run.distributions(report.step)))
         if self._names != self._laid_out:
             self._laid_out = set(self._names)
             layout = layout_summary(self._names, hooks=run.config.get("hooks") or {}, networks=run.networks)
             self._opened.write(TRAIN, report.step, layout)
-
-    def before_save(self, run: Run) -> None:
-        if self._files is not None:
-            self._files.flush()
-
-    def on_exception(self, run: Run, error: BaseException) -> None:
-        self._close()
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         try:
@@ -188,8 +184,3 @@ class TensorBoard(HostHook):
         self._profile.stop()
         if self._files is not None:
             self._files.close()
-
-
-def _is_due(every: int, number: int, *, last: bool) -> bool:
-    """Return whether this evaluation is an `every`-th one or the last; never with 0."""
-    return bool(every) and (last or number % every == 0)

@@ -14,7 +14,7 @@ from hookline.recipes.adversarial.sample_quality import Quality, average_metrics
 from hookline.recipes.adversarial.settings import AdversarialLoss, Noise, Penalty
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.objective import Batch, Examples, ForwardFunction, Objective, ObjectiveOutput, Shown
 from hookline.trainer.step.metrics import example_weights
 
 SAMPLES = "samples"
@@ -152,11 +152,11 @@ class Generate(Objective):
             return {}
         return average_metrics(lambda samples: quality.metrics(samples, collected), collected[SAMPLES])
 
-    def pictures(self, collected: dict[str, np.ndarray], examples: Examples) -> dict[str, np.ndarray]:
+    def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
         """Return a picture of the samples, named after the objective."""
         if self.quality is None or SAMPLES not in collected:
-            return {}
-        return {f"{self.name}_samples": draw(self.quality, collected[SAMPLES], collected)}
+            return Shown()
+        return Shown({f"{self.name}_samples": draw(self.quality, collected[SAMPLES], collected)})
 
 
 def _mean(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -149,13 +149,14 @@ def declared_by(hook: Hook) -> Declared:
     if not isinstance(hook, GraphHook):
         return Declared(state)
     variables = _build(hook).variables
-    for each, value in hook.state().items():
+    declared = hook.declare()
+    for each, value in declared.state.items():
         state[_general(each, variables)] = _form(each, value, variables)
     return Declared(
         state,
-        tuple(dict.fromkeys(_general(each, variables) for each in hook.writes())),
-        _in_order(hook.frozen(), variables),
-        _in_order(hook.projected(), variables),
+        tuple(dict.fromkeys(_general(each, variables) for each in declared.writes)),
+        _in_order(declared.frozen, variables),
+        _in_order(declared.projected, variables),
         hook.reads,
     )
 

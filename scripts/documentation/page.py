@@ -17,8 +17,8 @@ GROUPS = {
     "monitor": "Monitors",
 }
 """What a section "Group:" may say, with the title on the page, in the order of the page."""
-REPORTING = {"add_losses", "evaluate", "measure", "split_metrics"}
-SHOWING = {"pictures", "embeddings"}
+REPORTING = {"add_losses", "evaluate", "measure"}
+SHOWING = {"show"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     cls, declared = hook.hook_class, hook.declared
     yield "class", f"[{cls.__name__}](../{hook.source}), {_kind(cls)}"
     yield "stages", _names(hook.stages)
-    if declarations := [name for name in hook.declarations if not name.startswith(("state", "load_state"))]:
+    if declarations := [name for name in hook.declarations if not name.startswith(("declare", "state", "load_state"))]:
         yield "declares", _names(declarations)
     order = [f"{word} {_names(names)}" for word, names in (("after", cls.after), ("before", cls.before)) if names]
     yield "order", "; ".join([*order, f"by priority {cls.priority}, from 0 (first) to 100 (last)"])

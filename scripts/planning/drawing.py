@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hookline.scripts.planning.plan import NETWORK, UNKNOWN, ObjectivePlan, Plan, group_names, shorten
-from hookline.trainer.step.audit import BEGIN, FORWARD, TRAINER
+from hookline.trainer.step.writes import BEGIN, FORWARD, TRAINER
 
 DATA, VARIABLES, WORK, HOOKS, UPDATE, APPLY = "data", "variables", "work", "hooks", "update", "apply"
 """Kinds of boxes."""
@@ -66,18 +66,13 @@ class Frame:
 def step_flow(plan: Plan) -> tuple[Frame, list[Arrow]]:
     """Return the chart of a step: networks, stages with their hooks, update ops, apply, project, measure."""
     chart, arrows = Frame("step", "one step", [Box("batch", ("batch(step)",), DATA)]), []
-    source = "batch"
-    if hooks := next((stage.hooks for stage in plan.stages if stage.name == "transform_batch"), ()):
-        chart.boxes.append(Box("transform_batch", _labelled("transform_batch", hooks), HOOKS))
-        arrows.append(Arrow("batch", "transform_batch"))
-        source = "transform_batch"
     networks = {name: f"network_{number}" for number, name in enumerate(plan.networks)}
     for name, key in networks.items():
         count = f"{len(plan.variables_of(NETWORK, name)):,} variables"
         chart.boxes.append(Box(key, (f"network {name}", plan.networks[name], count), VARIABLES))
     before = ""
     for number, objective in enumerate(plan.objectives):
-        drawing = _Drawing(objective, f"objective_{number}", {**networks, "": source})
+        drawing = _Drawing(objective, f"objective_{number}", {**networks, "": "batch"})
         chart.frames.append(drawing.frame)
         arrows += [Arrow(before, drawing.first, "then", control=True)] if before else []
         arrows += drawing.arrows
@@ -134,7 +129,7 @@ class _Drawing:
             written = [line for update in begun for line in (update.ops, "writes", *_named(update.writes))]
             networks = [self._box("begin", ("begin", *written), UPDATE, *networks)]
         weights = networks
-        for stage in ("transform_weights", "transform_statistics", "around_forward"):
+        for stage in ("transform_weights", "around_forward"):
             if hooks := self.objective.hooks.get(stage):
                 weights = [self._box(stage, _labelled(stage, hooks), HOOKS, *weights)]
         lines = ("forward", *(f"runs {name}" for name in self.objective.runs))

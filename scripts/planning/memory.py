@@ -14,7 +14,7 @@ from hookline.trainer.input.batches import resolve_placement
 from hookline.trainer.input.source import Source
 from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.results import format_bytes
-from hookline.trainer.step.audit import Commit
+from hookline.trainer.step.writes import Commit
 
 SAME_BUFFER = frozenset(
     {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "CheckNumerics"}

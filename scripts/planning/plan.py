@@ -259,7 +259,7 @@ def identities(networks: Iterable[Network], hooks: Iterable[GraphHook]) -> dict[
     """Return which variable each handle belongs to, by the identity of the handle."""
     found: dict[int, Identity] = {}
     for hook in hooks:
-        found |= {id(variable.handle): (HOOK, hook.name, name) for name, variable in hook.state().items()}
+        found |= {id(variable.handle): (HOOK, hook.name, name) for name, variable in hook.declare().state.items()}
     for network in networks:
         for kind, variables in ((OPTIMIZER, network.optimizer_variables), (NETWORK, network.variables)):
             found |= {id(each.value.handle): (kind, network.name, name) for name, each in variables.items()}
@@ -276,7 +276,7 @@ def list_variables(
     for network in networks:
         found += _optimizer_variables(network)
     for hook in hooks:
-        for name, variable in hook.state().items():
+        for name, variable in hook.declare().state.items():
             found.append(_variable(HOOK, hook.name, name, name.rpartition("/")[0], variable))
     return tuple(found)
 
@@ -285,8 +285,8 @@ def _network_variables(
     network: Network, hooks: Sequence[GraphHook], written: Collection[Identity]
 ) -> Iterator[Variable]:
     trainable = network.trainable_variables
-    frozen = {name for hook in hooks for name in hook.frozen()}
-    projected = [(hook.name, hook.projected()) for hook in hooks]
+    frozen = {name for hook in hooks for name in hook.declare().frozen}
+    projected = [(hook.name, hook.declare().projected) for hook in hooks]
     for name, variable in network.variables.items():
         if name in frozen:
             role = FROZEN

@@ -29,21 +29,17 @@ from hookline.scripts.planning.plan import (
 from hookline.scripts.planning.text import as_markdown
 from hookline.trainer.hook import Gradients, GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.order import first_instances
 from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.control import Best, Run
 from hookline.trainer.run.fit import report_names
 from hookline.trainer.run.process import estimated
-from hookline.trainer.step.audit import TRAINER, Commit
 from hookline.trainer.step.stage import in_stage, takes_part
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import all_writes
+from hookline.trainer.step.writes import TRAINER, Commit, all_writes
 
 STEP = "step"
 STEP_STAGES = (
-    "transform_batch",
     "transform_weights",
-    "transform_statistics",
     "around_forward",
     "add_losses",
     "transform_gradients",
@@ -55,21 +51,16 @@ STEP_STAGES = (
     "measure",
 )
 PHASES = {
-    "set-up": ("rebuild_model", "request_taps", "build", "on_resume", "advise", "on_fit_begin"),
+    "set-up": ("rebuild_model", "request_taps", "build", "advise", "on_fit_begin"),
     STEP: STEP_STAGES,
     "chunk of steps": ("on_veto", "warning", "on_chunk_end"),
-    "evaluation": ("frozen_entries", "evaluate", "collect", "split_metrics", "on_evaluation_end"),
-    "pictures": ("observe", "pictures", "embeddings", "distributions"),
-    "checkpoint": ("before_save",),
-    "end": ("on_exception", "on_fit_end"),
+    "evaluation": ("frozen_entries", "evaluate", "on_evaluation_end"),
+    "pictures": ("show",),
+    "end": ("on_fit_end",),
     "export": ("strip_model",),
 }
 """Every stage, in the order in which they run."""
-DECLARATIONS = frozenset(
-    {"state", "writes", "frozen", "projected", "best_from_step", "summary"}
-    | {"stored_bits", "weight_bits", "input_bits"}
-    | {"next_step", "state_dict", "load_state_dict"}
-)
+DECLARATIONS = frozenset({"declare", "summary", "shipped_bits", "next_step", "state_dict", "load_state_dict"})
 """Public methods by which hooks describe themselves; they are not stages."""
 
 
@@ -172,9 +163,9 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
     changed = [hook for hook in trainer.hooks if hook.network in changes]
     hooks = [hook for hook in changed if takes_part(hook, commit.objective, changes)]
     run = [hook for hook in trainer.hooks if hook.network in commit.runs]
-    read = dict.fromkeys(("transform_weights", "transform_statistics", "around_forward"), run)
+    read = dict.fromkeys(("transform_weights", "around_forward"), run)
     # The other stages: those of hooks that take part.
-    concerned = {"transform_batch": first_instances(trainer.hooks), **read, "project": changed}
+    concerned = {**read, "project": changed}
     stages: dict[str, tuple[str, ...]] = {}
     for stage in STEP_STAGES:
         if names := tuple(hook.name for hook in concerned.get(stage, hooks) if stage in own_stages(hook)):
@@ -198,7 +189,7 @@ def _given(gradients: Gradients) -> tuple[str, ...]:
 
 
 def _projection(hook: GraphHook, trainer: Trainer) -> Projection:
-    projected = hook.projected()
+    projected = hook.declare().projected
     order = [name for name in trainer.networks[hook.network].variables if name in projected]
     return Projection(hook.name, hook.network, tuple(order))
 

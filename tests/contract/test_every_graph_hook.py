@@ -77,7 +77,7 @@ def trained(name: str, accumulation_steps: int) -> tuple[dict[str, np.ndarray], 
     trainer = Trainer([network], [ToyObjective()], [hook], seed=0, accumulation_steps=accumulation_steps)
     loop = ChunkLoop(trainer, image_batch, xla=False)
     assert loop.run(0, STEPS) == (STEPS, [])
-    variables = {**network.variables, **network.optimizer_variables, **hook.state()}
+    variables = {**network.variables, **network.optimizer_variables, **hook.declare().state}
     return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
 
 

@@ -86,8 +86,8 @@ def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
     loop = loop_of(name, "*", watching_pair())
     hooks = loop.trainer.hooks
     assert [hook.name for hook in hooks] == sorted(f"{name}@{network}" for network in NAMES)
-    assert len({id(variable.handle) for hook in hooks for variable in hook.state().values()}) == sum(
-        len(hook.state()) for hook in hooks
+    assert len({id(variable.handle) for hook in hooks for variable in hook.declare().state.values()}) == sum(
+        len(hook.declare().state) for hook in hooks
     )
     _, reported = trained(loop)
     assert all(np.isfinite(value) for value in reported.values())
@@ -162,7 +162,7 @@ def test_hook_reads_the_state_of_the_instance_on_its_own_network() -> None:
     for each in networks:
         each.optimizer.build(each.model.trainable_variables)
     _build_hooks(networks, built, batches, STEPS, 0, 3)
-    masks = {hook.name: {id(v) for k, v in hook.state().items() if "mask/" in k} for hook in built[:2]}
+    masks = {hook.name: {id(v) for k, v in hook.declare().state.items() if "mask/" in k} for hook in built[:2]}
     for hook in built[2:4]:
         followed = {id(variable) for variable in hook._followed.values()}  # type: ignore[attr-defined]
         assert followed == masks[f"prune@{hook.network}"]

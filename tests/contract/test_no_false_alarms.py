@@ -39,7 +39,7 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
         build_trainer, from_config(config), data=data, training=training, total_steps=steps, precision="float32"
     )
     trainer, hooks = parts(hooks, replica=Replica())
-    since = min(steps, max((hook.best_from_step() for hook in trainer.hooks), default=0))
+    since = min(steps, max((hook.declare().best_from_step for hook in trainer.hooks), default=0))
     run = Run(
         directory=directory, recipe=job.recipe, config=dict(config), networks=trainer.networks,
         batch_size=settings["batch_size"], total_steps=steps, steps_per_epoch=training.steps_per_epoch, plan="",

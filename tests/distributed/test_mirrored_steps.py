@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.hooks.synchronized_batch_norm import SynchronizedBatchNorm
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.precision import loss_scale_for
 from hookline.trainer.run.state import share_variables
@@ -138,8 +138,8 @@ class Veto(GraphHook):
 
     name = "careful"
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {}
+    def declare(self) -> Declaration:
+        return Declaration()
 
     def veto(self, context):
         return {"not finite": tf.logical_not(tf.reduce_all(tf.math.is_finite(context.batch["inputs"])))}
@@ -170,11 +170,8 @@ class Count(GraphHook):
     def __init__(self) -> None:
         self.seen = tf.Variable(0.0)
 
-    def state(self) -> dict[str, tf.Variable]:
-        return {"seen": self.seen}
-
-    def writes(self) -> dict[str, tf.Variable]:
-        return self.state()
+    def declare(self) -> Declaration:
+        return Declaration({"seen": self.seen}, writes={"seen": self.seen})
 
     def batch_sums(self, context):
         return {"zeros": tf.reduce_sum(tf.cast(context.batch["targets"] == 0, tf.float32))}

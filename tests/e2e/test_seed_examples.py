@@ -269,11 +269,11 @@ def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
     network.optimizer.build(model.trainable_variables)
     context = build_context(network)
     hook.build(type(context)(**{**vars(context), "classes": 3}))
-    hook.state()["centers"].assign(CENTERS)
+    hook.declare().state["centers"].assign(CENTERS)
     batch = {"inputs": tf.constant(FEATURES), "targets": tf.constant(CLASSES)}
     loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), lambda step: batch, xla=False)
     loop.run(0, 1)
-    np.testing.assert_allclose(hook.state()["centers"], MOVED, atol=1e-6)
+    np.testing.assert_allclose(hook.declare().state["centers"], MOVED, atol=1e-6)
     loss = 0.5 * np.square(FEATURES - CENTERS[CLASSES]).sum(axis=1).mean()
     assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
 

@@ -12,6 +12,7 @@ from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.frozen_mask import FrozenMask
 from hookline.hooks.prune import Prune
 from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.state import shipped_weights
@@ -46,8 +47,8 @@ class Recorder(StatelessHook):
     def build(self, context):
         self.masks = tf.Variable(tf.zeros([6, BATCH, 4, 4, 1]), trainable=False)
 
-    def state(self):
-        return {"masks": self.masks}
+    def declare(self):
+        return Declaration({"masks": self.masks})
 
     def update_ops(self, context):
         index = tf.reshape(tf.cast(context.step, tf.int32), [1, 1])
@@ -210,7 +211,8 @@ def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
     trainer = prepare([attention(), rounding], binary_model())
     assert [hook.name for hook in trainer.hooks] == ["bnn_rounding", "bernoulli_attention"]
     assert set(rounding.summary()["kernel_entries"]) == {"conv_2", "conv_3"}  # and not the branch
-    assert rounding.stored_bits(shipped_weights(trainer, 0)["model"]).keys() == {"conv_2/kernel", "conv_3/kernel"}
+    stored = rounding.shipped_bits(shipped_weights(trainer, 0)["model"]).stored
+    assert stored.keys() == {"conv_2/kernel", "conv_3/kernel"}
     assert trainer.hooks[1].summary()["layer"] == "conv_2_input_quantizer"
     with pytest.raises(UserError, match="conv_2_input_quantizer"):
         prepare([attention(layer="activation_1"), named(BnnRounding(), "bnn_rounding")], binary_model())
@@ -241,4 +243,4 @@ def test_pruning_and_freezing_leave_the_branch_alone():
             assert zeros == pytest.approx(0.5, abs=0.05), name
         elif name.endswith("/kernel"):
             assert zeros < 0.2, name
-    assert not any("attention" in name for hook in hooks for name in hook.state())
+    assert not any("attention" in name for hook in hooks for name in hook.declare().state)

@@ -32,18 +32,19 @@ def functional() -> keras.Model:
 
 
 def kernels(bench) -> dict[str, np.ndarray]:
-    return {name: v.numpy() for name, v in bench.network.trainable_variables.items() if name in bench.hook.projected()}
+    projected = bench.hook.declare().projected
+    return {name: v.numpy() for name, v in bench.network.trainable_variables.items() if name in projected}
 
 
 def test_selected_kernels_are_signs_and_everything_else_is_left_alone(make_bench):
     bench = make_bench(BnnRounding(), functional())
-    assert bench.hook.projected() == {"dense_2/kernel", "dense_3/kernel"}
+    assert bench.hook.declare().projected == {"dense_2/kernel", "dense_3/kernel"}
     kernel = bench.network.trainable_variables["dense_2/kernel"]
     kernel.assign(np.resize([0.0, -0.0, 0.3, -0.3], (16, 16)))  # zeros count as +1
     for training in (True, False):
         for name, value in bench.weights(training=training).items():
             latent = bench.network.trainable_variables[name].numpy()
-            expected = np.where(latent >= 0, 1, -1) if name in bench.hook.projected() else latent
+            expected = np.where(latent >= 0, 1, -1) if name in bench.hook.declare().projected else latent
             np.testing.assert_array_equal(value, expected)
     kernel.assign(np.full((16, 16), 1.5))
     bench.step(INPUTS, TARGETS)
@@ -56,7 +57,7 @@ def test_selected_kernels_are_signs_and_everything_else_is_left_alone(make_bench
 def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench, jit: bool):
     bench = make_bench(BnnRounding(all_binary=True, clip=0.2), functional(), keras.optimizers.SGD(0.3), jit=jit)
     for variable in bench.network.trainable_variables.values():
-        if variable.path in bench.hook.projected():
+        if variable.path in bench.hook.declare().projected:
             variable.assign(np.clip(variable.numpy(), -0.2, 0.2))
     moved = 0.0
     for _ in range(4):
@@ -133,7 +134,7 @@ def test_stochastic_kernels_are_drawn_in_training_and_fixed_in_evaluation(make_b
 )
 def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_bench, quantizer, bits, values):
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer), functional(), keras.optimizers.SGD(1.0))
-    assert bench.hook.stored_bits(bench.weights())["dense_2/kernel"] == bits
+    assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits
     assert len(np.unique(bench.weights()["dense_2/kernel"])) == values
     flips = 0.0
     for _ in range(3):
@@ -147,7 +148,7 @@ def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_ben
         flips += measures["bnn/flip_ratio"]
     assert flips > 0
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer, clip=0.5), functional())
-    assert bench.hook.stored_bits(bench.weights())["dense_2/kernel"] == bits + 32 / 256 * isinstance(bits, int)
+    assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits + 32 / 256 * isinstance(bits, int)
 
 
 def test_what_other_hooks_made_of_the_weights_is_what_gets_rounded(make_bench):
@@ -187,7 +188,7 @@ def test_wrong_options_are_refused_by_name():
 def test_the_tutorial_network_all_binary_has_the_published_size_in_bytes(make_bench):
     bench = make_bench(BnnRounding(all_binary=True), larq_tutorial_cnn((28, 28, 1), 10))
     assert sum(bench.hook.summary()["kernel_entries"].values()) == 93_088
-    size = measure_size([bench.network], {"model": bench.hook.stored_bits(bench.weights())})
+    size = measure_size([bench.network], {"model": bench.hook.shipped_bits(bench.weights()).stored})
     assert round(size.deployed_bytes / 1024, 2) == 13.19
 
 

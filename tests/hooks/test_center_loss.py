@@ -23,12 +23,12 @@ from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context, toy_a
 
 
 def centers_of(hook: CenterLoss) -> np.ndarray:
-    return hook.state()["centers"].numpy()
+    return hook.declare().state["centers"].numpy()
 
 
 def start_at(hook: CenterLoss, seed: int = 3) -> np.ndarray:
     centers = np.random.default_rng(seed).normal(size=centers_of(hook).shape).astype(np.float32)
-    hook.state()["centers"].assign(centers)
+    hook.declare().state["centers"].assign(centers)
     return centers
 
 
@@ -67,7 +67,7 @@ def test_the_gradient_is_weight_times_the_way_from_the_center() -> None:
         forward = trainer.forward(step, batch, objective="objective", training=True)
         loss = trainer.losses(trainer.objectives[0], forward, batch).losses["center"]
         features = forward.passes["model"].context.taps["center_features"]
-        centers = hook.state()["centers"]
+        centers = hook.declare().state["centers"]
         return features, tf.gradients(loss, features)[0], tf.gradients(loss, centers.handle)[0]
 
     features, found, to_centers = gradients()
@@ -138,12 +138,12 @@ def test_the_weight_waits_then_rises_then_stays() -> None:
     hook = built(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch
     weights = [float(hook._weight_at(tf.constant(step, tf.int64))) for step in range(9)]
     assert weights == pytest.approx([0.0, 0.0, 0.16, 0.32, 0.48, 0.64, 0.8, 0.8, 0.8])
-    assert hook.best_from_step() == 6
+    assert hook.declare().best_from_step == 6
     loop = center_loop(network, [hook])
     loop.run(0, 2)
     assert loop.accumulators.read()["loss/center"] == 0.0
     assert np.abs(centers_of(hook)).min() > 0.0  # they move from the first step on
-    assert built(feature_network(), weight=0.0, begin_epoch=3.0).best_from_step() == 0
+    assert built(feature_network(), weight=0.0, begin_epoch=3.0).declare().best_from_step == 0
 
 
 @pytest.mark.parametrize(("label", "xla"), [(-1, True), (CLASSES, False)])
@@ -228,7 +228,7 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     network = feature_network()
     hook = built(network, weight=0.2)
     centers = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
-    hook.state()["centers"].assign(centers)
+    hook.declare().state["centers"].assign(centers)
     before = {name: np.array(v.value) for name, v in network.variables.items()}
     values = evaluate(network, hook)
     for name, variable in network.variables.items():
@@ -243,7 +243,7 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
     assert values["metric/center_within"] == pytest.approx(within, rel=1e-5)
     assert values["metric/center_between"] == pytest.approx(between, rel=1e-5)
     assert values["metric/center_ratio"] == pytest.approx(within / between, rel=1e-5)
-    np.testing.assert_array_equal(hook.state()["centers"].numpy(), centers)
+    np.testing.assert_array_equal(hook.declare().state["centers"].numpy(), centers)
     hook._centers = tf.Variable(tf.zeros([2, 2]))  # the data has a third class
     values = evaluate(network, hook)
     assert np.isnan(values["loss/center"])

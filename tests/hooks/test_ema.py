@@ -138,7 +138,7 @@ def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: 
 
 
 def state_of(hook: Ema) -> Values:
-    return {name: variable.numpy() for name, variable in hook.state().items()}
+    return {name: variable.numpy() for name, variable in hook.declare().state.items()}
 
 
 def test_chunks_add_every_value_once_and_training_is_as_without() -> None:
@@ -174,7 +174,7 @@ def test_clipped_weights_have_clipped_averages_whose_signs_are_used() -> None:
     history = train(loop, 40)
     latent = conventional(history, lambda t: 0.8)
     for name in ("toy/hidden/kernel", "toy/logits/kernel"):
-        average = hook.state()[f"average/{name}"].numpy()
+        average = hook.declare().state[f"average/{name}"].numpy()
         assert np.abs(history[-1][name]).max() == np.float32(0.3)
         assert np.abs(average).max() <= np.float32(0.3)
         sure = np.abs(latent[name]) > 1e-5
@@ -205,7 +205,7 @@ def test_half_precision_has_averages_in_full() -> None:
     loop = loop_with([hook, Grow("grow")], network, objective=HalfObjective)
     loop.run(0, 500)
     expected = 1 - 0.999**500
-    average = hook.state()["average/toy/hidden/kernel"]
+    average = hook.declare().state["average/toy/hidden/kernel"]
     assert average.dtype == tf.float32
     np.testing.assert_allclose(average.numpy(), expected, atol=2e-3)  # in bfloat16 it would stop near 0.25
     forward = loop.trainer.forward(tf.constant(1, tf.int64), {}, objective="", training=False)
@@ -257,7 +257,7 @@ def check_entries(found: Values, now: Values, held: Values) -> None:
 
 
 def masks_of(hook: GraphHook) -> Values:
-    return {name: hook.state()[f"mask/{name}"].numpy() for name in KERNELS}
+    return {name: hook.declare().state[f"mask/{name}"].numpy() for name in KERNELS}
 
 
 def test_followed_masks_hold_whatever_value_their_maker_gives() -> None:
@@ -298,7 +298,7 @@ def test_quantized_entries_are_on_their_levels() -> None:
     check_entries(evaluated(loop, 6), kernels_of(network), held)
     loop.run(6, 8)
     shipped = evaluated(loop, 14)
-    assert quantization.stored_bits(shipped) == dict.fromkeys(KERNELS, 5.0)
+    assert quantization.shipped_bits(shipped).stored == dict.fromkeys(KERNELS, 5.0)
     assert (shipped["hidden/bias"] != network.variables["hidden/bias"].numpy()).any()
 
 

@@ -79,7 +79,7 @@ def test_the_kernels_of_every_layer_are_covered_and_counted():
     assert summary["network"]["sparsity"] == pytest.approx(share, abs=1e-6)
     for other in (IncrementalQuantization(), FrozenMask()):
         other.build(build_context(network))
-        assert other.projected() == set(kernels)
+        assert other.declare().projected == set(kernels)
 
 
 def test_tables_and_recurrent_kernels_are_quantized_in_the_step():
@@ -127,7 +127,7 @@ def test_structures_hold_where_axes_say_what_they_are():
 
 def masks_at_half(hook: Prune, network: Network) -> dict[str, np.ndarray]:
     latent = {name: tf.convert_to_tensor(each.value) for name, each in network.trainable_variables.items()}
-    names = sorted(hook.projected(), key=list(latent).index)
+    names = sorted(hook.declare().projected, key=list(latent).index)
     masks = {name: tf.ones(latent[name].shape, tf.bool) for name in names}
     chosen = hook._selector(latent, masks, tf.constant(0))
     return {name: mask.numpy() for name, mask in zip(names, chosen, strict=True)}

@@ -43,7 +43,7 @@ def network_of(**options) -> Network:
 
 
 def masks_of(hook: FrozenMask) -> dict[str, np.ndarray]:
-    return {name.removeprefix("mask/"): variable.numpy() for name, variable in hook.state().items()}
+    return {name.removeprefix("mask/"): variable.numpy() for name, variable in hook.declare().state.items()}
 
 
 def random_masks() -> dict[str, np.ndarray]:
@@ -164,7 +164,7 @@ def test_magnitude_masks_exactly_the_smallest_share_of_each_kernel():
     network.model.get_layer("hidden").trainable = False
     hook = frozen_mask()
     build_hooks([hook], network)
-    assert hook.projected() == {"toy/logits/kernel"}  # no bias, no batch norm, nothing that does not train
+    assert hook.declare().projected == {"toy/logits/kernel"}  # no bias, no batch norm, nothing that does not train
     network = network_of()
     for fraction, count in ((0.0, 0), (0.25, 8), (0.01, 0), (1.0, 30)):
         hook, other = frozen_mask(fraction=fraction), frozen_mask("other", fraction=fraction, freeze="survivors")
@@ -191,7 +191,7 @@ def test_a_file_gives_masks_of_any_dtype_for_the_chosen_layers(tmp_path):
     hook = of_file(tmp_path, {"logits/bias": np.array([1, 0, 0]), **masks}, layers="logits")
     network = network_of()
     loop = masked_loop([hook], network)
-    assert hook.projected() == {"logits/bias", "logits/kernel"}
+    assert hook.declare().projected == {"logits/bias", "logits/kernel"}
     loop.run(0, 4)
     np.testing.assert_array_equal(np.array(network.variables["logits/bias"].value) != 0, [True, False, False])
 
@@ -232,7 +232,7 @@ def test_magnitudes_at_the_begin_decide_and_everything_trains_before(xla: bool):
         assert sizes[~mask].max() <= sizes[mask].min()
         np.testing.assert_array_equal(bits(kernels_of(network)[name])[~mask], bits(at_begin[name])[~mask])
         assert np.all(kernels_of(network)[name][mask] != at_begin[name][mask])
-    assert hook.best_from_step() == 10
+    assert hook.declare().best_from_step == 10
 
 
 def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
@@ -245,7 +245,7 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
     maker.priority = 99  # what is read decides about the order
     loop = masked_loop([hook, maker], network)
     assert [each.name for each in loop.trainer.hooks] == ["maker", "frozen_mask"]
-    assert hook.state() == hook.writes() == {}
+    assert hook.declare().state == hook.declare().writes == {}
     for step in range(20):
         mask_before = {name: variable.numpy() for name, variable in maker.variables.items()}
         before = kernels_of(network)

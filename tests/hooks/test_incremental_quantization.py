@@ -58,11 +58,11 @@ def kernels_of(network: Network) -> dict[str, np.ndarray]:
 
 
 def masks_of(hook: IncrementalQuantization) -> dict[str, np.ndarray]:
-    return {name: np.array(hook.state()[f"mask/{name}"]) for name in KERNELS}
+    return {name: np.array(hook.declare().state[f"mask/{name}"]) for name in KERNELS}
 
 
 def exponents_of(hook: IncrementalQuantization) -> dict[str, list[int]]:
-    return {name: hook.state()[f"exponents/{name}"].numpy().tolist() for name in KERNELS}
+    return {name: hook.declare().state[f"exponents/{name}"].numpy().tolist() for name in KERNELS}
 
 
 def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def build_all(hooks: list[GraphHook], network: Network, total_steps: int = 100) 
     states: dict[str, tf.Variable] = {}
     for hook in order_hooks(hooks):
         hook.build(BuildContext(network, total_steps, 4.0, 16, 0, dict(states)))
-        states |= {f"{hook.name}/{name}": variable for name, variable in hook.state().items()}
+        states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return order_hooks(hooks)
 
 
@@ -112,10 +112,10 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says(xla: bool, with_keeper
         assert reported == pytest.approx(np.mean(np.concatenate([~mask.ravel() for mask in masks.values()])), rel=1e-5)
     assert not any(mask.any() for mask in masks.values())
     assert hook.summary()["on_levels"]
-    assert hook.stored_bits(kernels_of(network)) == dict.fromkeys(KERNELS, 5.0)
+    assert hook.shipped_bits(kernels_of(network)).stored == dict.fromkeys(KERNELS, 5.0)
     network.variables[KERNELS[0]].assign(np.full((6, 8), 0.3))
     assert not hook.summary()["on_levels"]
-    assert hook.stored_bits(kernels_of(network)).keys() == {KERNELS[1]}
+    assert hook.shipped_bits(kernels_of(network)).stored.keys() == {KERNELS[1]}
 
 
 AVERAGE = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3}
@@ -151,12 +151,12 @@ def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end(begin_epoch: 
     loop = loop_of([hook], network, total_steps=16)
     loop.run(0, 15)
     assert all(mask.any() == (settled == 16) for mask in masks_of(hook).values())
-    assert bool(hook.stored_bits(kernels_of(network))) == (settled == 11)
+    assert bool(hook.shipped_bits(kernels_of(network)).stored) == (settled == 11)
     loop.run(15, 1)
     assert not any(mask.any() for mask in masks_of(hook).values())
     for name, value in kernels_of(network).items():
         np.testing.assert_array_equal(value, paper_levels(value, *exponents_of(hook)[name]))
-    assert hook.best_from_step() == settled
+    assert hook.declare().best_from_step == settled
 
 
 def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
@@ -173,7 +173,7 @@ def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
     network.variables[KERNELS[1]].assign(np.full((8, 3), -0.3))
     start, loop = values_of(network), loop_of([hook], network)
     loop.run(0, 1)
-    assert hook.projected() == {KERNELS[1]}
+    assert hook.declare().projected == {KERNELS[1]}
     kernel = network.variables[KERNELS[1]].numpy()
     assert (kernel == -0.25).sum() == 12
     loop.run(1, 2)

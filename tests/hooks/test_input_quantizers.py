@@ -75,7 +75,7 @@ def seen_inputs(bench, path_of_quantizer: str, inputs: np.ndarray) -> list[np.nd
 )
 def test_layers_see_signs_and_use_signs_in_training_and_evaluation(make_bench, make_model, jit: bool):
     bench = make_bench(BnnRounding(), make_model(), keras.optimizers.Adam(0.01), jit=jit)
-    binary = bench.hook.projected()
+    binary = bench.hook.declare().projected
     assert len(quantizers(bench.network.model)) == len(bench.hook.summary()["kernel_entries"]) > 0
     for _ in range(2):
         bench.step(IMAGES, TARGETS)
@@ -104,7 +104,7 @@ def test_every_kind_of_convolution_has_a_scale_per_output_channel(make_bench):
         expected = np.where(latent >= 0, 1, -1) * np.abs(latent).mean(axis=reduced, keepdims=True)
         np.testing.assert_allclose(bench.weights()[name], expected, rtol=1e-5)
         channels = latent.size // np.prod([latent.shape[axis] for axis in reduced])
-        assert bench.hook.stored_bits(bench.weights())[name] == 1 + 32 * channels / latent.size
+        assert bench.hook.shipped_bits(bench.weights()).stored[name] == 1 + 32 * channels / latent.size
 
 
 @pytest.mark.parametrize("make_model", [functional_with_shared_layer, nested])
@@ -134,10 +134,10 @@ def test_the_rebuilt_model_has_the_same_variables_and_saves_and_loads(make_model
 )
 def test_first_and_last_layers_are_kept_unless_asked_for(make_bench, options, binary, quantized_inputs):
     bench = make_bench(BnnRounding(**options), sequential())
-    assert {name.split("/")[1] for name in bench.hook.projected()} == binary
+    assert {name.split("/")[1] for name in bench.hook.declare().projected} == binary
     names = {layer.name.removesuffix("_input_quantizer") for layer in quantizers(bench.network.model)}
     assert names == quantized_inputs
-    assert bench.hook.input_bits() == dict.fromkeys(quantized_inputs, 1)
+    assert bench.hook.shipped_bits(bench.weights()).inputs == dict.fromkeys(quantized_inputs, 1)
 
 
 def test_first_and_last_are_found_in_the_graph_not_in_the_list_of_layers(make_bench):
@@ -148,7 +148,7 @@ def test_first_and_last_are_found_in_the_graph_not_in_the_list_of_layers(make_be
     outputs = [layers.Dense(3, name="head_1")(middle), layers.Dense(3, name="head_2")(middle)]
     model = keras.Model(inputs, outputs)
     bench = make_bench(BnnRounding(), model)
-    assert bench.hook.projected() == {"middle/kernel"}
+    assert bench.hook.declare().projected == {"middle/kernel"}
     assert set(bench.hook.summary()["full_precision"]) == {"left", "right", "head_1", "head_2"}
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hookline.hooks.prune import Prune
 from hookline.hooks.pruning.settings import column_bits, csr_bytes
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from tests.support.toy import build_context, toy_loop, toy_network, values_of
 
 OPTIMIZERS = {
@@ -38,7 +38,8 @@ def make(network=None, *, xla: bool = False, **options):
 
 
 def masks_of(hook: Prune) -> dict[str, np.ndarray]:
-    return {name.removeprefix("mask/"): v.numpy() for name, v in hook.state().items() if name.startswith("mask/")}
+    state = hook.declare().state
+    return {name.removeprefix("mask/"): v.numpy() for name, v in state.items() if name.startswith("mask/")}
 
 
 @pytest.mark.parametrize(("name", "xla"), [(name, name == "average") for name in OPTIMIZERS])
@@ -79,7 +80,7 @@ def test_masks_are_made_of_the_weights_as_the_step_finds_them():
 
 def test_the_final_sparsity_is_reached_at_an_end_between_updates():
     hook, _, loop = make(final_sparsity=0.9, end_epoch=10.0, frequency=7, power=1.0)
-    assert hook.best_from_step() == 40
+    assert hook.declare().best_from_step == 40
     loop.run(0, 39)
     assert masks_of(hook)["toy/hidden/kernel"].sum() > 48 - round(0.9 * 48)
     loop.run(39, 1)
@@ -91,7 +92,7 @@ def test_the_final_sparsity_is_reached_at_an_end_between_updates():
 
 def test_stages_prune_once_each_and_train_in_between():
     hook, network, loop = make(schedule="iterative", stages=[0.5, {"hidden": 0.75, "logits": 0.5}], stage_epochs=2.0)
-    assert hook.best_from_step() == 9
+    assert hook.declare().best_from_step == 9
     loop.run(0, 8)
     first, values = masks_of(hook), values_of(network)
     assert {kernel: int(mask.sum()) for kernel, mask in first.items()} == {KERNELS[0]: 24, KERNELS[1]: 12}
@@ -110,7 +111,7 @@ def test_structures_and_the_global_scope_hold_in_the_step():
     assert (mask.reshape(2, 4, 3).sum(axis=1) == 2).all()
     values = values_of(network)
     assert (values[KERNELS[1]][~mask] == 0).all()
-    assert hook.projected() == {KERNELS[1]}
+    assert hook.declare().projected == {KERNELS[1]}
     assert (values["toy/hidden/kernel"] != 0).all()
     network = toy_network()
     norms = np.square(values_of(network)[KERNELS[0]]).sum(axis=0)
@@ -185,7 +186,7 @@ def test_zeros_are_counted_in_the_weights_and_stored_in_the_smaller_way():
     assert (row["sparsity"], row["mask"], row["times_fewer"]) == (0.0, 0.5, 1.0)
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.9, "logits": 0.0})
     toy_loop([hook], network=network).run(0, 1)
-    bits = hook.stored_bits(values_of(network))
+    bits = hook.shipped_bits(values_of(network)).stored
     assert bits["toy/hidden/kernel"] == pytest.approx(8 * csr_bytes(6, 8, 5) / 48)
     assert bits["toy/logits/kernel"] == 32.0  # dense, which is smaller
 
@@ -205,8 +206,8 @@ class Watch(GraphHook):
         shape = context.network.variables[HIDDEN].shape
         self.seen = {name: tf.Variable(tf.zeros(shape)) for name in ("weight", "gradient")}
 
-    def state(self) -> dict[str, tf.Variable]:
-        return self.seen
+    def declare(self) -> Declaration:
+        return Declaration(self.seen)
 
     def update_ops(self, context) -> list:
         weight, gradient = context.weights[HIDDEN], context.gradients[HIDDEN]
@@ -221,7 +222,7 @@ def make_splicing(network=None, *, xla: bool = False, **options):
 
 
 def mask_of(hook: Prune) -> np.ndarray:
-    return hook.state()[f"mask/{HIDDEN}"].numpy()
+    return hook.declare().state[f"mask/{HIDDEN}"].numpy()
 
 
 @pytest.mark.parametrize("xla", [False, True])
@@ -240,7 +241,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient(xla: bool):
     assert (values_of(network)[HIDDEN][~mask] != latent[~mask]).all()
     twin = toy_network()  # a dense network that holds the masked weights has the same gradient
     for name, variable in twin.variables.items():
-        of_hook = hook.state().get(f"mask/{name}")
+        of_hook = hook.declare().state.get(f"mask/{name}")
         variable.assign(values[name] if of_hook is None else np.where(of_hook.numpy(), values[name], 0.0))
     plain = Watch()
     toy_loop([plain], network=twin).run(5, 1)
@@ -249,7 +250,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient(xla: bool):
 
 def test_entries_come_back_before_the_end_and_none_after_it():
     hook, watch, network, loop = make_splicing(final_sparsity=0.75, initial_sparsity=0.75, end_epoch=15.0, frequency=2)
-    assert hook.best_from_step() == 60
+    assert hook.declare().best_from_step == 60
     loop.run(0, 1)
     first, returned = mask_of(hook), np.zeros((6, 8), bool)
     for step in range(1, 60):

@@ -58,11 +58,11 @@ def test_images_are_generated_and_drawn():
     values = evaluator.run(2)
     assert not any("coverage" in name for name in values)
     assert np.isfinite(list(values.values())).all()
-    (picture,) = recipe.objectives[1].pictures(evaluator.collected("generator"), None).values()
+    (picture,) = recipe.objectives[1].show(evaluator.collected("generator"), None).pictures.values()
     assert picture.ndim == 3
     assert picture.shape[0] > 8 * 8
     assert 0.0 <= picture.min() <= picture.max() <= 1.0
-    assert recipe.objectives[1].pictures({}, None) == {}
+    assert recipe.objectives[1].show({}, None).pictures == {}
 
 
 def test_a_discriminator_plays_with_the_scores_before_its_sigmoid(data):

@@ -108,7 +108,7 @@ def latent_kernels(run: Path, tag: str = "best") -> dict[str, np.ndarray]:
 
 def variables_of(run: FinishedRun) -> dict[str, bytes]:
     trainer = run.parts.trainer
-    states = {f"{hook.name}/{key}": each for hook in trainer.hooks for key, each in hook.state().items()}
+    states = {f"{hook.name}/{key}": each for hook in trainer.hooks for key, each in hook.declare().state.items()}
     return {name: each.numpy().tobytes() for name, each in {**trainer.networks["model"].variables, **states}.items()}
 
 

@@ -16,14 +16,13 @@ ROOT = Path(__file__).parents[2]
 SMALL = ("model.units=[16,16]", "trainer.compile=off")
 HOOKS = """
 import tensorflow as tf
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 
 class Count(GraphHook):
     def build(self, context):
         self.count = tf.Variable(0.0, trainable=False)
-    def state(self):
-        return {"count": self.count}
-    writes = state
+    def declare(self):
+        return Declaration({"count": self.count}, writes={"count": self.count})
     def update_ops(self, context):
         return [self.count.assign_add(1.0)]
 

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
 from hookline.trainer.step.context import StepContext
@@ -37,7 +37,7 @@ def build_hooks(hooks: Sequence[GraphHook], network: Network) -> list[GraphHook]
     states: dict[str, tf.Variable] = {}
     for hook in ordered:
         hook.build(replace(build_context(network), total_steps=1000, states=dict(states)))
-        states |= {f"{hook.name}/{name}": variable for name, variable in hook.state().items()}
+        states |= {f"{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return ordered
 
 
@@ -59,13 +59,10 @@ class Maker(StatelessHook):
         shapes = {name: masks[name].shape for masks in schedule.values() for name in masks}
         self.variables = {name: tf.Variable(np.ones(shapes[name], bool)) for name in sorted(names)}
 
-    def state(self) -> dict[str, tf.Variable]:
-        """Return the masks."""
-        return {f"mask/{name}": variable for name, variable in self.variables.items()}
-
-    def writes(self) -> dict[str, tf.Variable]:
+    def declare(self) -> Declaration:
         """Declare the masks."""
-        return self.state()
+        state = {f"mask/{name}": variable for name, variable in self.variables.items()}
+        return Declaration(state, writes=state)
 
     def update_ops(self, context: StepContext) -> list[tf.Operation]:
         """Assign the masks of this step."""

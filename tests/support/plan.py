@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hookline.scripts.planning.plan import Plan
 from hookline.scripts.planning.trace import plan_step
-from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.hook import Declaration, GraphHook, HostHook
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
@@ -32,15 +32,10 @@ class Clip(StatelessHook):
         """Make the count."""
         self.count = tf.Variable(0.0, trainable=False)
 
-    def state(self):
-        """Return the count."""
-        return {"count": self.count}
-
-    writes = state
-
-    def projected(self):
-        """Declare the kernel."""
-        return {"toy/hidden/kernel"}
+    def declare(self):
+        """Declare the count and the kernel."""
+        state = {"count": self.count}
+        return Declaration(state, writes=state, projected={"toy/hidden/kernel"})
 
     def project(self, context):
         """Clip."""

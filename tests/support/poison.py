@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from hookline.trainer.hook import Gradients, GraphHook, Tensors
+from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 
 if TYPE_CHECKING:
-    from hookline.trainer.objective import Batch
     from hookline.trainer.step.context import BuildContext, StepContext
 
 PLACES = ("data", "loss", "gradient", "weight", "statistic")
@@ -23,18 +22,9 @@ class Poison(GraphHook):
         self._place, self._steps, self._last = place, steps, last
         self.name = "poison"
 
-    def state(self) -> Tensors:
-        """Return no state."""
-        return {}
-
-    def transform_batch(self, batch: Batch, context: StepContext) -> Batch:
-        """Spoil one example."""
-        if self._place != "data":
-            return batch
-        first = tf.one_hot(0, tf.shape(batch["inputs"])[0]) * self._nan(context)
-        spoilt = tf.reshape(tf.where(tf.range(tf.shape(first)[0]) == 0, first[0], 0.0), [-1])
-        axes = [-1] + [1] * (batch["inputs"].shape.rank - 1)
-        return {**batch, "inputs": batch["inputs"] + tf.reshape(spoilt, axes)}
+    def declare(self) -> Declaration:
+        """Declare no state."""
+        return Declaration()
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         """Spoil one weight as the forward pass sees it."""
@@ -44,7 +34,11 @@ class Poison(GraphHook):
         return {**weights, name: weights[name] + self._nan(context)}
 
     def add_losses(self, context: StepContext) -> Tensors:
-        """Add a loss."""
+        """Add a loss, or spoil what the network makes of one example."""
+        if self._place == "data":
+            outputs = tf.cast(context.outputs, tf.float32)
+            first = tf.one_hot(0, outputs.shape[0], self._nan(context), 0.0)
+            return {"poison": tf.reduce_sum(outputs, -1) * first}
         return {"poison": self._nan(context)} if self._place == "loss" else {}
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
@@ -76,9 +70,9 @@ class Once(GraphHook):
         self._step, self._last = step, last
         self.name = "once"
 
-    def state(self) -> Tensors:
-        """Return no state."""
-        return {}
+    def declare(self) -> Declaration:
+        """Declare no state."""
+        return Declaration()
 
     def build(self, context: BuildContext) -> None:
         """Note the first rate."""

@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.writes import Commit, writes_of
 
 FEATURES, CLASSES, BATCH, SIZE = 6, 3, 16, 64
 
@@ -77,9 +78,9 @@ class StatelessHook(GraphHook):
         """Take a name."""
         self.name = name
 
-    def state(self) -> dict[str, tf.Variable]:
+    def declare(self) -> Declaration:
         """Declare no state."""
-        return {}
+        return Declaration()
 
 
 def build_context(network: Network) -> BuildContext:
@@ -111,6 +112,12 @@ def toy_loop(
         norms_every=norms_every,
     )
     return ChunkLoop(trainer, batch, xla=xla)
+
+
+def updated(commit: Commit, network: Network) -> list[str]:
+    """Return the names of the network's variables that update ops of a step write."""
+    names = {id(variable.value.handle): name for name, variable in network.variables.items()}
+    return sorted(writes_of(commit.update_ops, names))
 
 
 def values_of(network: Network) -> dict[str, np.ndarray]:

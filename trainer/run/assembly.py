@@ -86,7 +86,7 @@ class Assembly:
     @property
     def best_from_step(self) -> int:
         """Return the step from which evaluations count: the hooks' promises hold from there."""
-        return min(self.total_steps, max((hook.best_from_step() for hook in self.trainer.hooks), default=0))
+        return min(self.total_steps, max((hook.declare().best_from_step for hook in self.trainer.hooks), default=0))
 
     @property
     def measures(self) -> list[str]:

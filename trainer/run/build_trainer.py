@@ -23,8 +23,8 @@ from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.precision import loss_scale_for
 from hookline.trainer.run.state import assign_variables
 from hookline.trainer.step.context import BuildContext
-from hookline.trainer.step.hook_stages import norms_every
-from hookline.trainer.step.returned import checked
+from hookline.trainer.step.metrics import norms_every
+from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
 
@@ -84,12 +84,10 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
     for network in networks:
         for hook in hooks:
             if hook.network == network.name:
-                with in_stage(hook, "rebuild_model"):
-                    network.model = checked(hook, "rebuild_model", hook.rebuild_model(network.model))
+                network.model = ask(hook, "rebuild_model", network.model)
         for hook in hooks:
             if hook.network == network.name:
-                with in_stage(hook, "request_taps"):
-                    network.taps |= checked(hook, "request_taps", hook.request_taps(network.model))
+                network.taps |= ask(hook, "request_taps", network.model)
     if init_from is not None:
         _load_initial_weights(networks, init_from)
     for network in networks:
@@ -129,9 +127,7 @@ def _build_hooks(
 
 def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
     """Return the state of hooks by "hook/variable"; of several instances, that of the reader's network has the key."""
-    given = [
-        (hook, name, variable) for hook in built for name, variable in checked(hook, "state", hook.state()).items()
-    ]
+    given = [(hook, name, variable) for hook in built for name, variable in ask(hook, "declare").state.items()]
     states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
     beside = [each for each in given if each[0].network == reader.network]
     return states | {f"{hook.key}/{name}": variable for hook, name, variable in beside}

@@ -15,8 +15,8 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Objective
-from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import in_stage, takes_part
+from hookline.trainer.step.returned import ask
+from hookline.trainer.step.stage import takes_part
 
 KINDS = ("", "loss/", "metric/")
 
@@ -91,8 +91,8 @@ class Cadence:
 
 
 def _wish(hook: HostHook, step: int) -> int | None:
-    with in_stage(hook, "next_step", step):
-        return checked(hook, "next_step", hook.next_step(step))
+    wish: int | None = ask(hook, "next_step", step, step=step)
+    return wish
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Best:
         step: the step at which it was reached.
         improved: whether the latest evaluation set it.
         values: all metrics of that evaluation.
-        since: the step from which evaluations count; the hooks' promises hold from there (`GraphHook.best_from_step`).
+        since: the step from which evaluations count: the largest `best_from_step` that hooks declare.
     """
 
     monitor: str
@@ -233,6 +233,8 @@ class Run:
             traced, as in a test.
         training: the batches of the training split; None if a run has none, as in a test.
         first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
+        from_checkpoint: whether the run goes on from a checkpoint: it was resumed, or has just rolled back.
+        error: what ended the run before its time; None if nothing did.
         resumed_at: the steps at which the run was resumed.
         rolled_back: the steps from which it rolled back to a checkpoint.
         returns: for each of these, the step "to" which it rolled back, and the "rate_factor" of the checkpoint's rates.
@@ -264,6 +266,8 @@ class Run:
     graph: Callable[[], Any] | None = None
     training: TrainingBatches | None = None
     first_pictures: Callable[[], dict[str, np.ndarray]] = dict
+    from_checkpoint: bool = False
+    error: BaseException | None = None
     resumed_at: list[int] = field(default_factory=list)
     rolled_back: list[int] = field(default_factory=list)
     returns: list[dict[str, Any]] = field(default_factory=list)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -25,7 +26,7 @@ from hookline.trainer.run.times import ReportTimes, time_names
 from hookline.trainer.run.workers import Workers
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
-from hookline.trainer.step.returned import checked
+from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
 
@@ -104,8 +105,8 @@ class Fit:
     def train(self) -> None:
         """Train until the last step, a stop that a hook asks for, or an error."""
         run = self.run
-        if run.resumed_at:
-            self.call("on_resume", run)
+        run.from_checkpoint = bool(run.resumed_at)
+        if run.from_checkpoint:
             self.workers.take(run.step, trainer_variables(self.loop.trainer))
         self._advise()
         self.call("on_fit_begin", run)
@@ -154,14 +155,18 @@ class Fit:
         What a hook cannot write is reported, once for each hook, and training goes on.
         """
         for hook in self.host_hooks:
-            start = time.perf_counter()
-            try:
-                with in_stage(hook, stage, self.run.step):
-                    getattr(hook, stage)(*arguments)
-            except (OSError, WriteError) as error:
-                self._report_unwritten(hook, error)
-            finally:
-                self.seconds[hook.name] += time.perf_counter() - start
+            with self._timed(hook), in_stage(hook, stage, self.run.step):
+                getattr(hook, stage)(*arguments)
+
+    @contextmanager
+    def _timed(self, hook: HostHook) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        except (OSError, WriteError) as error:
+            self._report_unwritten(hook, error)
+        finally:
+            self.seconds[hook.name] += time.perf_counter() - start
 
     def _report_unwritten(self, hook: HostHook, error: OSError | WriteError) -> None:
         if hook.name not in self._unwritten:
@@ -221,9 +226,7 @@ class Fit:
             for each in network.final_activations:
                 self._tell(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
         for hook in self.hooks:
-            with in_stage(hook, "advise", self.run.step):
-                lines = checked(hook, "advise", hook.advise(self.run))
-            for line in lines:
+            for line in ask(hook, "advise", self.run, step=self.run.step):
                 self._tell(f"The hook '{hook.name}': {line}")
 
     def _warn(self, values: dict[str, float]) -> None:
@@ -240,9 +243,8 @@ class Fit:
     def _warning(self, hook: Hook, values: dict[str, float]) -> str | None:
         """Return the first warning that a hook has, over the objectives that it takes part in."""
         views = own_values(hook, values, self.loop.trainer.objectives)
-        with in_stage(hook, "warning", self.run.step):
-            found = (checked(hook, "warning", hook.warning(view)) for view in views)
-            return next((message for message in found if message is not None), None)
+        found = (ask(hook, "warning", view, step=self.run.step) for view in views)
+        return next((message for message in found if message is not None), None)
 
     def _evaluate(self) -> None:
         run = self.run
@@ -277,7 +279,7 @@ class Fit:
             raise self._held_back("there is no checkpoint to go back to")
         roll_back(self, checkpoint, rate_factor)
         self.workers.take(self.run.step, trainer_variables(self.loop.trainer))
-        self.call("on_resume", self.run)
+        self.run.from_checkpoint = True
         self.call("on_fit_begin", self.run)
 
     def _held_back(self, why: str) -> NonFiniteError:
@@ -330,13 +332,16 @@ class Fit:
     def _save(self) -> None:
         tags, self.run.control.save_tags = self.run.control.save_tags, set()
         if tags:
-            self.call("before_save", self.run)
+            hooks = {hook.name: self._state_of(hook) for hook in self.host_hooks}
             with self._times.save():
-                state = {"run": run_state(self), "hooks": {hook.name: self._state_of(hook) for hook in self.host_hooks}}
                 self.store.keep_last = self.run.control.keep_last
+                state = {"run": run_state(self), "hooks": hooks}
                 self.store.save(tags, self.run.step, VariableValues(self.variables), state)
         self.tell_problems()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:
-        with in_stage(hook, "state_dict", self.run.step):
-            return checked(hook, "state_dict", hook.state_dict())
+        """Return a hook's state. What it cannot write first is reported; asked once more, it has its state."""
+        state: dict[str, Any] | None = None
+        with self._timed(hook):
+            state = ask(hook, "state_dict", step=self.run.step)
+        return ask(hook, "state_dict", step=self.run.step) if state is None else state

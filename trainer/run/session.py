@@ -341,8 +341,7 @@ def run_fit(fit: Fit, parts: Assembly, *, writes: bool = True) -> Outcome:
             fit.train()
         test = fit.finish()
     except BaseException as error:  # noqa: BLE001 - raised again, once the run directory says how it ended
-        failure = error
-        fit.call_all("on_exception", fit.run, error)
+        failure = fit.run.error = error
         fit.wait_for_checkpoints()
     fit.name_what_is_saved()
     status, reason = _ending(failure, fit.run.control.stop_reason)
@@ -411,5 +410,5 @@ def _hook_summaries(fit: Fit, parts: Assembly) -> dict[str, dict[str, Any]]:
     summaries: dict[str, dict[str, Any]] = {}
     for hook in parts.hooks:
         timed = {"host_seconds": round(fit.seconds[hook.name], 3)} if isinstance(hook, HostHook) else {}
-        summaries[hook.name] = {**answer(hook, "summary"), **timed}
+        summaries[hook.name] = {**answer(hook, "summary", {}), **timed}
     return summaries

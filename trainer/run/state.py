@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, did_you_mean
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Bits, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.network_summary import FLOAT, FLOAT_BITS, Forms
 from hookline.trainer.run.summary import answer
@@ -43,7 +43,7 @@ def _trained_variables(
         if network.rate_factor is not None:
             variables[f"optimizer/{network.name}/learning_rate_factor"] = network.rate_factor
     for hook in hooks:
-        variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.state().items()}
+        variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return variables
 
 
@@ -114,7 +114,7 @@ def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str,
         variable.assign(tensors[key])
 
 
-Bits = TypeVar("Bits", int, float)
+Number = TypeVar("Number", int, float)
 
 
 class ShippedWeights:
@@ -156,11 +156,12 @@ def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = 
     forms = {}
     for name, shipped in (weights or ShippedWeights(trainer))(step).items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
+        given = [answer(each, "shipped_bits", Bits(), shipped, given=shipped) for each in hooks]
         forms[name] = Forms(
             shipped,
-            stored_bits=_fewest([answer(each, "stored_bits", shipped, given=shipped) for each in hooks], FLOAT_BITS),
-            weight_bits=_fewest([answer(each, "weight_bits", shipped, given=shipped) for each in hooks], FLOAT),
-            input_bits=_fewest([answer(each, "input_bits") for each in hooks], FLOAT),
+            stored_bits=_fewest([each.stored for each in given], FLOAT_BITS),
+            weight_bits=_fewest([each.weights for each in given], FLOAT),
+            input_bits=_fewest([each.inputs for each in given], FLOAT),
         )
     return forms
 
@@ -170,7 +171,7 @@ def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
     return {name: dict(forms.stored_bits) for name, forms in shipped_forms(trainer, step).items()}
 
 
-def _fewest(given: Sequence[Mapping[str, Bits]], most: Bits) -> dict[str, Bits]:
+def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Number]:
     """Return the smallest number for each name, and at most that of a float32."""
     names = {name: None for each in given for name in each}
     return {name: min(most, *(each[name] for each in given if name in each)) for name in names}

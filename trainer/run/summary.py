@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from hookline.trainer.files import write_whole
 from hookline.trainer.hook import Hook
@@ -15,15 +15,17 @@ from hookline.trainer.run.control import Run
 from hookline.trainer.run.network_summary import NetworkSummary, Size
 from hookline.trainer.step.returned import checked
 
+Answer = TypeVar("Answer")
 
-def answer(hook: Hook, stage: str, *arguments: Any, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the checked result of a hook's stage; if it fails, an empty one, with a warning."""
+
+def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
+    """Return the checked result of a hook's stage; if it fails, the empty one, with a warning."""
     try:
-        return dict(checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
+        return cast("Answer", checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
     except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
-        return {}
+        return empty
 
 
 def build_summary(

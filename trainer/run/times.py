@@ -19,7 +19,7 @@ from hookline.trainer.run.results import format_bytes, format_share
 
 STEP, WAITING = "time/step_ms", "time/waiting_share"
 EVALUATION, SAVE, HOOKS = "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
-WATCHING = ("on_chunk_end", "on_evaluation_end", "before_save")
+WATCHING = ("on_chunk_end", "on_evaluation_end")
 """The stages of host hooks between two reports."""
 MILLISECONDS = 1000.0
 

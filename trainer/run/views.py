@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,11 +13,10 @@ from hookline.trainer.hook import Arrays, GraphHook, Hook
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Embedding, Objective
+from hookline.trainer.objective import Embedding, Objective, Shown
 from hookline.trainer.run.state import ShippedWeights
 from hookline.trainer.step.evaluate import Evaluator, Observer
-from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.returned import ask
 
 LATENT, FORWARD = "latent", "forward"
 BIAS = "/bias"  # of layers side by side, it has two dimensions
@@ -184,7 +182,7 @@ class Evaluated:
 
 @dataclass
 class Views:
-    """Gather the pictures and the embeddings of a run; pictures are made once for each evaluation.
+    """Gather what hooks and objectives of a run show.
 
     Attributes:
         hooks: all of them.
@@ -203,7 +201,7 @@ class Views:
     training: TrainingBatches | None = None
     networks: Mapping[str, Network] = field(default_factory=dict)
     shipped: ShippedWeights | None = None
-    _latest: tuple[tuple[int, str], Arrays] | None = field(default=None, repr=False)
+    _latest: tuple[tuple[int, str], Shown] | None = field(default=None, repr=False)
     _first: Arrays | None = field(default=None, repr=False)
 
     def first_pictures(self) -> Arrays:
@@ -214,21 +212,18 @@ class Views:
         return self._first
 
     def pictures(self, step: int, split: str) -> Arrays:
-        """Return the pictures by name."""
-        if self._latest is None or self._latest[0] != (step, split):
-            self._latest = ((step, split), self._filters(step) | self._gather("pictures", step, split))
-        return self._latest[1]
+        """Return the pictures by name: of first layers, and what hooks and objectives show."""
+        return self._shown(step, split).pictures
+
+    def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
+        """Return the embeddings by name."""
+        return self._shown(step, split).embeddings
 
     def distributions(self, step: int) -> Arrays:
         """Return arrays whose distribution is worth a look, by name: of the weights, and what hooks give."""
         used = {} if self.shipped is None else self.shipped(step)
         found = weight_distributions(self.networks if used else {}, used)
-        for hook in self.hooks:
-            scope = hook.scope if isinstance(hook, GraphHook) else ""
-            with in_stage(hook, "distributions", step):
-                given = checked(hook, "distributions", hook.distributions())
-            found |= {scope + name: values for name, values in given.items()}
-        return found
+        return {**found, **self._of_hooks(step, {}).distributions}
 
     def _filters(self, step: int) -> Arrays:
         """Return pictures of the first layer of each network that sees images, by name."""
@@ -241,20 +236,20 @@ class Views:
             found |= {scope + title: picture for title, picture in pictures.items()}
         return found
 
-    def embeddings(self, step: int, split: str) -> dict[str, Embedding]:
-        """Return the embeddings by name."""
-        return self._gather("embeddings", step, split)
+    def _shown(self, step: int, split: str) -> Shown:
+        """Return all that hooks and objectives show; it is made once for each evaluation."""
+        if self._latest is None or self._latest[0] != (step, split):
+            found = self._of_hooks(step, self.observer.run(step))
+            found.pictures = self._filters(step) | found.pictures
+            evaluated = self.evaluated[split]
+            for objective in self.objectives:
+                found.add(objective.show(evaluated.evaluator.collected(objective.name), evaluated.examples))
+            self._latest = ((step, split), found)
+        return self._latest[1]
 
-    def _gather(self, kind: str, step: int, split: str) -> dict[str, Any]:
-        """Return what the method `kind` of all hooks and objectives gives, by name."""
-        observed = self.observer.run(step)
-        found: dict[str, Any] = {}
+    def _of_hooks(self, step: int, observed: Mapping[str, Arrays]) -> Shown:
+        found = Shown()
         for hook in self.hooks:
-            scope = hook.scope if isinstance(hook, GraphHook) else ""
-            with in_stage(hook, kind, step):
-                shown = checked(hook, kind, getattr(hook, kind)(observed.get(hook.name, {})))
-            found |= {scope + name: value for name, value in shown.items()}
-        evaluated = self.evaluated[split]
-        for objective in self.objectives:
-            found |= getattr(objective, kind)(evaluated.evaluator.collected(objective.name), evaluated.examples)
+            shown: Shown = ask(hook, "show", observed.get(hook.name, {}), step=step)
+            found.add(shown, hook.scope if isinstance(hook, GraphHook) else "")
         return found

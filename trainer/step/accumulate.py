@@ -11,10 +11,10 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
-from hookline.trainer.step.audit import ancestors, written_variables
 from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
 from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
 from hookline.trainer.step.updates import pending_update_ops
+from hookline.trainer.step.writes import ancestors, written_variables
 
 
 class MicroBatches:

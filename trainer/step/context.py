@@ -106,8 +106,9 @@ class StepContext:
         losses: named losses, each a scalar; "total" is their sum.
         gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
         micro_batch: int32 scalar, the current micro batch while losses are added; None for the whole batch.
-        update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage but
-            `transform_batch` runs once for each, at the same `step`, on its own part of the batch.
+        update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage runs
+            once for each, at the same `step`, on its own part of the batch.
+        observing: whether what `evaluate` collects is for `show`: of a few examples, traced apart from the evaluation.
         stream: names the hook's draws of this pass: empty for the only network and objective of a run.
         replica: which part of the batch this is; an evaluation has all of it.
         sums: what the hook's `batch_sums` returned, added up over the replicas, by "<hook>/<name>".
@@ -130,6 +131,7 @@ class StepContext:
     gradients: dict[str, tf.Tensor | None] = field(default_factory=dict)
     micro_batch: tf.Tensor | None = None
     update: int = 0
+    observing: bool = False
     stream: str = ""
     replica: Replica = field(default_factory=Replica)
     sums: dict[str, tf.Tensor] = field(default_factory=dict)

@@ -17,6 +17,12 @@ from hookline.trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
 Pair: TypeAlias = "tuple[keras.Variable, keras.Variable]"
+MODEL, OPTIMIZER = "model", "optimizer"
+REMEDIES = {
+    MODEL: "Expected two models of one architecture: build both with the same arguments, and give both the hooks that "
+    "rebuild models, or neither.",
+    OPTIMIZER: "Expected two optimizers built with the same arguments, or optimizer='keep' or 'reset'.",
+}
 NUMBER = re.compile(r"_?\d+$")
 """The number that Keras appends to default layer names, and people to the names of repeated layers."""
 
@@ -48,9 +54,14 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
         raise UserError(
             f"copy_network received optimizer='{optimizer}'. Expected one of: {', '.join(get_args(Slots))}."
         )
-    pairs = _model_pairs(source, target)
+    if source is target:
+        raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
+    pairs = _pairs(source, target, MODEL)
     if optimizer == "copy":
-        pairs += _optimizer_pairs(source, target)
+        one, other = (" of ".join(type(each).__name__ for each in _nested(n.optimizer)) for n in (source, target))
+        if one != other:
+            raise _refusal(source, target, f"the optimizer of one is {one}, that of the other {other}", OPTIMIZER)
+        pairs += _pairs(source, target, OPTIMIZER)
     written = [new.value.assign(old.value) for old, new in pairs]
     if optimizer == "reset":
         written += [variable.value.assign(value) for variable, value in _initial_slots(target)]
@@ -83,38 +94,25 @@ def fingerprint(network: Network) -> str:
     return digest.hexdigest()
 
 
-def _model_pairs(source: Network, target: Network) -> list[Pair]:
-    """Return the variables of both models that correspond."""
-    if source is target:
-        raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
-    ours, theirs = list(source.variables.items()), list(target.variables.items())
-    for (name, variable), (other, counterpart) in zip(ours, theirs, strict=False):
-        if variable is counterpart:
-            raise _refusal(
-                source, target, f"they share the variable '{name}', so that there is nothing to copy", "model"
-            )
-        if _plain_name(name, source) != _plain_name(other, target):
-            raise _refusal(source, target, f"where one has '{name}', the other has '{other}'", "model")
-        _check_alike(source, target, name, variable, counterpart)
+def _pairs(source: Network, target: Network, part: str) -> list[Pair]:
+    """Return the variables of both models, or of both optimizers without the learning rates, that correspond."""
+    ours, theirs = (list((_moving(each) if part == OPTIMIZER else each.variables).items()) for each in (source, target))
+    for (name, old), (other, new) in zip(ours, theirs, strict=False):
+        if old is new:
+            reason = f"they share the variable '{name}', so that there is nothing to copy"
+        elif part == MODEL and _plain_name(name, source) != _plain_name(other, target):
+            reason = f"where one has '{name}', the other has '{other}'"
+        elif old.shape != new.shape:
+            reason = f"'{name}' has the shape {[*old.shape]} in one and {[*new.shape]} in the other"
+        elif old.dtype != new.dtype:
+            reason = f"'{name}' is {old.dtype} in one and {new.dtype} in the other"
+        else:
+            continue
+        raise _refusal(source, target, reason, part)
     if len(ours) != len(theirs):
-        more, less = (source, target) if len(ours) > len(theirs) else (target, source)
-        name, _ = (ours if more is source else theirs)[min(len(ours), len(theirs))]
-        raise _refusal(source, target, f"'{more.name}' has '{name}', which '{less.name}' does not have", "model")
-    return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
-
-
-def _optimizer_pairs(source: Network, target: Network) -> list[Pair]:
-    """Return the variables of both optimizers that correspond, without the learning rates."""
-    kinds = [" of ".join(type(each).__name__ for each in _nested(network.optimizer)) for network in (source, target)]
-    if kinds[0] != kinds[1]:
-        raise _refusal(source, target, f"the optimizer of one is {kinds[0]}, that of the other {kinds[1]}", "optimizer")
-    ours, theirs = list(_moving(source).items()), list(_moving(target).items())
-    if len(ours) != len(theirs):
-        raise _refusal(
-            source, target, f"the optimizers have {len(ours)} and {len(theirs)} variables without the rate", "optimizer"
-        )
-    for (name, variable), (_, counterpart) in zip(ours, theirs, strict=True):
-        _check_alike(source, target, f"optimizer/{name}", variable, counterpart)
+        (more, names), (less, _) = sorted([(source, ours), (target, theirs)], key=lambda each: -len(each[1]))
+        name = names[min(len(ours), len(theirs))][0]
+        raise _refusal(source, target, f"'{more.name}' has '{name}', which '{less.name}' does not have", part)
     return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
 
 
@@ -166,22 +164,5 @@ def _plain_name(name: str, network: Network) -> list[str]:
     return [NUMBER.sub("", part) for part in parts]
 
 
-def _check_alike(
-    source: Network, target: Network, name: str, variable: keras.Variable, counterpart: keras.Variable
-) -> None:
-    ours, theirs = ([*each.shape] for each in (variable, counterpart))
-    if ours != theirs:
-        raise _refusal(source, target, f"'{name}' has the shape {ours} in one and {theirs} in the other", "model")
-    if variable.dtype != counterpart.dtype:
-        raise _refusal(
-            source, target, f"'{name}' is {variable.dtype} in one and {counterpart.dtype} in the other", "model"
-        )
-
-
-def _refusal(source: Network, target: Network, reason: str, what: str) -> UserError:
-    remedy = {
-        "model": "Expected two models of one architecture: build both with the same arguments, and give both the hooks "
-        "that rebuild models, or neither.",
-        "optimizer": "Expected two optimizers built with the same arguments, or optimizer='keep' or 'reset'.",
-    }
-    return UserError(f"The network '{source.name}' cannot be copied to '{target.name}': {reason}. {remedy[what]}")
+def _refusal(source: Network, target: Network, reason: str, part: str) -> UserError:
+    return UserError(f"The network '{source.name}' cannot be copied to '{target.name}': {reason}. {REMEDIES[part]}")

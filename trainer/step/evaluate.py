@@ -12,16 +12,16 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, GraphHook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
-from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.objective import Batch, Objective, ObjectiveOutput
 from hookline.trainer.step.forward import Forward
-from hookline.trainer.step.metrics import example_weights, sample_weights
-from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import in_stage, python_errors, takes_part
+from hookline.trainer.step.metrics import average_output, example_weights, sample_weights
+from hookline.trainer.step.returned import ask, checked, refuse_repeated
+from hookline.trainer.step.stage import in_stage, python_errors, takes_part, taking_part
 from hookline.trainer.step.trainer import Trainer
 
 
 class Observer:
-    """Run the graph hooks' `observe` on examples of a split, spread evenly over it.
+    """Collect what graph hooks show: their `evaluate` on some examples of a split, spread evenly over it.
 
     Nothing is traced before the first run, nor ever where no hook observes.
     """
@@ -71,9 +71,8 @@ class Observer:
                 forward = self._trainer.forward(step, batch, objective=objective.name, training=False)
                 self._trainer.losses(objective, forward, batch)
             for hook in asked:
-                with in_stage(hook, "observe"):
-                    found = hook.observe(forward.passes[hook.network].context)
-                    values[hook.name] = dict(checked(hook, "observe", found, batch=batch))
+                context = replace(forward.passes[hook.network].context, observing=True)
+                values[hook.name] = dict(ask(hook, "evaluate", context, batch=batch).collected)
         return values
 
 
@@ -84,6 +83,7 @@ def _spread(split: Split, limit: int) -> Split:
 
 
 Collected = dict[str, dict[str, tf.Tensor]]
+SplitMetrics = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
 HOOK = "hook/"  # before the names of hooks, beside those of objectives
 
 
@@ -101,6 +101,7 @@ class Evaluator:
         self._count = count
         self.names: list[str] = []
         self._collected: Collected = {}
+        self._of_split: dict[str, tuple[GraphHook, SplitMetrics | None]] = {}
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
     @property
@@ -176,14 +177,18 @@ class Evaluator:
         for objective in self.trainer.objectives:
             prefix = self._prefix(objective.name)
             computed = self.trainer.losses(objective, forward, batch)
+            collected[objective.name] = computed.collected
+            for hook, context in taking_part(self.trainer.hooks, forward.contexts(objective)):
+                with in_stage(hook, "evaluate"):
+                    found = checked(hook, "evaluate", hook.evaluate(context), batch=batch)
+                    added = {hook.scope + name: value for name, value in found.metrics.items()}
+                    refuse_repeated(hook, "metrics", added, computed.metrics)
+                    computed.metrics.update(average_output(ObjectiveOutput({}, added), batch)[1])
+                if HOOK + hook.name not in collected:  # of the first objective that it takes part in
+                    collected[HOOK + hook.name] = dict(found.collected)
+                    self._of_split[HOOK + hook.name] = (hook, found.split_metrics)
             values |= {(0, f"{prefix}loss/{name}"): value for name, value in computed.losses.items()}
             values |= {(1, f"{prefix}metric/{name}"): value for name, value in computed.metrics.items()}
-            collected[objective.name] = computed.collected
-            for hook in self.trainer.hooks:  # a hook sees the first objective that it takes part in
-                if takes_part(hook, objective.name, objective.trains) and HOOK + hook.name not in collected:
-                    with in_stage(hook, "collect"):
-                        found = hook.collect(forward.passes[hook.network].context)
-                        collected[HOOK + hook.name] = dict(checked(hook, "collect", found, batch=batch))
         return values, collected
 
     def _split_metrics(self, collected: Collected, known: Collection[str]) -> dict[str, tf.Tensor]:
@@ -192,15 +197,13 @@ class Evaluator:
             for objective in self.trainer.objectives
             for name, value in objective.split_metrics(collected[objective.name]).items()
         }
-        for hook in self.trainer.hooks:
-            if HOOK + hook.name in collected:
-                with in_stage(hook, "split_metrics"):
-                    found = hook.split_metrics(collected[HOOK + hook.name])
-                    for own, value in checked(hook, "split_metrics", found).items():
-                        name = hook.scope + own
-                        if f"metric/{name}" in {*known, *metrics}:
-                            raise UserError(f"The hook '{hook.name}' adds the metric '{name}', which exists already.")
-                        metrics[f"metric/{name}"] = tf.cast(value, tf.float32)
+        for key, (hook, function) in self._of_split.items():
+            if function is not None:
+                with in_stage(hook, "evaluate"):
+                    found = checked(hook, "split_metrics", function(collected[key]))
+                    added = {f"metric/{hook.scope}{name}": tf.cast(value, tf.float32) for name, value in found.items()}
+                    refuse_repeated(hook, "metrics", added, {*known, *metrics})
+                    metrics |= added
         return metrics
 
     def _prefix(self, objective: str) -> str:

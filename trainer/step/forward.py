@@ -15,9 +15,10 @@ from hookline.trainer.graph import is_graph
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.model_checks import told_in_one_line
 from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
 from hookline.trainer.replicas.replica import own_seeds
 from hookline.trainer.step.context import Draws, StepContext
-from hookline.trainer.step.returned import checked
+from hookline.trainer.step.returned import ask, checked
 from hookline.trainer.step.stage import current_scope, in_stage, named_scope
 
 
@@ -63,7 +64,7 @@ class NetworkPass:
     Attributes:
         context: what the hooks of this network see.
         hooks: of this network, in order.
-        state: current values of the state variables, by name; starts as the hooks' `transform_statistics` leave them.
+        state: current values of the state variables, by name; in an evaluation as hooks transform them.
         changed: names of the state variables for which a pass returned a new value.
         layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
         called: whether the network was run.
@@ -93,12 +94,10 @@ def read_network(
     if context.training:
         state = own_seeds(state, seed_names(network), context.replica)
     for hook in own:
-        with in_stage(hook, "transform_weights"):
-            after = hook.transform_weights(dict(context.weights), context)
-            context.weights = checked(hook, "transform_weights", after, given=context.weights)
-        with in_stage(hook, "transform_statistics"):
-            after = hook.transform_statistics(dict(state), context)
-            state = checked(hook, "transform_statistics", after, given=state)
+        more = {} if context.training else state
+        found = ask(hook, "transform_weights", dict(context.weights), context, given=context.weights, more=more)
+        context.weights = {name: found[name] for name in context.latent}
+        state |= {name: found[name] for name in more if name in found}
     return NetworkPass(context, own, state)
 
 
@@ -129,9 +128,8 @@ def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str,
     held: dict[str, tf.Tensor] = {}
     variables = {**context.latent, **context.state}
     for hook in hooks:
-        with in_stage(hook, "frozen_entries"):
-            for name, entries in checked(hook, "frozen_entries", hook.frozen_entries(context), given=variables).items():
-                held[name] = tf.logical_or(held[name], entries) if name in held else entries
+        for name, entries in ask(hook, "frozen_entries", context, given=variables).items():
+            held[name] = tf.logical_or(held[name], entries) if name in held else entries
     return held
 
 
@@ -188,6 +186,10 @@ class Forward:
             current.context.taps = outputs["taps"]
             outputs = outputs["outputs"]
         return outputs
+
+    def contexts(self, objective: Objective) -> dict[str, StepContext]:
+        """Return the contexts of the networks that an objective changes, by network name."""
+        return {name: self.passes[name].context for name in objective.trains}
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return the seed of a draw of the objective, int32 [2]; see `ForwardFunction.stateless_seed`."""

@@ -10,12 +10,11 @@ import tensorflow as tf
 from hookline.trainer.input.batches import BatchQueue
 from hookline.trainer.input.source import HOST
 from hookline.trainer.objective import Batch
-from hookline.trainer.step.audit import audit
 from hookline.trainer.step.metrics import Accumulators
 from hookline.trainer.step.stage import named_scope, python_errors
 from hookline.trainer.step.step_graph import step_graph
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import READING_OPS
+from hookline.trainer.step.writes import READING_OPS, audit
 
 BatchFunction = Callable[[tf.Tensor], Batch]
 StepFunction = Callable[[tf.Tensor, Batch], tuple[tf.Tensor, tf.Tensor]]

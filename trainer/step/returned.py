@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -13,13 +14,11 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, Hook
-from hookline.trainer.objective import SOFT_TARGETS, Batch, Embedding
+from hookline.trainer.hook import Bits, Declaration, Evaluated, Hook
+from hookline.trainer.objective import Batch, Embedding, Shown
 from hookline.trainer.step.stage import in_stage
 
 Returned = TypeVar("Returned")
-DECLARED = ("state", "writes", "frozen", "projected", "best_from_step")
-"""Stages that say what a hook is; they are called repeatedly, and checked once."""
 
 
 @dataclass(frozen=True)
@@ -28,37 +27,58 @@ class Facts:
 
     Attributes:
         given: what the stage was given, or what it speaks of, by name.
+        more: what it may name besides.
         examples: in the batch; None if that is not known, or does not matter.
     """
 
     given: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
     examples: int | None = None
 
 
 Check = Callable[[Any, Facts], "str | None"]
 """Return in words what is wrong with a returned value; None if nothing is."""
-Entry = Callable[[Any, Any, Facts], "str | None"]
-"""As `Check`, for an entry of a dict and what was given under its name."""
+Fits = Callable[[Any, Any, Facts], bool]
+"""Return whether an entry of a dict fits, beside what was given under its name."""
+
+
+def ask(
+    hook: Hook,
+    stage: str,
+    *arguments: Any,
+    step: int | None = None,
+    given: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
+    batch: Batch | None = None,
+) -> Any:
+    """Return what a stage of a hook returns, once it is certain that it fits; see `in_stage` for `step`."""
+    with in_stage(hook, stage, step):
+        return checked(hook, stage, getattr(hook, stage)(*arguments), given=given, more=more, batch=batch)
 
 
 def checked(
-    hook: Hook, stage: str, value: Returned, *, given: Mapping[str, Any] | None = None, batch: Batch | None = None
+    hook: Hook,
+    stage: str,
+    value: Returned,
+    *,
+    given: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
+    batch: Batch | None = None,
 ) -> Returned:
     """Return what a stage returned, once it is certain that it fits the stage."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0] if batch else None
     expected, wrong = EXPECTED[stage]
-    if problem := wrong(value, Facts(given or {}, examples)):
+    if problem := wrong(value, Facts(given or {}, more or {}, examples)):
         raise UserError(
             f"The hook '{hook.name or type(hook).__name__}' returned {problem} from {stage}. Expected {expected}."
         )
     return value
 
 
-def check_declared(hook: GraphHook) -> None:
-    """Refuse a hook that declares something else than names and variables, after `build`."""
-    for stage in DECLARED:
-        with in_stage(hook, stage):
-            checked(hook, stage, getattr(hook, stage)())
+def refuse_repeated(hook: Hook, kind: str, added: Iterable[str], taken: Container[str]) -> None:
+    """Refuse names of losses or metrics that another hook, or the objective, has already."""
+    if repeated := sorted(name for name in added if name in taken):
+        raise UserError(f"The hook '{hook.name}' adds {kind} named {repeated}, which exist already.")
 
 
 def _described(value: Any) -> str:
@@ -87,27 +107,42 @@ def _dtype(value: Any) -> tf.DType:
     return tf.as_dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype)
 
 
-def _a(kind: Callable[[], type]) -> Entry:
-    """Return the check of an object; its type is resolved late, as importing Keras takes seconds."""
-    return lambda value, given, facts: None if isinstance(value, kind()) else _described(value)
+def _fits_shape(value: Any, *allowed: Any) -> bool:
+    return any(_shape(value).is_compatible_with(each) for each in allowed)
 
 
-def _whole(entry: Entry) -> Check:
-    return lambda value, facts: entry(value, None, facts)
+def _whole(fits: Callable[[Any], bool]) -> Check:
+    return lambda value, facts: None if fits(value) else _described(value)
 
 
-def _dict(entry: Entry, *, all_given: bool = False, others: bool = True) -> Check:
+def _dict(fits: Fits, *, all_given: bool = False, others: bool = True) -> Check:
     """Return the check of a dict by name."""
 
     def check(value: Any, facts: Facts) -> str | None:
         if not isinstance(value, Mapping):
             return _described(value)
-        if foreign := [name for name in value if not isinstance(name, str) or not (others or name in facts.given)]:
+        known = {**facts.more, **facts.given}
+        if foreign := [name for name in value if not isinstance(name, str) or not (others or name in known)]:
             return f"the unknown name {_listed(foreign)}"
         if all_given and (missing := [name for name in facts.given if name not in value]):
             return f"nothing for {_listed(missing)}"
-        problems = ((name, entry(each, facts.given.get(name), facts)) for name, each in value.items())
-        return next((f"{problem} for '{name}'" for name, problem in problems if problem), None)
+        wrong = next((name for name, each in value.items() if not fits(each, known.get(name), facts)), None)
+        if wrong is None:
+            return None
+        given = f" in place of {_described(known[wrong])}" if fits in (_like_given, _gradient) else ""
+        return f"{_described(value[wrong])}{given} for '{wrong}'"
+
+    return check
+
+
+def _parts(kind: type, **checks: Check) -> Check:
+    """Return the check of an object by its parts."""
+
+    def check(value: Any, facts: Facts) -> str | None:
+        if not isinstance(value, kind):
+            return _described(value)
+        problems = ((name, wrong(getattr(value, name), facts)) for name, wrong in checks.items())
+        return next((f"{problem} as {name}" for name, problem in problems if problem), None)
 
     return check
 
@@ -116,96 +151,73 @@ def _listed(names: Sequence[Any]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _like_given(value: Any, given: Any, facts: Facts) -> str | None:
-    if not _is_tensor(value):
-        return _described(value)
-    if _shape(value).is_compatible_with(given.shape) and _dtype(value) == tf.as_dtype(given.dtype):
-        return None
-    return f"{_described(value)} in place of {_described(given)}"
+def _is(kind: Callable[[], type]) -> Fits:
+    """Return the check of an object; its type is resolved late, as importing Keras takes seconds."""
+    return lambda value, given, facts: isinstance(value, kind())
 
 
-def _gradient(value: Any, given: Any, facts: Facts) -> str | None:
-    return None if value is None else _like_given(value, given, facts)
+def _like_given(value: Any, given: Any, facts: Facts) -> bool:
+    return _is_tensor(value) and _fits_shape(value, given.shape) and _dtype(value) == tf.as_dtype(given.dtype)
 
 
-def _held(value: Any, given: Any, facts: Facts) -> str | None:
-    fits = _is_tensor(value) and _dtype(value) == tf.bool
-    return None if fits and _fits(_shape(value), [[], given.shape]) else _described(value)
+def _gradient(value: Any, given: Any, facts: Facts) -> bool:
+    return value is None or _like_given(value, given, facts)
 
 
-def _fits(shape: tf.TensorShape, allowed: Sequence[Any]) -> bool:
-    return any(shape.is_compatible_with(each) for each in allowed)
+def _held(value: Any, given: Any, facts: Facts) -> bool:
+    return _is_tensor(value) and _dtype(value) == tf.bool and _fits_shape(value, [], given.shape)
 
 
-def _tensor(kind: str, *, each: bool = False, scalar: bool = True) -> Entry:
-    """Return the check of a tensor."""
-
-    def check(value: Any, given: Any, facts: Facts) -> str | None:
-        if not _is_tensor(value) or not _is_kind(_dtype(value), kind):
-            return _described(value)
-        allowed: list[list[int | None]] = ([[]] if scalar else []) + ([[facts.examples]] if each else [])
-        return None if not allowed or _fits(_shape(value), allowed) else _described(value)
-
-    return check
+def _number(value: Any, given: Any, facts: Facts) -> bool:
+    return _is_tensor(value) and bool(_dtype(value).is_floating or _dtype(value).is_integer or _dtype(value).is_bool)
 
 
-def _is_kind(dtype: tf.DType, kind: str) -> bool:
-    if kind == "number":
-        return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
-    return bool(dtype.is_floating if kind == "float" else dtype.is_bool)
+def _scalar(value: Any, given: Any, facts: Facts) -> bool:
+    return _number(value, given, facts) and _fits_shape(value, [])
 
 
-def _of_examples(value: Any, given: Any, facts: Facts) -> str | None:
-    fits = _is_tensor(value) and _fits(_shape(value)[:1], [[facts.examples]])
-    return None if fits else _described(value)
+def _metric(value: Any, given: Any, facts: Facts) -> bool:
+    return _number(value, given, facts) and _fits_shape(value, [], [facts.examples])
 
 
-def _fixed(value: Any, given: Any, facts: Facts) -> str | None:
-    return _tensor("float", scalar=False)(value, given, facts) or (
-        None if _shape(value).is_fully_defined() else _described(value)
-    )
+def _loss(value: Any, given: Any, facts: Facts) -> bool:
+    return _metric(value, given, facts) and bool(_dtype(value).is_floating)
 
 
-def _batch(value: Any, facts: Facts) -> str | None:
-    """Check a batch: further entries may come, and shares of classes in place of targets."""
-    if isinstance(value, Mapping) and SOFT_TARGETS in value:
-        facts = Facts({name: each for name, each in facts.given.items() if name != "targets"})
-    return _dict(_batch_entry, all_given=True)(value, facts)
+def _flag(value: Any, given: Any, facts: Facts) -> bool:
+    return _scalar(value, given, facts) and bool(_dtype(value).is_bool)
 
 
-def _batch_entry(value: Any, given: Any, facts: Facts) -> str | None:
-    parts = tf.nest.flatten(value)
-    if given is None:
-        return next((_described(part) for part in parts if not _is_tensor(part)), None)
-    before = tf.nest.flatten(given)
-    if len(parts) != len(before):
-        return f"{len(parts)} tensors in place of {len(before)}"
-    for part, was in zip(parts, before, strict=True):
-        kept = _is_tensor(part) and _shape(part).is_compatible_with(was.shape)
-        if not kept or (was.dtype.is_floating and not _dtype(part).is_floating):
-            return f"{_described(part)} in place of {_described(was)}"
-    return None
+def _sum(value: Any, given: Any, facts: Facts) -> bool:
+    return _is_tensor(value) and bool(_dtype(value).is_floating) and _shape(value).is_fully_defined()
 
 
-def _names(value: Any, facts: Facts) -> str | None:
-    named = (
-        isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
-    )
-    return None if named else _described(value)
+def _of_examples(value: Any, given: Any, facts: Facts) -> bool:
+    return _is_tensor(value) and _shape(value)[:1].is_compatible_with([facts.examples])
 
 
-def _bits(kind: Any) -> Entry:
+def _bits(kind: Any) -> Fits:
     """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction may be."""
-
-    def check(value: Any, given: Any, facts: Facts) -> str | None:
-        fits = isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
-        return None if fits else _described(value)
-
-    return check
+    return lambda value, given, facts: (
+        isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
+    )
 
 
-def _step(value: Any, facts: Facts) -> str | None:
-    return None if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else _described(value)
+def _picture(value: Any, given: Any, facts: Facts) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (1, 3) and value.dtype.kind == "f"
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_projection(value: Any) -> bool:
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return all(isinstance(each, (type(None), tf.Operation, tf.Tensor, tf.Variable)) for each in parts)
 
 
 def _json(value: Any, facts: Facts) -> str | None:
@@ -218,80 +230,61 @@ def _json(value: Any, facts: Facts) -> str | None:
     return None
 
 
-def _operations(value: Any, facts: Facts) -> str | None:
-    return None if isinstance(value, (list, tuple)) else _described(value)
-
-
-def _projection(value: Any, facts: Facts) -> str | None:
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    written = (type(None), tf.Operation, tf.Tensor, tf.Variable)
-    return None if all(isinstance(each, written) for each in parts) else _described(value)
-
-
-def _context_manager(value: Any, facts: Facts) -> str | None:
-    return None if hasattr(value, "__enter__") and hasattr(value, "__exit__") else _described(value)
-
-
-def _picture(value: Any, given: Any, facts: Facts) -> str | None:
-    fits = isinstance(value, np.ndarray) and value.ndim == 3 and value.shape[-1] in (1, 3) and value.dtype.kind == "f"
-    return None if fits else _described(value)
-
-
-def _optional(check: Check) -> Check:
-    return lambda value, facts: None if value is None else check(value, facts)
-
-
 _SAME = "a dict with a tensor for each name that it was given, of the same shape and dtype"
-_VARIABLES = "a dict of tf.Variable by name, {} for none"
-_NAMES = "a set of names of variables, set() for none"
-_SCALARS = "a dict of numbers by name: tensors of shape []"
-_BITS = "a dict of numbers of bits by the name of a variable, {} for none"
-_EXAMPLES = "a dict of tensors by name, with an entry for each example: [batch, ...]"
-_MODEL = "a keras.Model"
-_VARIABLES_CHECK = _dict(_a(lambda: tf.Variable))
+_MODEL = ("a keras.Model", _whole(lambda value: isinstance(value, keras.Model)))
+_VARIABLES, _NAMES = _dict(_is(lambda: tf.Variable)), _whole(_are_names)
+_SCALARS = ("a dict of numbers by name: tensors of shape []", _dict(_scalar))
+_STEP, _LIST = _whole(_is_step), _whole(lambda value: isinstance(value, (list, tuple)))
+_CONTEXT = _whole(lambda value: isinstance(value, AbstractContextManager))
+_JSON = ("a dict of JSON values, {} for none", _json)
 
 EXPECTED: dict[str, tuple[str, Check]] = {
-    "rebuild_model": (_MODEL, _whole(_a(lambda: keras.Model))),
-    "strip_model": (_MODEL, _whole(_a(lambda: keras.Model))),
-    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_a(lambda: keras.KerasTensor))),
-    "state": (_VARIABLES, _VARIABLES_CHECK),
-    "writes": (_VARIABLES, _VARIABLES_CHECK),
-    "frozen": (_NAMES, _names),
-    "projected": (_NAMES, _names),
-    "best_from_step": ("a step, 0 for the first", _step),
-    "stored_bits": (_BITS, _dict(_bits(Real), others=False)),
-    "weight_bits": (_BITS, _dict(_bits(Integral), others=False)),
-    "input_bits": ("a dict of whole numbers of bits by the path of a layer, {} for none", _dict(_bits(Integral))),
-    "transform_batch": (
-        "the batch, with each of its names, the same shapes, and float where it was float; further names may come",
-        _batch,
+    "rebuild_model": _MODEL,
+    "strip_model": _MODEL,
+    "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(lambda: keras.KerasTensor))),
+    "declare": (
+        "a Declaration: state and writes dicts of tf.Variable, frozen and projected sets of names, best_from_step a "
+        "step; Declaration() for none",
+        _parts(Declaration, state=_VARIABLES, writes=_VARIABLES, frozen=_NAMES, projected=_NAMES, best_from_step=_STEP),
+    ),
+    "shipped_bits": (
+        "Bits: dicts of numbers of bits by the name of a variable, or the path of a layer",
+        _parts(
+            Bits,
+            stored=_dict(_bits(Real), others=False),
+            weights=_dict(_bits(Integral), others=False),
+            inputs=_dict(_bits(Integral)),
+        ),
     ),
     "frozen_entries": ("a dict of bool tensors by name, of the variable's shape or []", _dict(_held, others=False)),
     "transform_weights": (_SAME, _dict(_like_given, all_given=True, others=False)),
-    "transform_statistics": (_SAME, _dict(_like_given, all_given=True, others=False)),
-    "around_forward": ("a context manager, such as nullcontext()", _context_manager),
+    "around_forward": ("a context manager, such as nullcontext()", _CONTEXT),
     "transform_state": (_SAME + "; a name may be left out", _dict(_like_given, others=False)),
-    "add_losses": ("a dict of float tensors by name, of shape [batch] or []", _dict(_tensor("float", each=True))),
-    "evaluate": ("a dict of numbers by name: tensors of shape [batch] or []", _dict(_tensor("number", each=True))),
-    "transform_gradients": (
-        _SAME + ", or None for no gradient",
-        _dict(_gradient, all_given=True, others=False),
+    "add_losses": ("a dict of float tensors by name, of shape [batch] or []", _dict(_loss)),
+    "evaluate": (
+        "Evaluated: metrics, numbers of shape [batch] or [], and collected tensors [batch, ...], by name",
+        _parts(
+            Evaluated,
+            metrics=_dict(_metric),
+            collected=_dict(_of_examples),
+            split_metrics=_whole(lambda value: value is None or callable(value)),
+        ),
     ),
-    "batch_sums": ("a dict of float tensors by name, of fixed shapes", _dict(_fixed)),
-    "veto": ("a dict of bool tensors of shape [] by name", _dict(_tensor("bool"))),
-    "update_ops": ("a list of the ops that assign, [] for none", _operations),
-    "project": ("None: it assigns, and returns nothing", _projection),
-    "measure": (_SCALARS, _dict(_tensor("number"))),
-    "collect": (_EXAMPLES, _dict(_of_examples)),
-    "split_metrics": (_SCALARS, _dict(_tensor("number"))),
-    "observe": (_EXAMPLES, _dict(_of_examples)),
-    "summary": ("a dict of JSON values, {} for none", _json),
-    "state_dict": ("a dict of JSON values, {} for none", _json),
-    "next_step": ("a step, or None", _optional(_step)),
-    "pictures": ("a dict of float arrays by name: [height, width, 1 or 3]", _dict(_picture)),
-    "embeddings": ("a dict of Embedding by name, {} for none", _dict(_a(lambda: Embedding))),
-    "distributions": ("a dict of arrays by name, {} for none", _dict(_tensor("number", scalar=False))),
-    "advise": ("a list of lines, () for none", _names),
-    "warning": ("a line, or None", _optional(_whole(_a(lambda: str)))),
+    "split_metrics": _SCALARS,
+    "transform_gradients": (_SAME + ", or None for no gradient", _dict(_gradient, all_given=True, others=False)),
+    "batch_sums": ("a dict of float tensors by name, of fixed shapes", _dict(_sum)),
+    "veto": ("a dict of bool tensors of shape [] by name", _dict(_flag)),
+    "update_ops": ("a list of the ops that assign, [] for none", _LIST),
+    "project": ("None: it assigns, and returns nothing", _whole(_is_projection)),
+    "measure": _SCALARS,
+    "summary": _JSON,
+    "state_dict": _JSON,
+    "next_step": ("a step, or None", _whole(lambda value: value is None or _is_step(value))),
+    "show": (
+        "Shown: pictures [height, width, 1 or 3] of float, embeddings of Embedding, distributions of arrays, by name",
+        _parts(Shown, pictures=_dict(_picture), embeddings=_dict(_is(lambda: Embedding)), distributions=_dict(_number)),
+    ),
+    "advise": ("a list of lines, () for none", _NAMES),
+    "warning": ("a line, or None", _whole(lambda value: value is None or isinstance(value, str))),
 }
 """By stage: what is expected, in words and as a check. Stages that are not here return nothing."""

@@ -48,17 +48,11 @@ class HalfStep:
     """Hold one run of an objective between its gradients and what they change.
 
     Attributes:
-        objective: whose loss is minimised.
-        update: which of its runs in this step.
-        batch: that it ran on.
-        forward: the networks' passes.
-        computed: losses and metrics.
         contexts: of the networks that may change, by name; `gradients` of each are what the optimizer gets.
-        begun: what the run began with.
-        norms: of the gradients on their way, by name.
-        sampled: bool scalar, whether the norms count in this step.
-        held_back: bool scalar, whether the step was held back before; None where nothing could.
-        overflow: bool scalar, whether gradients overflowed for the scale of the loss; None without one.
+        begun: the ops of `Objective.begin`.
+        norms: of the gradients on their way, by name; `sampled` says whether they count in this step.
+        held_back: whether the step was held back before; None where nothing could.
+        overflow: whether gradients overflowed for the scale of the loss; None without one.
     """
 
     objective: Objective

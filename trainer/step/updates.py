@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Objective
-from hookline.trainer.step.audit import ancestors
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import in_stage, taking_part, with_outer_graphs
+from hookline.trainer.step.stage import UPDATE_OPS, in_stage, named_scope, taking_part, with_outer_graphs
+from hookline.trainer.step.writes import (
+    READING_OPS,
+    TRAINER,
+    Commit,
+    ancestors,
+    label,
+    names_by_handle,
+    refuse_double_writes,
+    writes_of,
+)
 
-UPDATE_OPS = tf.compat.v1.GraphKeys.UPDATE_OPS
-READING_OPS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
+COLLECTION = tf.compat.v1.GraphKeys.UPDATE_OPS
 
 
 def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
@@ -28,7 +35,7 @@ def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
     """
     graph = tf.compat.v1.get_default_graph()
     operations = []
-    for item in tf.compat.v1.get_collection(UPDATE_OPS):
+    for item in tf.compat.v1.get_collection(COLLECTION):
         operation = _operation(item)
         around = [] if operation is None else with_outer_graphs(operation.graph)
         if operation is None or with_outer_graphs(graph)[-1] not in around:
@@ -41,35 +48,55 @@ def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
     return operations
 
 
-def collect_state_updates(variables: dict[str, keras.Variable], new_state: dict[str, tf.Tensor]) -> None:
-    """Put one assignment per state variable (moving statistics, seed state) into UPDATE_OPS.
-
-    `stateless_call` returns the new values; without these ops nothing would write them.
-    """
-    for name, value in new_state.items():
-        variable = variables[name].value
-        tf.compat.v1.add_to_collection(UPDATE_OPS, _operation(variable.assign(tf.cast(value, variable.dtype))))
-
-
-def collect_hook_updates(
-    hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]
-) -> dict[str, list[tf.Operation]]:
-    """Put the update ops that hooks create into UPDATE_OPS, once each."""
-    graph = tf.compat.v1.get_default_graph()
-    made = {}
+def collect_updates(
+    hooks: Sequence[GraphHook],
+    contexts: Mapping[str, StepContext],
+    changed_state: Mapping[str, Collection[str]],
+    record: Commit,
+) -> None:
+    """Fill UPDATE_OPS: state, then hooks in order; note in the record what is there, who added it, what it writes."""
+    graph = record.graph
+    start = len(graph.get_operations())
+    for context in contexts.values():
+        with named_scope(UPDATE_OPS, context.network.name):
+            # `stateless_call` returns the new values; without these ops nothing would write them.
+            for name, value in context.new_state.items():
+                variable = context.network.state_variables[name].value
+                _add(variable.assign(tf.cast(value, variable.dtype)))
+    record.added_by |= {operation: TRAINER for operation in pending_update_ops() if operation not in record.added_by}
+    made: dict[str, list[tf.Operation]] = {}
     for hook, context in taking_part(hooks, contexts):
+        first = len(graph.get_operations())
         with in_stage(hook, "update_ops"):
-            start = len(graph.get_operations())
             returned = checked(hook, "update_ops", hook.update_ops(context))
-            made[hook.name] = graph.get_operations()[start:]
+            made[hook.name] = graph.get_operations()[first:]
             for item in returned:
-                operation = _checked(hook.name, item, made[hook.name])
+                operation = _checked_update(f"hook '{hook.name}'", "update_ops", item, made[hook.name])
                 if operation not in pending_update_ops():
-                    tf.compat.v1.add_to_collection(UPDATE_OPS, operation)
-    return made
+                    _add(operation)
+        record.added_by |= {each: hook.name for each in pending_update_ops() if each not in record.added_by}
+    refuse_double_writes(hooks, contexts, made)
+    record.update_ops = pending_update_ops()
+    written = writes_of(graph.get_operations()[start:], names_by_handle(contexts))
+    record.dropped_state = [name for name in _unfrozen(hooks, changed_state) if name not in written]
+    missing = {key: [name for name, value in c.gradients.items() if value is None] for key, c in contexts.items()}
+    record.missing_gradients = _unfrozen(hooks, missing)
 
 
-def checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
+def _add(item: Any) -> None:
+    tf.compat.v1.add_to_collection(COLLECTION, _operation(item))
+
+
+def _unfrozen(hooks: Sequence[GraphHook], variables: Mapping[str, Collection[str]]) -> list[str]:
+    """Return those of the variables, names by network, that no hook declares frozen."""
+    found = []
+    for network, names in variables.items():
+        frozen = {name for hook in hooks if hook.network == network for name in hook.declare().frozen}
+        found += [label(network, name, variables) for name in names if name not in frozen]
+    return found
+
+
+def _checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
     """Return the op behind a returned update, after checking that it runs in this step and writes."""
     operation = _operation(item)
     if operation is None or operation not in made:
@@ -84,10 +111,6 @@ def checked_update(source: str, method: str, item: Any, made: Sequence[tf.Operat
             "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."
         )
     return operation
-
-
-def _checked(hook: str, item: Any, made: Sequence[tf.Operation]) -> tf.Operation:
-    return checked_update(f"hook '{hook}'", "update_ops", item, made)
 
 
 def _may_write(operation: tf.Operation) -> bool:
@@ -145,7 +168,7 @@ def begin_run(objective: Objective, networks: Mapping[str, Network], held_back: 
 
         operations = [_behind(tf.cond(held_back, lambda: tf.constant(False), run).op)]
     for operation in operations:
-        tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.UPDATE_OPS, operation)
+        _add(operation)
     return operations
 
 
@@ -154,7 +177,7 @@ def _begin(objective: Objective, networks: Mapping[str, Network]) -> list[tf.Ope
     start = len(graph.get_operations())
     returned = objective.begin(networks)
     made = graph.get_operations()[start:]
-    return [_behind(checked_update(f"objective '{objective.name}'", "begin", item, made)) for item in returned]
+    return [_behind(_checked_update(f"objective '{objective.name}'", "begin", item, made)) for item in returned]
 
 
 def _behind(operation: tf.Operation) -> tf.Operation:

@@ -1,25 +1,30 @@
-"""The variables that an op writes."""
+"""What ops write: found in a traced graph, recorded for each run of an objective, and audited."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Objective
+from hookline.trainer.objective import Objective, owners_of
 from hookline.trainer.order import declared_followers
-from hookline.trainer.step.audit import outermost, owners_of, written_variables
 from hookline.trainer.step.context import StepContext
 
 READING_OPS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"}
 )
-"""Ops that take a variable's handle and only read the variable. Any other op that takes one counts as writing."""
+"""Ops that take a variable's handle and only read the variable. Any other op that takes one may write it."""
 PASSING_OPS = ("Identity", "IdentityN")
+WRITING_OPS = frozenset(
+    {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
+    | {f"ResourceScatter{kind}" for kind in ("Add", "Sub", "Update", "Mul", "Div", "Min", "Max")}
+    | {f"ResourceScatterNd{kind}" for kind in ("Add", "Sub", "Update", "Min", "Max")}
+    | {"ResourceStridedSliceAssign", "AssignVariableXlaConcatND"}
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,11 @@ class Write:
 
 
 def all_writes(operations: Iterable[tf.Operation]) -> list[Write]:
-    """Return the writes of ops and of every function that they call, in order."""
+    """Return what ops, and every function that they call, may write, in order."""
     return list(_writes(operations, {}))
 
 
 def _writes(operations: Iterable[tf.Operation], given: Mapping[int, int]) -> Iterator[Write]:
-    """Yield writes."""
     for operation in operations:
         if operation.type in READING_OPS or operation.type in PASSING_OPS:
             continue
@@ -77,37 +81,180 @@ def _functions(operation: tf.Operation) -> list[tf.Graph]:
     return [function.graph for function in found if function is not None]
 
 
-class Writes:
-    """Know the owner of each variable, and refuse writes of an objective to networks that it may not change."""
+def written_variables(operation: tf.Operation) -> list[int]:
+    """Return the identities of the variable handles that an op itself certainly writes.
 
-    def __init__(self, networks: Iterable[Network], objectives: Sequence[Objective]) -> None:
-        """Note the variables."""
-        self._networks = {network.name: network for network in networks}
-        self._objectives = objectives
-        self._names: dict[int, tuple[str, str]] = {}
-        for network in self._networks.values():
-            own = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
-            self._names |= {id(variable.value.handle): (network.name, name) for name, variable in own.items()}
+    A kernel of an optimizer writes the variable and its slots.
+    """
+    if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):
+        return [outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
+    return [outermost(operation.inputs[0])] if operation.type in WRITING_OPS else []
 
-    def refuse_foreign(self, operations: Iterable[tf.Operation], objective: Objective | None) -> None:
-        """Refuse ops that write variables they may not."""
-        for write in all_writes(operations):
-            if write.handle not in self._names:
-                continue
-            network, variable = self._names[write.handle]
-            if objective is None or network not in objective.trains:
-                writer = "What runs before the objectives" if objective is None else f"The objective '{objective.name}'"
-                raise UserError(
-                    f"{writer} writes '{variable}' of the network '{network}', which it may not change: "
-                    f"{self._owner(network)}. Take the op '{write.operation.name}' ({write.operation.type}) out, or "
-                    f"let an objective write it that has '{network}' in its `trains`."
-                )
 
-    def _owner(self, network: str) -> str:
-        if self._networks[network].fixed:
-            return "that network is fixed"
-        owners = " and ".join(f"'{name}'" for name in owners_of(network, self._objectives))
-        return f"that network belongs to the objective {owners}"
+def outermost(tensor: tf.Tensor) -> int:
+    """Return the identity of the tensor that `tensor` was captured from, in the outermost graph or eagerly."""
+    while isinstance(graph := getattr(tensor, "graph", None), tf.__internal__.FuncGraph):
+        captured = {id(internal): external for external, internal in graph.captures}
+        if id(tensor) not in captured:
+            break
+        tensor = captured[id(tensor)]
+    return id(tensor)
+
+
+def ancestors(operation: tf.Operation) -> set[tf.Operation]:
+    """Return every op that runs before `operation`, through inputs and control inputs, within its graph."""
+    found: set[tf.Operation] = set()
+    waiting = [operation]
+    while waiting:
+        current = waiting.pop()
+        for parent in (*(tensor.op for tensor in current.inputs), *current.control_inputs):
+            if parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found
+
+
+def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> dict[str, list[tf.Operation]]:
+    """Return the writing ops among `operations` by the name of the variable that they write."""
+    written: dict[str, list[tf.Operation]] = {}
+    for operation in operations:
+        for handle in written_variables(operation):
+            if handle in names:
+                written.setdefault(names[handle], []).append(operation)
+    return written
+
+
+def names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
+    """Return what variables of networks are called, by the identity of their handles."""
+    return {
+        id(variable.value.handle): label(network, name, contexts)
+        for network, context in contexts.items()
+        for name, variable in context.network.variables.items()
+    }
+
+
+def label(network: str, name: str, networks: Collection[str]) -> str:
+    """Return the name of a variable, with its network where there are several: their paths may be the same."""
+    return name if len(networks) == 1 else f"{network}/{name}"
+
+
+FORWARD, TRAINER, BEGIN = "the forward pass", "the trainer", "begin"
+"""Who puts ops into UPDATE_OPS besides hooks: code that adds to it in the classic way; the trainer, for new state; the
+objective's `begin`."""
+
+
+@dataclass
+class Commit:
+    """Record the writing part of one objective's step, as it was traced.
+
+    Attributes:
+        objective: name of the objective.
+        graph: the graph in which the ops stand.
+        update: which of the objective's runs in the step this is, from 0.
+        runs: names of the networks that the objective's forward pass called.
+        gradients: what the optimizers were given, by network name.
+        update_ops: what UPDATE_OPS held when the optimizer was called.
+        added_by: who put each op into UPDATE_OPS, in order: `BEGIN`, `FORWARD`, `TRAINER` or a hook's name. Also ops
+            from before the writing part that stand in an outer graph, where a veto puts that part into a branch.
+        apply_ops: the ops by which the optimizer wrote trainable variables, by variable name.
+        hook_writes: for each hook, the names that it declares and the ops that write them in this graph.
+        missing_gradients: names of trainable variables without a gradient that no hook declared frozen.
+        dropped_state: names of state variables that the forward pass changes and no op writes, without frozen ones.
+    """
+
+    objective: str
+    graph: tf.Graph
+    update: int = 0
+    runs: list[str] = field(default_factory=list)
+    gradients: dict[str, Gradients] = field(default_factory=dict)
+    update_ops: list[tf.Operation] = field(default_factory=list)
+    added_by: dict[tf.Operation, str] = field(default_factory=dict)
+    apply_ops: dict[str, list[tf.Operation]] = field(default_factory=dict)
+    hook_writes: dict[str, dict[str, list[tf.Operation]]] = field(default_factory=dict)
+    missing_gradients: list[str] = field(default_factory=list)
+    dropped_state: list[str] = field(default_factory=list)
+
+    @property
+    def applied(self) -> list[tf.Operation]:
+        """Return all ops by which the optimizer wrote."""
+        return [operation for operations in self.apply_ops.values() for operation in operations]
+
+    def note_hooks(self, hooks: Iterable[GraphHook]) -> None:
+        """Note what hooks declare to write, with the ops of the graph that write it."""
+        operations = self.graph.get_operations()
+        for hook in hooks:
+            if declared := hook.declare().writes:
+                written = writes_of(operations, {id(variable.handle): name for name, variable in declared.items()})
+                self.hook_writes[hook.name] = {name: written.get(name, []) for name in declared}
+
+
+def audit(commit: Commit) -> None:
+    """Refuse a step whose update ops do not run before the apply, or do not run at all."""
+    if commit.missing_gradients:
+        raise UserError(
+            f"No gradient reaches {', '.join(commit.missing_gradients)} in objective '{commit.objective}'. Expected "
+            "every trainable variable to influence the loss: connect it (sampling and rounding need a straight-through "
+            "gradient), set trainable=False, or declare it `frozen` in the hook."
+        )
+    if commit.dropped_state:
+        raise UserError(
+            f"The forward pass of objective '{commit.objective}' changes {', '.join(commit.dropped_state)}, but no op "
+            "of the step writes that: the change would be lost. Return it from the hook's transform_state, or declare "
+            "it `frozen` in the hook to leave it alone."
+        )
+    for hook, declared in commit.hook_writes.items():
+        for name, operations in declared.items():
+            _audit_write(hook, name, operations, commit)
+    for variable, operations in commit.apply_ops.items():
+        _audit_order(variable, operations, commit)
+
+
+def _audit_write(hook: str, name: str, operations: list[tf.Operation], commit: Commit) -> None:
+    if not operations:
+        raise UserError(
+            f"The hook '{hook}' declares that it writes '{name}', but no op of the step writes it. Assign the variable "
+            "in update_ops (reading it and adding gives a new tensor, it changes no variable)."
+        )
+    before = {each for update in commit.update_ops for each in (update, *ancestors(update))}  # members of a tf.group
+    if before.isdisjoint(operations):
+        raise UserError(
+            f"The hook '{hook}' writes '{name}' outside UPDATE_OPS: nothing makes it run before the weights change. "
+            "Return the op from update_ops."
+        )
+
+
+def _audit_order(variable: str, operations: list[tf.Operation], commit: Commit) -> None:
+    for operation in operations:
+        late = set(commit.update_ops) - ancestors(operation)
+        if late:
+            names = ", ".join(sorted(update.name for update in late))
+            raise UserError(
+                f"The update ops {names} are not control ancestors of the op {operation.name} that applies the "
+                f"gradient of '{variable}'. Create the apply inside tf.control_dependencies of all update ops."
+            )
+
+
+def refuse_foreign(
+    operations: Iterable[tf.Operation],
+    objective: Objective,
+    networks: Mapping[str, Network],
+    objectives: Sequence[Objective],
+) -> None:
+    """Refuse ops of an objective that write variables of networks that it may not change."""
+    owners: dict[int, tuple[str, str]] = {}
+    for network in networks.values():
+        own = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
+        owners |= {id(variable.value.handle): (network.name, name) for name, variable in own.items()}
+    for write in all_writes(operations):
+        name, variable = owners.get(write.handle, ("", ""))
+        if name and name not in objective.trains:
+            owner = " and ".join(f"'{each}'" for each in owners_of(name, objectives))
+            belongs = "is fixed" if networks[name].fixed else f"belongs to the objective {owner}"
+            raise UserError(
+                f"The objective '{objective.name}' writes '{variable}' of the network '{name}', which it may not "
+                f"change: that network {belongs}. Take the op '{write.operation.name}' ({write.operation.type}) out, "
+                f"or let an objective write it that has '{name}' in its `trains`."
+            )
 
 
 def refuse_double_writes(
@@ -122,31 +269,22 @@ def refuse_double_writes(
     step_writes = {
         id(context.network.variables[name].value.handle) for context in contexts.values() for name in context.new_state
     }
-    names = _names(hooks, contexts)
+    names = names_by_handle(contexts)
+    for hook in hooks:
+        names |= {id(variable.handle): f"{hook.name}/{name}" for name, variable in hook.declare().state.items()}
     followers = declared_followers(hooks)
     writers: dict[int, str] = {}
-    for hook, operations in made.items():
+    for hook_name, operations in made.items():
         for handle in (handle for operation in operations for handle in written_variables(operation)):
-            name, first = names.get(handle, "a variable"), writers.setdefault(handle, hook)
+            name, first = names.get(handle, "a variable"), writers.setdefault(handle, hook_name)
             if handle in step_writes:
                 raise UserError(
-                    f"The hook '{hook}' writes '{name}' in update_ops, and so does the step itself, with what the "
+                    f"The hook '{hook_name}' writes '{name}' in update_ops, and so does the step itself, with what the "
                     "forward pass gives. Return the value from transform_state instead."
                 )
-            if first != hook and hook not in followers[first]:
+            if first != hook_name and hook_name not in followers[first]:
                 raise UserError(
-                    f"The hooks '{first}' and '{hook}' both write '{name}' in one step, and nothing says which comes "
-                    f"first. Declare it in '{hook}', with `before` or `after`."
+                    f"The hooks '{first}' and '{hook_name}' both write '{name}' in one step, and nothing says which "
+                    f"comes first. Declare it in '{hook_name}', with `before` or `after`."
                 )
-            writers[handle] = hook
-
-
-def _names(hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext]) -> dict[int, str]:
-    """Return what variables are called, by the identity of their handles."""
-    of_networks = {
-        id(variable.value.handle): name
-        for context in contexts.values()
-        for name, variable in context.network.variables.items()
-    }
-    of_hooks = {id(variable.handle): f"{hook.name}/{name}" for hook in hooks for name, variable in hook.state().items()}
-    return of_networks | of_hooks
+            writers[handle] = hook_name

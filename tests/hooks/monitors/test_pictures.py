@@ -80,7 +80,8 @@ def animated(run, step: int, resumed: dict | None = None, status: str = "complet
     hook = PictureFiles(animate=True)
     if resumed is not None:
         hook.load_state_dict(json.loads(json.dumps(resumed)))
-        hook.on_resume(run)
+        run.from_checkpoint = True
+        hook.on_fit_begin(run)
     evaluate(hook, run, *((each, "validation") for each in range(since + 1, step + 1)))
     hook.on_fit_end(run, {"status": status})
     return hook
@@ -98,7 +99,6 @@ def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> N
     hook, folder = PictureFiles(animate=True), run.directory / "pictures"
     evaluate(hook, run, (10, "validation"), (20, "validation"), (30, "validation"), (10, "test"))
     assert names(folder) == [".frames", "a_b.png"]
-    hook.on_exception(run, KeyboardInterrupt())
     hook.on_fit_end(run, {"status": "completed"})
     assert names(folder) == ["a_b.gif", "a_b.png"]
     frames = tf.io.decode_gif((folder / "a_b.gif").read_bytes()).numpy()

@@ -89,14 +89,13 @@ def test_time_left_counts_from_where_a_resumed_run_began(make_run, capsys, monke
     assert "16:10 left" in printed[0]  # 970 steps of one second
 
 
-@pytest.mark.parametrize("end", ["on_fit_end", "on_exception"])
-def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, terminal, end):
+def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, terminal):
     run, terminal, threads = make_run(), terminal(), set(threading.enumerate())
     hook = begun(run)
     (drawing,) = set(threading.enumerate()) - threads
     advance(hook, run, 40)
     sys.stdout.write("a word from elsewhere\n")
-    getattr(hook, end)(run, {} if end == "on_fit_end" else KeyboardInterrupt())
+    hook.on_fit_end(run, {})
     drawing.join(timeout=5)
     assert not drawing.is_alive()
     assert sys.stdout is terminal

@@ -65,11 +65,10 @@ def test_a_save_puts_everything_on_disk_and_no_thread_stays_behind(make_run, sum
     for step in range(1, 201):
         train(hook, run, step)
         evaluate(hook, run, step)
-    hook.before_save(run)
+    hook.state_dict()
     assert len(values(run, "train")) == len(values(run, "validation")) == 200
     assert threading.active_count() == threads + 2
-    hook.on_exception(run, RuntimeError())
-    assert threading.active_count() == threads
+    run.error = RuntimeError()
     hook.on_fit_end(run, summary | {"status": "failed", "best": {"value": None, "values": {}}, "test": {}})
     assert "run/summary" in {tag for _, tag, _ in values(run, "train", plugin="text")}
     assert threading.active_count() == threads
@@ -88,10 +87,9 @@ def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, mo
         for step, loss in losses.items():
             train(hook, run, step, loss)
             evaluate(hook, run, step, loss)
-        hook.on_exception(run, RuntimeError())
+        hook.on_fit_end(run, summary | {"status": "interrupted"})
         assert hook.state_dict() == {"evaluations": 3}
         state = {"evaluations": 1}
-    hook.on_fit_end(run, summary)  # opens the files once more, and drops nothing
     assert curve(run, "train") == curve(run, "validation") == [(10, 1.0), (20, -2.0), (30, -3.0)]
     assert [event.step for event in read(run, "train").Tensors(KERNEL)] == [0, 10, 20, 30]
     folder = run.directory / "tensorboard" / "train"
@@ -131,7 +129,7 @@ def test_events_continue_in_a_further_file_once_there_is_room_again(make_run, su
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))  # 9, 10: not in order
     hook = begun(run)
     train(hook, run, 1)
-    hook.before_save(run)
+    hook.state_dict()
 
     def refuse(writer, event):
         raise tf.errors.ResourceExhaustedError(None, None, "full")
@@ -149,12 +147,12 @@ def test_events_continue_in_a_further_file_once_there_is_room_again(make_run, su
 def test_what_a_writer_meets_between_events_is_told_by_the_next_one(make_run, monkeypatch, capsys):
     run = make_run()
     hook = begun(run)
-    hook.before_save(run)
+    hook.state_dict()
 
     def refuse(writer, data):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left")
 
     monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", refuse)
     with pytest.raises(WriteError, match="No space left"):
-        train(hook, run, 1) or hook.on_exception(run, KeyError())
+        train(hook, run, 1) or hook.state_dict()
     assert capsys.readouterr().err == ""  # the thread of the writer ends without a word

@@ -91,5 +91,5 @@ def test_a_profile_is_asked_for_and_ended_with_the_run(make_run, monkeypatch, st
         run.step = edge
         asked.append(edge)
         hook.on_chunk_end(run, None)
-    hook.on_exception(run, RuntimeError())
+    hook.on_fit_end(run, {"status": "failed"})
     assert (asked, calls) == (edges, [str(run.directory / "tensorboard" / "train"), "stop"])

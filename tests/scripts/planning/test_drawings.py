@@ -45,7 +45,7 @@ def test_no_name_breaks_a_drawing(name: str):
         name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Update(name, (name,), name),),
         (Apply(name, name, (name,)),), (Projection(name, name, (name,)),),
     )  # fmt: skip
-    odd = Plan((Stage("step", "transform_batch", (name,)),), (objective,), {name: name}, ())
+    odd = Plan((Stage("step", "transform_weights", (name,)),), (objective,), {name: name}, ())
     plain = as_dot(odd).replace("\\\\", "").replace('\\"', "")
     assert all(line.count('"') % 2 == 0 for line in plain.splitlines())
     shown = as_mermaid(odd)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from hookline.scripts.planning.drawing import step_flow
 from hookline.scripts.planning.plan import HOOK, NETWORK, OPTIMIZER, UNTRAINED, Apply, ObjectivePlan, Projection, Update
 from hookline.scripts.planning.text import sections
+from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
 from tests.support.plan import Clip, plan_of
@@ -45,8 +46,8 @@ def test_roles_tell_trained_frozen_written_and_untouched_variables_apart():
         def transform_weights(self, weights, context):
             return {n: tf.stop_gradient(w) if n == "toy/hidden/kernel" else w for n, w in weights.items()}
 
-        def frozen(self):
-            return {"toy/hidden/kernel", "toy/norm/moving_mean"}
+        def declare(self):
+            return Declaration(frozen={"toy/hidden/kernel", "toy/norm/moving_mean"})
 
         def transform_state(self, new_state, context):
             return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
-from hookline.trainer.hook import HostHook
+from hookline.trainer.hook import Declaration, Evaluated, HostHook
 from hookline.trainer.run.checkpoint import CheckpointStore, write_checkpoint
 from hookline.trainer.run.control import Best, Cadence, Run
 from hookline.trainer.run.fit import Fit
@@ -41,9 +41,6 @@ class Diary(HostHook):
     def on_evaluation_end(self, run, report):
         self.calls.append((report.split, run.step))
         self.reports.append(report)
-
-    def before_save(self, run):
-        self.calls.append(("save", run.step))
 
 
 def toy_fit(tmp_path, hooks=(), graph_hooks=(), *, epochs: int = 2, report_every: int | None = None) -> Fit:
@@ -121,14 +118,14 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) ->
         def build(self, context):
             self.variable = tf.Variable(0, dtype=tf.int64)
 
-        def state(self):
-            return {"steps": self.variable}
+        def declare(self):
+            return Declaration({"steps": self.variable})
 
         def update_ops(self, context):
             return [self.variable.assign(context.step + 1)]
 
         def evaluate(self, context):
-            return {"clock": tf.cast(context.step, tf.float32)}
+            return Evaluated({"clock": tf.cast(context.step, tf.float32)})
 
     counter = Counter("counter")
     fit = toy_fit(tmp_path, [SaveBest()], [counter], epochs=6)
@@ -297,3 +294,20 @@ def test_what_a_hook_cannot_write_is_told_once_and_the_run_continues(stage: str,
     if stage == "on_chunk_end":
         with pytest.raises(ZeroDivisionError):
             toy_fit(tmp_path / "b", [failing(ZeroDivisionError())]).train()
+
+
+def test_a_state_is_saved_after_what_could_not_be_written_before_it(tmp_path) -> None:
+    class Flushes(SaveBest):
+        full = True
+
+        def state_dict(self):
+            if self.full:
+                self.full = False  # as event files, which drop what has no room
+                raise WriteError("No room.")
+            return {"kept": True}
+
+    fit = toy_fit(tmp_path, [Flushes("flushes")])
+    with pytest.warns(UserWarning, match="the hook 'flushes': No room"):
+        fit.train()
+    fit.wait_for_checkpoints()
+    assert fit.store.load("best").state["hooks"]["flushes"] == {"kept": True}

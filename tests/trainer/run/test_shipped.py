@@ -140,8 +140,8 @@ def test_shipped_weights_are_those_of_evaluation():
 
 def test_moving_statistics_are_shipped_as_evaluation_uses_them():
     class Double(StatelessHook):
-        def transform_statistics(self, state, context):
-            return {name: 2.0 * value if value.dtype.is_floating else value for name, value in state.items()}
+        def transform_weights(self, weights, context):
+            return weights | {name: 2.0 * each for name, each in context.state.items() if each.dtype.is_floating}
 
     network = toy_network(dropout=0.5)
     loop = toy_loop([], network=network)

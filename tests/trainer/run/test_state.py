@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Declaration
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
 from tests.support.toy import StatelessHook, toy_network
@@ -20,9 +21,9 @@ class Stateful(StatelessHook):
 
     count = None
 
-    def state(self):
+    def declare(self):
         self.count = self.count if self.count is not None else tf.Variable([1.0, 2.0])
-        return {"count": self.count}
+        return Declaration({"count": self.count})
 
 
 def variables():

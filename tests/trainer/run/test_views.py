@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from keras import layers
 
+from hookline.trainer import hook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
-from hookline.trainer.objective import Embedding
+from hookline.trainer.objective import Embedding, Shown
 from hookline.trainer.run.views import GAP, Evaluated, Views, first_filters, first_kernel, weight_distributions
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.trainer import Trainer
@@ -28,22 +29,20 @@ class Painter(StatelessHook):
     observed_examples = 4
     painted = 0
 
-    def observe(self, context):
-        return {"outputs": context.outputs}
+    def evaluate(self, context):
+        return hook.Evaluated(collected={"outputs": context.outputs} if context.observing else {})
 
-    def pictures(self, observed):
+    def show(self, observed):
         self.painted += 1
-        return {"probe/mean": np.full((2, 2, 1), 1.0 / (1.0 + np.exp(-observed["outputs"].mean())))}
-
-    def embeddings(self, observed):
-        return {"probe": Embedding(observed["outputs"])}
+        mean = np.full((2, 2, 1), 1.0 / (1.0 + np.exp(-observed["outputs"].mean())))
+        return Shown({"probe/mean": mean}, {"probe": Embedding(observed["outputs"])})
 
 
 class Blind(StatelessHook):
     """Show whether anything was observed for a hook that observes nothing."""
 
-    def pictures(self, observed):
-        return {"blind": np.full((1, 1, 1), float(len(observed)))}
+    def show(self, observed):
+        return Shown({"blind": np.full((1, 1, 1), float(len(observed)))})
 
 
 class Album(ToyObjective):
@@ -54,13 +53,12 @@ class Album(ToyObjective):
         output.collected = {"logits": output.outputs}
         return output
 
-    def pictures(self, collected, examples):
+    def show(self, collected, examples):
         row = int(collected["logits"].max(-1).argmax())
-        return {f"{self.name}/row": np.clip(examples([row])["inputs"].reshape(1, 6, 1), 0.0, 1.0)}
-
-    def embeddings(self, collected, examples):
+        picture = np.clip(examples([row])["inputs"].reshape(1, 6, 1), 0.0, 1.0)
         inputs = examples(range(len(collected["logits"])))["inputs"]
-        return {self.name: Embedding(collected["logits"], {"first": inputs[:, 0]})}
+        embedding = Embedding(collected["logits"], {"first": inputs[:, 0]})
+        return Shown({f"{self.name}/row": picture}, {self.name: embedding})
 
 
 @pytest.fixture

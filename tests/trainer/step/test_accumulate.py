@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.step.loop import ChunkLoop
 from tests.support.toy import (
@@ -19,6 +20,7 @@ from tests.support.toy import (
     toy_batch,
     toy_loop,
     toy_network,
+    updated,
     values_of,
 )
 
@@ -112,8 +114,7 @@ def test_batch_norm_normalizes_by_micro_batch_and_is_written_once() -> None:
     for half in np.split(hidden, 2):
         mean = 0.99 * mean + 0.01 * half.mean(axis=0)
     np.testing.assert_allclose(network.variables["toy/norm/moving_mean"].numpy(), mean, rtol=1e-4, atol=1e-7)
-    written = loop.trainer.commits[0].update_writes
-    assert sorted(written) == ["toy/norm/moving_mean", "toy/norm/moving_variance"]
+    assert updated(loop.trainer.commits[0], network) == ["toy/norm/moving_mean", "toy/norm/moving_variance"]
 
 
 class Counting(keras.layers.Layer):
@@ -167,17 +168,12 @@ class Watch(StatelessHook):
         self.dropped = tf.Variable(tf.zeros([BATCH, 8]), trainable=False)
         self.noise = tf.Variable(tf.zeros([BATCH]), trainable=False)
 
-    def state(self):
-        return {"dropped": self.dropped, "noise": self.noise}
-
-    writes = state
+    def declare(self):
+        state = {"dropped": self.dropped, "noise": self.noise}
+        return Declaration(state, writes=state)
 
     def request_taps(self, model):
         return {"dropped": model.get_layer("dropout").output}
-
-    def transform_batch(self, batch, context):
-        self.see("transform_batch", batch, context)
-        return {**batch, "inputs": batch["inputs"] + 1.0}
 
     def add_losses(self, context):
         self.see("add_losses", context.batch, context)
@@ -202,7 +198,7 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added() -> None:
     network.taps |= hook.request_taps(network.model)
     toy_loop([hook], network=network, accumulation_steps=4).run(0, 1)
     assert hook.seen == {
-        **{stage: [(BATCH, True)] for stage in ("transform_batch", "transform_gradients", "update_ops")},
+        **{stage: [(BATCH, True)] for stage in ("transform_gradients", "update_ops")},
         "add_losses": [(BATCH // 4, False)],
     }
     masks = (hook.dropped.numpy() != 0).reshape(4, -1)

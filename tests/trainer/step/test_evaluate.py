@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Evaluated, GraphHook
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import ObjectiveOutput
@@ -47,23 +47,19 @@ class Collecting(ToyObjective):
 
 
 class Marks(StatelessHook):
-    """Add a loss and a metric of the first feature, collect it, and change what only training has."""
-
-    def transform_batch(self, batch, context):
-        return {**batch, "inputs": tf.zeros_like(batch["inputs"])}
+    """Add a loss and metrics of the first feature, of batches and of the split."""
 
     def add_losses(self, context):
         return {"first_input": context.batch["inputs"][:, 0]}
 
     def evaluate(self, context):
         assert not context.training
-        return {"first": context.batch["inputs"][:, 0], "step": tf.cast(context.step, tf.float32)}
+        assert not context.observing
+        first = context.batch["inputs"][:, 0]
+        metrics = {"first": first, "step": tf.cast(context.step, tf.float32)}
+        return Evaluated(metrics, {"mine": first}, self.of_split)
 
-    def collect(self, context):
-        assert not context.training
-        return {"mine": context.batch["inputs"][:, 0]}
-
-    def split_metrics(self, collected):
+    def of_split(self, collected):
         median = tf.sort(collected["mine"])[tf.shape(collected["mine"])[0] // 2]
         return {f"{self.name}_median": median, f"{self.name}_many": tf.shape(collected["mine"])[0] > 60}
 
@@ -105,11 +101,11 @@ def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> Non
 
 
 def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
-    for stage in ("evaluate", "split_metrics"):
+    taken = {"accuracy": tf.constant(0.0)}
+    for found in (Evaluated(taken), Evaluated(split_metrics=lambda collected: taken)):
         hook = StatelessHook("taken")
-        setattr(hook, stage, lambda given: {"accuracy": tf.constant(0.0)})
-        hook.collect = lambda context: {"mine": context.batch["inputs"][:, 0]}
-        with pytest.raises(UserError, match="'taken' .*'accuracy'"):
+        hook.evaluate = lambda context, found=found: found
+        with pytest.raises(UserError, match="'taken' .*accuracy'"):
             Evaluator(Trainer([toy_network()], [Collecting()], [hook], seed=0), *batches(16))
 
 
@@ -179,10 +175,12 @@ class Watcher(StatelessHook):
         self.observed_examples = examples
         self.traces = 0
 
-    def observe(self, context):
+    def evaluate(self, context):
         self.traces += 1
+        assert context.observing
         assert not context.training
-        return {"outputs": context.outputs, "inputs": context.batch["inputs"], "row": context.batch["index"]}
+        inputs, row = context.batch["inputs"], context.batch["index"]
+        return Evaluated(collected={"outputs": context.outputs, "inputs": inputs, "row": row})
 
 
 def split() -> Split:

@@ -29,27 +29,25 @@ MEAN = "toy/norm/moving_mean"
 
 
 class Shift(StatelessHook):
-    """Start from another moving mean."""
+    """Evaluate with another moving mean."""
 
-    def __init__(self, name: str = "shift", by: float = 1.0, *, evaluation_only: bool = False) -> None:
-        super().__init__(name)
-        self.by, self.evaluation_only = by, evaluation_only
+    training = False
 
-    def transform_statistics(self, state, context):
-        if self.evaluation_only and context.training:
-            return state
-        return {**state, MEAN: self.by * (state[MEAN] + 1.0)}
+    def transform_weights(self, weights, context):
+        if context.training and not self.training:
+            return weights
+        return {**weights, MEAN: context.state[MEAN] + 1.0}
 
 
-def read(*hooks: StatelessHook, training: bool = False):
-    network = toy_network(dropout=0.5)
-    trainer = Trainer([network], [ToyObjective()], hooks, seed=0)
-    return network, trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=training).passes["model"]
-
-
-def test_statistics_pass_through_the_hooks_in_order() -> None:
-    network, found = read(Shift("first", 2.0), Shift("second", 3.0))
-    np.testing.assert_allclose(found.state[MEAN], np.full(8, 9.0))
+def test_statistics_that_a_hook_adds_are_those_of_the_evaluation() -> None:
+    network, hook = toy_network(dropout=0.5), Shift("shift")
+    trainer = Trainer([network], [ToyObjective()], [hook], seed=0)
+    found = trainer.forward(tf.constant(0, tf.int64), {}, objective="", training=False).passes["model"]
+    np.testing.assert_allclose(found.state[MEAN], np.ones(8))
+    assert found.context.weights.keys() == network.trainable_variables.keys()
+    hook.training = True
+    with pytest.raises(UserError, match=f"'shift' returned the unknown name '{MEAN}' from transform_weights"):
+        toy_loop([hook], network=network)
     assert found.state.keys() == found.context.state.keys() == network.state_variables.keys()
     np.testing.assert_array_equal(found.context.state[MEAN], np.zeros(8))
     assert found.changed == set()
@@ -58,7 +56,7 @@ def test_statistics_pass_through_the_hooks_in_order() -> None:
 def test_an_evaluation_uses_the_transformed_statistics() -> None:
     network = toy_network()
     network.state_variables[MEAN].assign(np.linspace(-1, 1, 8))
-    loop = toy_loop([Shift(evaluation_only=True)], network=network)
+    loop = toy_loop([Shift()], network=network)
     before = values_of(network)
     found = Evaluator(loop.trainer, toy_batch, SIZE // BATCH).run(0)
     for name, value in values_of(network).items():

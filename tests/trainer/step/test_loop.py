@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.hook import Declaration
 from tests.support.toy import StatelessHook, toy_batch, toy_loop, toy_network, values_of
 
 
@@ -40,8 +41,8 @@ class VetoAt(StatelessHook):
     def build(self, context):
         self.count = tf.Variable(0.0, trainable=False)
 
-    def state(self):
-        return {"count": self.count}
+    def declare(self):
+        return Declaration({"count": self.count})
 
     def update_ops(self, context):
         return [self.count.assign_add(1.0)]

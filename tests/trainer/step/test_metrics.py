@@ -1,12 +1,42 @@
-"""Averages over examples and over steps."""
+"""Averages over examples and over steps, and the norms of gradients before and after hooks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.hooks.clip_gradients import ClipGradients
+from hookline.hooks.monitors.nan_guard import NanGuard
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.step.metrics import Accumulators, average_output, example_weights, weighted_mean
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.metrics import (
+    AFTER,
+    BEFORE,
+    Accumulators,
+    GradientNorms,
+    average_output,
+    example_weights,
+    weighted_mean,
+)
+from hookline.trainer.step.trainer import Trainer
+from tests.support.poison import Poison
+from tests.support.toy import (
+    StatelessHook,
+    ToyObjective,
+    build_context,
+    toy_batch,
+    toy_loop,
+    toy_network,
+    values_of,
+)
 
 
 def test_padding_does_not_count() -> None:
@@ -37,3 +67,94 @@ def test_accumulators_average_over_steps_and_leave_out_what_never_counted() -> N
     accumulators.names = ["loss"]
     accumulators.reset_others()  # the sums of a run with other metrics
     assert accumulators.read() == {}
+
+
+RATE = 0.5
+
+
+class Times(StatelessHook):
+    """Multiply gradients by a number."""
+
+    def __init__(self, name: str, factor: float) -> None:
+        super().__init__(name)
+        self.factor = factor
+
+    def transform_gradients(self, gradients, context):
+        return {name: self.factor * value for name, value in gradients.items()}
+
+
+def sgd_network(**options: Any) -> Network:
+    keras.utils.set_random_seed(0)
+    return toy_network(optimizer=keras.optimizers.SGD(RATE), **options)
+
+
+def loop_of(hooks: Sequence[GraphHook] = (), *, network: Network | None = None, **options: Any) -> ChunkLoop:
+    network = network or sgd_network()
+    for hook in hooks:
+        hook.build(build_context(network))
+    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0, **options), toy_batch, xla=False)
+
+
+def norms_of(loop: ChunkLoop) -> dict[str, float]:
+    return {name: value for name, value in loop.accumulators.read().items() if "grad_norm/" in name}
+
+
+def moved(hooks: Sequence[GraphHook] = (), steps: int = 1) -> list[float]:
+    """Return how far each step of gradient descent moves the weights, over its rate: the norm of what it was given."""
+    network, lengths = sgd_network(), []
+    loop = toy_loop(hooks, network=network)
+    for step in range(steps):
+        before = values_of(network)
+        loop.run(step, 1)
+        after = values_of(network)
+        squares = [
+            np.square(after[name] - before[name], dtype=np.float64).sum() for name in network.trainable_variables
+        ]
+        lengths.append(float(np.sqrt(sum(squares)) / RATE))
+    return lengths
+
+
+def named(hook: GraphHook, name: str) -> Any:
+    hook.name, hook.network = name, "model"
+    return hook
+
+
+def test_each_hook_that_changes_gradients_is_followed_in_order() -> None:
+    hooks = [Times("a_thrice", 3.0), named(ClipGradients(limit=0.01), "clip_gradients"), StatelessHook("watches")]
+    loop = loop_of(hooks)
+    loop.run(0, 1)
+    (before,) = moved()
+    slices = tf.IndexedSlices(tf.constant([[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]]), tf.constant([1, 0, 1]), (5, 2))
+    values, _ = GradientNorms({"model": {"embedding": slices, "bias": None}}).sample(tf.constant(0, tf.int64), 1)
+    assert float(values[BEFORE]) == 4.0  # of the tensor that they stand for
+    norms = norms_of(loop)
+    assert list(norms) == [BEFORE, f"{AFTER}/a_thrice", f"{AFTER}/clip_gradients", AFTER]
+    assert norms[BEFORE] == pytest.approx(before, rel=1e-4)
+    assert norms[f"{AFTER}/a_thrice"] == pytest.approx(3.0 * before, rel=1e-4)
+    assert norms[f"{AFTER}/clip_gradients"] == norms[AFTER] == pytest.approx(0.01, rel=1e-4)
+    scaled = loop_of([Times("same", 1.0)], loss_scale=LossScale())  # the scale of the loss is in no norm
+    scaled.run(0, 1)
+    assert norms_of(scaled) == dict.fromkeys([BEFORE, f"{AFTER}/same", AFTER], pytest.approx(before, rel=1e-4))
+
+
+def test_a_report_averages_the_sampled_steps() -> None:
+    each = moved(steps=7)
+    loop = loop_of(norms_every=3)
+    loop.run(0, 7)
+    assert norms_of(loop)[BEFORE] == pytest.approx(np.mean([each[0], each[3], each[6]]), rel=1e-4)
+    loop.accumulators.reset()
+    loop.run(7, 2)
+    assert norms_of(loop) == {}  # 7 and 8 are no samples
+    assert loop.accumulators.read()["loss/total"] > 0.0
+
+
+def test_a_step_that_was_held_back_is_in_no_average() -> None:
+    hooks = [named(NanGuard(policy="skip"), "nan_guard"), named(Poison(place="gradient", steps=[1]), "poison")]
+    loop = loop_of(hooks)
+    assert loop.run(0, 3)[0] == 1
+    assert loop.run(2, 2) == (4, [])
+    counts = dict(zip(loop.accumulators.names, loop.accumulators.variable.numpy()[:, 1], strict=True))
+    norms = norms_of(loop)
+    assert counts[BEFORE] == counts[AFTER] == counts["loss/total"] == 3.0
+    assert norms[AFTER] == norms[BEFORE]  # NaN changed nothing else
+    assert 0.0 < norms[BEFORE] < 10.0

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, HostHook
+from hookline.trainer.hook import RENAMED, Bits, Declaration, Evaluated, GraphHook, HostHook
+from hookline.trainer.objective import Shown
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.build_trainer import _prepare_networks
 from hookline.trainer.step.evaluate import Evaluator
@@ -23,29 +24,26 @@ BATCH_GIVEN = {"inputs": tf.zeros([4, 3]), "targets": tf.zeros([4], tf.int64), "
 FLOATS = {"a": tf.ones([4, 3]), "b": tf.ones([])}
 
 RIGHT: dict[str, list[Any]] = {
-    "best_from_step": [0, np.int64(3)],
-    "frozen": [set(), ["a"], {"a": 1}.keys()],
-    "transform_batch": [
-        {**BATCH_GIVEN, "boxes": tf.zeros([4, 2])},
-        {"inputs": tf.zeros([4, 3]), "index": BATCH_GIVEN["index"], "target_shares": tf.zeros([4, 2])},
-    ],
+    "declare": [Declaration(), Declaration(frozen={"a": 1}.keys(), projected=["a"], best_from_step=np.int64(3))],
+    "shipped_bits": [Bits(), Bits({"a": np.float32(1.5)}, {"a": 1}, {"layer": 8})],
     "frozen_entries": [{}, {"a": tf.constant(True)}, {"a": tf.zeros([4, 3], tf.bool)}],
     "transform_weights": [FLOATS, {"b": FLOATS["b"], "a": np.ones([4, 3], np.float32)}],
     "transform_state": [{}, FLOATS, {"a": FLOATS["a"]}],
     "add_losses": [{}, {"pull": tf.zeros([4]), "push": tf.zeros([])}],
-    "evaluate": [{}, {"hit": tf.zeros([4], tf.bool), "count": tf.constant(1)}],
+    "evaluate": [
+        Evaluated(),
+        Evaluated({"hit": tf.zeros([4], tf.bool), "count": tf.constant(1)}),
+        Evaluated(collected={"features": tf.zeros([4, 7]), "names": tf.constant(["x"] * 4)}, split_metrics=dict),
+    ],
+    "show": [Shown(), Shown({"own": np.zeros([2, 2, 1])}, distributions={"own": np.zeros(3)})],
     "transform_gradients": [FLOATS, {"a": None, "b": FLOATS["b"]}],
     "measure": [{}, {"own/value": tf.constant(1), "own/rate": 0.5}],
-    "collect": [{}, {"features": tf.zeros([4, 7]), "names": tf.constant(["x"] * 4)}],
     "summary": [{}, {"layers": [{"share": 0.5}]}],
     "project": [None],
 }
 SAME_AS = {
     "strip_model": "rebuild_model",
-    "writes": "state",
-    "projected": "frozen",
-    "transform_statistics": "transform_weights",
-    "observe": "collect",
+    "split_metrics": "measure",
     "state_dict": "summary",
 }
 WRONG: list[Any] = [
@@ -54,16 +52,15 @@ WRONG: list[Any] = [
 ]
 """What is wrong from most stages."""
 ACCEPTED = {
-    "best_from_step": {"1"},
     "next_step": {"None", "1"},
     "warning": {"None", "'text'"},
     "project": {"None"},
     "update_ops": {"[1, 2]"},
-    **{stage: {"{'a': None}", "{'a': 'x'}", "{'a': object}"} for stage in ("frozen", "projected", "advise")},
+    **{stage: {"{'a': None}", "{'a': 'x'}", "{'a': object}"} for stage in ("advise",)},
     **{stage: {"{'a': None}", "{'a': 'x'}"} for stage in ("summary", "state_dict")},
 }
 """Of `WRONG`, what a stage may return, or what is looked at elsewhere."""
-HANDED_ON = ("transform_weights", "transform_statistics", "transform_gradients", "transform_state")
+HANDED_ON = ("transform_weights", "transform_gradients", "transform_state")
 MISSING = [{}, {"a": FLOATS["a"]}]
 OTHERS: dict[str, list[Any]] = {
     **{
@@ -76,21 +73,26 @@ OTHERS: dict[str, list[Any]] = {
         ]
         for stage in HANDED_ON
     },
-    "transform_batch": [
-        {name: each for name, each in BATCH_GIVEN.items() if name != "index"},
-        {**BATCH_GIVEN, "inputs": tf.zeros([4, 3], tf.int32)},
-        {**BATCH_GIVEN, "inputs": tf.zeros([4, 2])},
-        {**BATCH_GIVEN, "inputs": tf.zeros([2, 3])},
-        {**BATCH_GIVEN, "inputs": {"image": tf.zeros([4, 3]), "text": tf.zeros([4, 3])}},
-    ],
     "frozen_entries": [{"foreign": tf.constant(True)}, {"a": tf.zeros([4], tf.bool)}, {"a": tf.zeros([4, 3])}],
     "add_losses": [{"own": tf.zeros([4, 3])}, {"own": tf.zeros([4], tf.int32)}, {"own": tf.zeros([3])}],
-    "evaluate": [{"own": tf.zeros([4, 3])}, {"own": tf.constant("x")}],
+    "evaluate": [
+        *(Evaluated({"own": tf.zeros([4, 3])}), Evaluated({"own": tf.constant("x")}), Evaluated(split_metrics={})),
+        *(Evaluated(collected={"own": tf.zeros([])}), Evaluated(collected={"own": tf.zeros([3, 2])})),
+    ],
+    "declare": [
+        *(Declaration(None), Declaration({"own": 1}), Declaration(writes={"own": tf.zeros([])})),
+        *(Declaration(frozen="a"), Declaration(projected=[1]), Declaration(best_from_step=True)),
+    ],
     "veto": [{"own": tf.constant(1.0)}, {"own": tf.zeros([4], tf.bool)}],
     "measure": [{"own": tf.zeros([4])}],
-    "collect": [{"own": tf.zeros([])}, {"own": tf.zeros([3, 2])}],
-    "weight_bits": [{"foreign": 1}, {"a": 1.5}],
-    "pictures": [{"own": np.zeros([2, 2])}, {"own": np.zeros([2, 2, 4])}, {"own": np.zeros([2, 2, 3], np.uint8)}],
+    "shipped_bits": [
+        *(Bits({"foreign": 1.0}), Bits(weights={"a": 1.5}), Bits({"a": -1.0}), Bits({"a": True}), Bits(inputs={1: 1})),
+        *(Bits({"a": float("nan")}), Bits({"a": None}), Bits(None)),
+    ],
+    "show": [
+        *(Shown({"own": np.zeros([2, 2])}), Shown({"own": np.zeros([2, 2, 4])})),
+        *(Shown({"own": np.zeros([2, 2, 3], np.uint8)}), Shown(embeddings={"own": FLOATS["a"]})),
+    ],
     "project": [FLOATS],
 }
 
@@ -103,8 +105,7 @@ def shown(value: Any) -> str:
 
 
 def check(stage: str, value: Any) -> None:
-    given = BATCH_GIVEN if stage == "transform_batch" else GIVEN
-    checked(StatelessHook("own"), stage, value, given=given, batch=BATCH_GIVEN)
+    checked(StatelessHook("own"), stage, value, given=GIVEN, batch=BATCH_GIVEN)
 
 
 def test_every_stage_that_returns_something_is_in_the_table() -> None:
@@ -114,7 +115,7 @@ def test_every_stage_that_returns_something_is_in_the_table() -> None:
         for name, each in vars(kind).items()
         if inspect.isfunction(each) and inspect.signature(each).return_annotation != "None"
     }
-    assert declared | {"project"} == set(EXPECTED)
+    assert declared | {"project", "split_metrics"} == set(EXPECTED)
 
 
 def test_right_returns_pass_and_wrong_ones_name_the_hook_and_the_stage() -> None:
@@ -146,7 +147,7 @@ def test_changes_in_place_and_declarations_are_checked_too() -> None:
             order_hooks([hook])
 
 
-@pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "writes", "evaluate"])
+@pytest.mark.parametrize("stage", ["request_taps", "transform_weights", "update_ops", "declare", "evaluate"])
 def test_a_wrong_return_is_refused_where_the_stage_runs(stage: str) -> None:
     hook = StatelessHook("own")
     setattr(hook, stage, lambda *arguments: object())
@@ -156,3 +157,10 @@ def test_a_wrong_return_is_refused_where_the_stage_runs(stage: str) -> None:
     }
     with pytest.raises(UserError, match=f"The hook 'own' returned an object from {stage}"):
         runs.get(stage, lambda: toy_loop([hook]))()
+
+
+@pytest.mark.parametrize("old", [name for names in RENAMED.values() for name in names])
+def test_a_method_of_earlier_versions_is_refused_with_its_new_name(old: str) -> None:
+    kind = type("Old", (GraphHook, HostHook), {old: lambda self: {}})
+    with pytest.raises(UserError, match=f"The hook Old has a method '{old}'. Expected .* in its place"):
+        kind()

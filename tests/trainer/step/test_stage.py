@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from hookline.hooks.monitors.nan_guard import NanGuard
 from hookline.trainer.errors import NonFiniteError, UserError
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.run.control import Control
@@ -55,10 +55,9 @@ class Counter(GraphHook):
     def build(self, context):
         self.count = tf.Variable(0, name="count")
 
-    def state(self):
-        return {"count": self.count}
-
-    writes = state
+    def declare(self):
+        state = {"count": self.count}
+        return Declaration(state, writes=state)
 
     def _note(self, stage, context, value=None):
         self.called.append((stage, context.objective))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.hook import Declaration
 from tests.support.toy import StatelessHook, toy_loop
 
 STAGES = {"batch", "read_variables", "forward", "losses", "compute_gradients", "apply_gradients", "metrics"}
@@ -16,8 +17,8 @@ class Everywhere(StatelessHook):
     def build(self, context):
         self.count = tf.Variable(0.0, trainable=False)
 
-    def state(self):
-        return {"count": self.count}
+    def declare(self):
+        return Declaration({"count": self.count})
 
     def transform_weights(self, weights, context):
         return {name: value * 1.0 for name, value in weights.items()}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.hook import Declaration
 from hookline.trainer.network import Network
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -69,23 +70,16 @@ class CopyKernel(StatelessHook):
         self.kernel = context.network.trainable_variables["toy/hidden/kernel"].value
         self.copy, self.seen = tf.Variable(tf.zeros_like(self.kernel)), []
 
-    def state(self):
-        return {"copy": self.copy}
-
-    writes = state
+    def declare(self):
+        state = {"copy": self.copy}
+        return Declaration(state, writes=state)
 
     def note(self, stage, value):
         self.seen.append(stage)
         return value
 
-    def transform_batch(self, batch, context):
-        return self.note("batch", batch)
-
     def transform_weights(self, weights, context):
         return self.note("weights", weights)
-
-    def transform_statistics(self, state, context):
-        return self.note("statistics", state)
 
     def add_losses(self, context):
         return self.note("losses", {})
@@ -110,9 +104,7 @@ def test_stages_run_in_order_and_see_what_was_written_before() -> None:
     network, hook = toy_network(), CopyKernel()
     loop = toy_loop([hook], network=network)
     assert hook.seen == [
-        "batch",
         "weights",
-        "statistics",
         "losses",
         "gradients",
         "veto",
@@ -200,8 +192,8 @@ def test_statistics_and_seed_state_move_unless_a_hook_leaves_them_out() -> None:
         def transform_state(self, new_state, context):
             return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}
 
-        def frozen(self):
-            return {"toy/norm/moving_mean"}
+        def declare(self):
+            return Declaration(frozen={"toy/norm/moving_mean"})
 
     for hooks, still in (([], set()), ([Hold()], {"toy/norm/moving_mean"})):
         network = toy_network(dropout=0.5)
@@ -210,3 +202,36 @@ def test_statistics_and_seed_state_move_unless_a_hook_leaves_them_out() -> None:
         after = values_of(network)
         moved = {name for name in network.state_variables if not np.array_equal(before[name], after[name])}
         assert moved == set(network.state_variables) - still
+
+
+class Puzzle(StatelessHook):
+    """Count steps; show the count as read before the update ops and under their control dependencies."""
+
+    def build(self, context):
+        self.x = tf.Variable(0.0, trainable=False)
+
+    def declare(self):
+        state = {"x": self.x}
+        return Declaration(state, writes=state)
+
+    def transform_weights(self, weights, context):
+        self.early = tf.convert_to_tensor(self.x)
+        return weights
+
+    def update_ops(self, context):
+        return [self.x.assign_add(1.0)]
+
+    def measure(self, context):
+        return {"early": self.early, "identity": tf.identity(self.x)}
+
+
+@pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, False), (1, True), (2, False)])
+def test_the_step_reads_zero_before_its_update_ops_and_one_to_five_after(accumulation_steps: int, xla: bool) -> None:
+    loop = toy_loop([Puzzle()], xla=xla, accumulation_steps=accumulation_steps)
+    seen = []
+    for step in range(5):
+        loop.run(step, 1)
+        seen.append(loop.accumulators.read())
+        loop.accumulators.reset()
+    assert [values["early"] for values in seen] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [values["identity"] for values in seen] == [1.0, 2.0, 3.0, 4.0, 5.0]

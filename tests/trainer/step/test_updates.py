@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
+from hookline.trainer.hook import Declaration
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
 from hookline.trainer.step.loop import ChunkLoop
@@ -187,10 +188,9 @@ class Counter(StatelessHook):
         self.updates, self.steps = (tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2))
         self.examples = tf.Variable(tf.zeros([BATCH]), trainable=False)
 
-    def state(self):
-        return {"updates": self.updates, "steps": self.steps, "examples": self.examples}
-
-    writes = state
+    def declare(self):
+        state = {"updates": self.updates, "steps": self.steps, "examples": self.examples}
+        return Declaration(state, writes=state)
 
     def update_ops(self, context):
         seen = tf.IndexedSlices(tf.ones([BATCH]), tf.range(tf.shape(context.batch["targets"])[0]))

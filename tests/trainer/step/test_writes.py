@@ -1,12 +1,355 @@
-"""Two who write one variable in one step must say who comes first."""
+"""The audit names what is not wired, who writes what belongs to another, and two who write one variable."""
 
 from __future__ import annotations
 
+import keras
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from tests.support.toy import StatelessHook, build_context, toy_loop, toy_network
+from hookline.trainer.hook import Declaration
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective
+from hookline.trainer.step.copy_network import fingerprint
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+from hookline.trainer.step.writes import all_writes
+from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, updated
+
+
+def upstream(operation: tf.Operation) -> set[str]:
+    """Walk the graph by hand: names of all ops before `operation`, through inputs and control inputs."""
+    found, stack = set(), [operation]
+    while stack:
+        current = stack.pop()
+        parents = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+        stack += [parent for parent in parents if parent.name not in found]
+        found |= {parent.name for parent in parents}
+    return found
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_every_batch_norm_assignment_is_upstream_of_every_apply(guarded: bool) -> None:
+    class Veto(StatelessHook):
+        def veto(self, context):
+            return {"never": tf.constant(False)}
+
+    layers = [keras.Input((6,))]
+    for index in range(3):
+        layers += [keras.layers.Dense(4, name=f"dense_{index}"), keras.layers.BatchNormalization(name=f"norm_{index}")]
+    model = keras.Sequential([*layers, keras.layers.Dense(3, name="last")])
+    network = Network("model", model, keras.optimizers.Adam())
+    network.optimizer.build(model.trainable_variables)
+    loop = toy_loop([Veto()] if guarded else [], network=network)
+    commit = loop.trainer.commits[0]
+    expected = {name for name in network.variables if "moving_" in name}
+    assert len(expected) == 6
+    assert set(updated(commit, network)) == expected
+    assert set(commit.apply_ops) == set(network.trainable_variables)
+    for operations in commit.apply_ops.values():
+        for operation in operations:
+            assert {update.name for update in commit.update_ops} <= upstream(operation)
+
+
+class Counter(StatelessHook):
+    """Count steps; each test breaks it in one of the usual ways."""
+
+    def build(self, context):
+        self.count = tf.Variable(0.0, trainable=False)
+
+    def declare(self):
+        state = {"count": self.count}
+        return Declaration(state, writes=state)
+
+    def update_ops(self, context):
+        return [self.count.assign_add(1.0)]
+
+
+def test_a_group_of_updates_and_a_branch_that_updates_are_taken() -> None:
+    class Groups(Counter):
+        def update_ops(self, context):
+            branch = tf.cond(context.step >= 2, lambda: self.count.assign_add(10.0).read_value(), lambda: 0.0)
+            with tf.control_dependencies([branch]):
+                return [tf.group(self.count.assign_add(1.0)), branch.op]
+
+    hook = Groups("counter")
+    toy_loop([hook]).run(0, 3)
+    assert hook.count.numpy() == 13.0
+
+
+def test_apply_outside_the_control_dependencies_is_refused() -> None:
+    class Early(Trainer):
+        """Apply without waiting for UPDATE_OPS, as a hand-written loop does."""
+
+        def apply_gradients(self, network, gradients):
+            with tf.control_dependencies(None):
+                for variable in network.trainable_variables.values():
+                    variable.value.assign_sub(0.1 * tf.zeros(variable.shape))
+
+    with pytest.raises(UserError, match="are not control ancestors of the op .* that applies the gradient of 'toy/"):
+        ChunkLoop(Early([toy_network()], [ToyObjective()], [], seed=0), toy_batch, xla=False)
+
+
+class Reads(Counter):
+    """v + 1 is a tensor: v is what it was before."""
+
+    def update_ops(self, context):
+        return [self.count + 1.0]
+
+
+class NeverWrites(Counter):
+    def update_ops(self, context):
+        return []
+
+
+class LeavesOut(Counter):
+    def update_ops(self, context):
+        self.count.assign_add(1.0)
+        return []
+
+
+class Outside(Counter):
+    def build(self, context):
+        super().build(context)
+        self.operation = self.count.assign_add(1.0)  # eager: it runs now, and never again
+
+    def update_ops(self, context):
+        return [self.operation]
+
+
+class Early(Counter):
+    def transform_gradients(self, gradients, context):
+        self.operation = self.count.assign_add(1.0)
+        return gradients
+
+    def update_ops(self, context):
+        return [self.operation]
+
+    def veto(self, context):
+        return {"never": tf.constant(False)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        (Reads, "'counter' returned the op .*Add.* writes no variable"),
+        (NeverWrites, "'counter' declares that it writes 'count', but no op"),
+        (LeavesOut, "'counter' writes 'count' outside UPDATE_OPS"),
+        (Outside, "'counter' returned something that is no op"),
+        (Early, "'counter' returned the op .*Assign"),
+    ],
+)
+def test_an_update_that_is_not_wired_is_named(kind: type[Counter], match: str) -> None:
+    with pytest.raises(UserError, match=match):
+        toy_loop([kind("counter")])
+
+
+class Drops(StatelessHook):
+    def transform_state(self, new_state, context):
+        return {} if context.objective == "two" else new_state
+
+
+def test_batch_norm_updates_that_are_dropped_are_named() -> None:
+    names = "changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"
+    objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
+    for steps in (1, 2):
+        with pytest.raises(UserError, match=f"objective 'two' {names}"):
+            toy_loop([Drops()], objectives=objectives, accumulation_steps=steps)
+
+
+class Cut(StatelessHook):
+    def transform_weights(self, weights, context):
+        return {n: tf.stop_gradient(w) if n == "toy/hidden/kernel" else w for n, w in weights.items()}
+
+
+class Freeze(Cut):
+    def declare(self):
+        return Declaration(frozen={"toy/hidden/kernel"})
+
+
+def test_a_variable_without_a_gradient_is_named_unless_frozen() -> None:
+    with pytest.raises(UserError, match="No gradient reaches toy/hidden/kernel"):
+        toy_loop([Cut()])
+    network = toy_network()
+    before = network.variables["toy/hidden/kernel"].numpy()
+    toy_loop([Freeze()], network=network).run(0, 3)
+    assert (network.variables["toy/hidden/kernel"].numpy() == before).all()
+
+
+def local_pair() -> list[Network]:
+    return [generator("generator_0"), discriminator("discriminator_0")]
+
+
+def local_objectives() -> list[Objective]:
+    return [
+        Judge("local_discriminators", "discriminator_0", ["generator_0"]),
+        Fool("local_generators", "generator_0", ["discriminator_0"]),
+    ]
+
+
+def global_judge(kind: type[Judge] = Judge) -> Judge:
+    return kind("global_discriminator", "global_discriminator", ["generator_0"])
+
+
+def sgan(judge: Judge) -> tuple[list[Network], list[Objective]]:
+    """Return a local pair, and a global discriminator that judges the local generator."""
+    return [*local_pair(), discriminator("global_discriminator")], [*local_objectives(), judge]
+
+
+def test_the_published_bug_as_a_network_of_two_objectives_is_named() -> None:
+    judge = global_judge()
+    judge.trains = ("global_discriminator", "generator_0")
+    with pytest.raises(UserError, match="'local_generators' and 'global_discriminator' change .*'generator_0'"):
+        pairs_loop(*sgan(judge))
+
+
+def test_the_published_bug_as_a_step_of_the_other_optimizer_is_named() -> None:
+    class Steps(Judge):
+        """Apply gradients of the local generator by hand."""
+
+        def compute(self, forward, batch):
+            output = super().compute(forward, batch)
+            network = networks[0]
+            variables = network.model.trainable_variables
+            reads = [forward.passes[network.name].context.latent[name] for name in network.trainable_variables]
+            network.optimizer.apply(tf.gradients(tf.reduce_mean(output.losses["generator_0"]), reads), variables)
+            return output
+
+    networks, objectives = sgan(global_judge(Steps))
+    message = "'global_discriminator' writes '.*' of the network 'generator_0', .* belongs to .*'local_generators'"
+    with pytest.raises(UserError, match=message):
+        pairs_loop(networks, objectives)
+
+
+def kernel(network: Network) -> tf.Variable:
+    return next(iter(network.trainable_variables.values())).value
+
+
+def bump(variable: tf.Variable) -> tf.Tensor:
+    return variable.assign_add(tf.ones_like(variable)).read_value()
+
+
+@tf.function(autograph=False)
+def bump_the_argument(variable: tf.Variable) -> tf.Tensor:
+    return tf.reduce_sum(bump(variable))
+
+
+@tf.function(autograph=False, jit_compile=True)
+def bump_compiled(variable: tf.Variable) -> tf.Tensor:
+    return tf.reduce_sum(bump(variable))
+
+
+def in_loop_and_branch(variable: tf.Variable) -> None:
+    def body(index):
+        tf.cond(index > 0, lambda: tf.reduce_sum(bump(variable)), lambda: 0.0)
+        return index + 1
+
+    tf.while_loop(lambda index: index < 2, body, [tf.constant(0)])
+
+
+def through_identity(variable: tf.Variable) -> None:
+    tf.raw_ops.AssignAddVariableOp(resource=tf.identity(variable.handle), value=tf.ones_like(variable))
+
+
+def in_training_op(variable: tf.Variable) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=tf.constant(0.1), delta=tf.ones_like(variable))
+
+
+ROUTES = {
+    "assign": lambda variable: variable.assign(tf.zeros_like(variable)),
+    "entry": lambda variable: variable[0].assign(tf.zeros_like(variable)[0]),
+    "reads": lambda variable: tf.gather_nd(variable, [[0]]) + tf.function(tf.reduce_sum, autograph=False)(variable),
+    "scatter": lambda variable: variable.scatter_sub(tf.IndexedSlices(tf.ones_like(variable)[:1], tf.constant([0]))),
+    "branch": lambda variable: tf.cond(tf.constant(1) > 0, lambda: tf.reduce_sum(bump(variable)), lambda: 0.0),
+    "case": lambda variable: tf.switch_case(tf.constant(0), [lambda: tf.reduce_sum(bump(variable)), lambda: 0.0]),
+    "loop_and_branch": in_loop_and_branch,
+    "function_with_an_argument": bump_the_argument,
+    "compiled_function": bump_compiled,
+    "handle_through_identity": through_identity,
+    "training_op": in_training_op,
+}
+
+
+def test_no_byte_of_a_network_changes_but_by_its_own_objective() -> None:
+    """The real traced step: what the local objectives own stays in a global one, and the other way round."""
+    networks, objectives = sgan(global_judge())
+    local, whole = networks[:2], networks[2:]
+    for running, still in ((objectives[2:], local), (objectives[:2], whole)):
+        for network in networks:
+            network.fixed = network in still
+        before = {network.name: fingerprint(network) for network in networks}
+        pairs_loop(networks, running, accumulation_steps=2).run(0, 3)
+        after = {network.name: fingerprint(network) for network in networks}
+        assert {name for name in after if after[name] == before[name]} == {network.name for network in still}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_write_is_found_by_every_route_and_a_read_is_none(route: str) -> None:
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function(autograph=False)
+    def step():
+        ROUTES[route](variable)
+
+    found = [write.handle for write in all_writes(step.get_concrete_function().graph.get_operations())]
+    assert set(found) == (set() if route == "reads" else {id(variable.handle)})
+
+
+class Meddles(Judge):
+    """Write a part of another network, at some place."""
+
+    part, place = "generator_0/hidden/kernel", "compute"
+
+    def meddle(self):
+        variables = {k: v for each in self.networks for k, v in {**each.variables, **each.optimizer_variables}.items()}
+        variable = next(each for name, each in variables.items() if name.endswith(self.part)).value
+        return variable.assign(variable + tf.ones_like(variable)).op
+
+    def begin(self, networks):
+        return [self.meddle()] if self.place == "begin" else []
+
+    def compute(self, forward, batch):
+        if self.place == "compute":
+            self.meddle()
+        return super().compute(forward, batch)
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [("kernel", "begin"), ("velocity", "compute"), ("moving_mean", "compute")],
+)
+def test_a_write_to_any_part_of_another_network_is_found(part: str, place: str) -> None:
+    judge = global_judge(Meddles)
+    networks, objectives = sgan(judge)
+    judge.networks, judge.part, judge.place = networks[:2], part, place
+    with pytest.raises(UserError, match=f"'global_discriminator' writes .*{part}' of .*, which it may not change"):
+        pairs_loop(networks, objectives)
+
+
+@pytest.mark.parametrize(
+    ("stage", "match"),
+    [
+        ("project", "'global_discriminator' writes"),
+        # A network's weights are transformed for every objective: the owner's own run comes first, and passes.
+        ("transform_weights", "'local_generators' writes"),
+    ],
+)
+def test_a_hook_that_writes_another_network_is_found(stage: str, match: str) -> None:
+    class Hook(StatelessHook):
+        network = "global_discriminator"
+
+        def veto(self, context):
+            return {"never": tf.constant(False)}
+
+    def meddle(self, *arguments):
+        operation = kernel(networks[1]).assign_add(tf.ones([6, 5]))
+        return {"update_ops": [operation], "project": None}.get(stage, arguments[0])
+
+    setattr(Hook, stage, meddle)
+    networks, objectives = sgan(global_judge())
+    with pytest.raises(UserError, match=f"{match} 'discriminator_0/hidden/kernel'"):
+        pairs_loop(networks, objectives, [Hook("hook")])
 
 
 class Writer(StatelessHook):
@@ -18,8 +361,8 @@ class Writer(StatelessHook):
         for attribute, names in declared.items():
             setattr(self, attribute, names)
 
-    def state(self):
-        return {"shared": self.shared} if self.name == "owner" else {}
+    def declare(self):
+        return Declaration({"shared": self.shared} if self.name == "owner" else {})
 
     def update_ops(self, context):
         return [self.shared.assign(number) for number in self.numbers]

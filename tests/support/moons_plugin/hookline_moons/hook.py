@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hookline.trainer.hook import GraphHook
+from hookline.trainer.hook import Declaration, GraphHook
 
 
 class WeightNoise(GraphHook):
@@ -14,8 +14,8 @@ class WeightNoise(GraphHook):
         self.stddev = stddev
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="steps")
 
-    def state(self):
-        return {"steps": self.steps}
+    def declare(self):
+        return Declaration({"steps": self.steps})
 
     def transform_weights(self, weights, context):
         if not context.training:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.step.commit import join_replicas
+from hookline.trainer.step.join import join_replicas
 from hookline.trainer.step.metrics import Computed
 from tests.support.replicas import on_replicas, run_on_each
 
