@@ -71,7 +71,7 @@ class BnnRounding(GraphHook):
         forward and backward pass alone.
 
     Pitfalls:
-        tests/trainer/ops/test_binary_quantizers.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1
+        tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1
             by round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
         tests/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: the latent weight
             stays outside and no longer gets a gradient. This clip moves the variable, and holds for its moving average;

@@ -47,13 +47,10 @@ def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None
 
 FRAMEWORKS = frozenset(("tensorflow", "keras"))
 SELDOM = frozenset(
-    f"{place}.{name}"
-    for place, names in {
-        "keras": ("visualization", "wrappers"),
-        "keras._tf_keras.keras": ("visualization", "wrappers"),
-        "keras.src": ("visualization",),
-    }.items()
-    for name in names
+    (
+        *("keras.visualization", "keras.wrappers", "keras.src.visualization"),
+        *("keras._tf_keras.keras.visualization", "keras._tf_keras.keras.wrappers"),
+    )
 )
 """Packages that Keras imports, scikit-learn and Matplotlib with them, and that no run uses."""
 KNOWN = frozenset(("__class__", "__spec__", "__name__", "__loader__", "__package__", "__file__", "__warningregistry__"))
@@ -88,11 +85,9 @@ class _DeferredLoader(Loader):
         self._executing = False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return a placeholder for the deferred module."""
         return _Deferred(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave the module for later."""
         object.__setattr__(module, WAITING, self)
 
     def execute(self, module: ModuleType) -> None:
@@ -114,14 +109,10 @@ class _DeferredLoader(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules whose import is deferred.
-
-    Attributes:
-        forbidding: how many nested blocks forbid their use.
-    """
+    """Find the modules whose import is deferred."""
 
     def __init__(self) -> None:
-        self.forbidding = 0
+        self.forbidding = 0  # how many nested blocks forbid their use
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """Return the spec of such a module with a loader that waits; None for any other."""

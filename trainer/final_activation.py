@@ -26,22 +26,14 @@ EXAMPLES = 8
 
 @dataclass(frozen=True)
 class FinalActivation:
-    """Hold an activation that is left out in training.
+    """Hold an activation that is left out in training."""
 
-    Attributes:
-        name: "softmax" or "sigmoid".
-        output: which output of the model has it.
-        operation: the layer that has it as its `activation`, or the layer or operation that is nothing else.
-        attribute: whether it is the layer's `activation`; otherwise the operation was taken out of the graph.
-    """
-
-    name: str
-    output: int
-    operation: Any
-    attribute: bool
+    name: str  # "softmax" or "sigmoid"
+    output: int  # which output of the model has it
+    operation: Any  # the layer that has it as its `activation`, or the layer or operation that is nothing else
+    attribute: bool  # whether it is the layer's `activation`; otherwise the operation was taken out of the graph
 
     def __str__(self) -> str:
-        """Return its name and place."""
         return f"final {self.name} ('{self.operation.name}')"
 
 
@@ -95,7 +87,8 @@ def check_logits(model: keras.Model, data: Data) -> None:
     if not model.built or _ends_linear(model):
         return
     inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
-    trained, others = ([each.value for each in variables] for variables in _variables(model))
+    listed = (model.trainable_variables, model.non_trainable_variables)
+    trained, others = ([each.value for each in variables] for variables in listed)
     try:
         outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
     except Exception:  # noqa: BLE001 - the first step says what is wrong with it
@@ -112,10 +105,6 @@ def _name_of(function: Any) -> str | None:
     """Return the activation that a function or class of Keras or TensorFlow computes, if it gives probabilities."""
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     return NAMES.get(getattr(function, "__name__", "").lower()) if package in ("keras", "tensorflow") else None
-
-
-def _variables(model: keras.Model) -> tuple[list[keras.Variable], list[keras.Variable]]:
-    return model.trainable_variables, model.non_trainable_variables
 
 
 def _ends_linear(model: keras.Model) -> bool:

@@ -22,17 +22,11 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """Hold one call of a layer, or of another operation, in a model's graph.
+    """Hold one call of a layer, or of another operation, in a model's graph."""
 
-    Attributes:
-        operation: that is called.
-        inputs: shapes with the batch first, None if a size is open.
-        outputs: likewise.
-    """
-
-    operation: Any
-    inputs: tuple[Shape, ...]
-    outputs: tuple[Shape, ...]
+    operation: Any  # that is called
+    inputs: tuple[Shape, ...]  # shapes with the batch first, None if a size is open
+    outputs: tuple[Shape, ...]  # likewise
 
 
 def graph_calls(model: keras.Model) -> list[Call]:

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
+from hookline.trainer.select import unique_name
 
 if TYPE_CHECKING:
     from hookline.trainer.final_activation import FinalActivation
@@ -40,11 +41,6 @@ class Network:
     final_activations: tuple[FinalActivation, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what a user's function may return instead of a built model.
-
-        Raises:
-            UserError: no Keras model, or one without variables yet.
-        """
         if not isinstance(self.model, keras.Model):
             raise UserError(
                 f"The model of network '{self.name}' is a {type(self.model).__name__}. Expected a keras.Model: let "
@@ -61,23 +57,24 @@ class Network:
         """Return every variable of the model (weights, moving statistics, seed state) by unique name."""
         return name_variables(self.model.variables, _seed_names(self.model))
 
+    def _named(self, wanted: Iterable[keras.Variable]) -> dict[str, keras.Variable]:
+        chosen = {id(variable) for variable in wanted}
+        return {name: variable for name, variable in self.variables.items() if id(variable) in chosen}
+
     @property
     def weights(self) -> dict[str, keras.Variable]:
         """Return the model's weights and moving statistics, without seed state, by unique name."""
-        weights = {id(variable) for variable in self.model.weights}
-        return {name: variable for name, variable in self.variables.items() if id(variable) in weights}
+        return self._named(self.model.weights)
 
     @property
     def trainable_variables(self) -> dict[str, keras.Variable]:
-        """Return the latent (trainable) variables by unique name."""
-        trainable = {id(variable) for variable in self.model.trainable_variables}
-        return {name: variable for name, variable in self.variables.items() if id(variable) in trainable}
+        return self._named(self.model.trainable_variables)
 
     @property
     def state_variables(self) -> dict[str, keras.Variable]:
         """Return the variables that the forward pass may change: moving statistics and seed state."""
-        trainable = {id(variable) for variable in self.model.trainable_variables}
-        return {name: variable for name, variable in self.variables.items() if id(variable) not in trainable}
+        trainable = self.trainable_variables
+        return {name: variable for name, variable in self.variables.items() if name not in trainable}
 
     @property
     def optimizer_variables(self) -> dict[str, keras.Variable]:
@@ -91,19 +88,13 @@ class Network:
     @property
     def rate_factor(self) -> tf.Variable | None:
         """Return the variable that scales the schedule of the learning rate; None if the rate is a number."""
-        from hookline.trainer.rate_schedules import (
-            ScaledRate,  # a class of Keras: this module is imported before it
-        )
+        from hookline.trainer.rate_schedules import ScaledRate  # a class of Keras: not imported before this module
 
         rate = getattr(self.optimizer, "inner_optimizer", self.optimizer)._learning_rate
         return rate.factor if isinstance(rate, ScaledRate) else None
 
     def lower_rate(self, factor: float) -> None:
-        """Multiply the learning rate from now on.
-
-        Args:
-            factor: in (0, 1].
-        """
+        """Multiply the learning rate from now on."""
         if (variable := self.rate_factor) is not None:
             variable.assign(variable * factor)
         else:
@@ -112,11 +103,8 @@ class Network:
     def optimizer_slots(self, name: str) -> dict[str, keras.Variable]:
         """Return the optimizer's slots of a latent variable that have its shape, by the optimizer's attribute.
 
-        Args:
-            name: of the latent variable. Slots of another shape (Adafactor's factors) are left out.
-
-        Returns:
-            For example {"_momentums": ..., "_velocities": ..., "_model_variables_moving_average": ...}.
+        For example {"_momentums": ..., "_velocities": ..., "_model_variables_moving_average": ...}. Slots of another
+        shape (Adafactor's factors) are left out.
         """
         variable = self.variables[name]
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -138,20 +126,12 @@ def name_variables(
 ) -> dict[str, keras.Variable]:
     """Return variables keyed by their Keras path; a path that repeats gets "_1", "_2", ... in order.
 
-    Keras does not promise unique paths (two layers of one name in a subclassed model share theirs).
-
-    Args:
-        variables: in the order in which the model or the optimizer lists them.
-        names: what to call some of them instead, by the identity of the variable.
+    Keras does not promise unique paths (two layers of one name in a subclassed model share theirs). `names` says what
+    to call some of them instead, by the identity of the variable.
     """
     named: dict[str, keras.Variable] = {}
     for variable in variables:
-        path = (names or {}).get(id(variable), variable.path)
-        name, count = path, 0
-        while name in named:
-            count += 1
-            name = f"{path}_{count}"
-        named[name] = variable
+        named[unique_name((names or {}).get(id(variable), variable.path), named)] = variable
     return named
 
 

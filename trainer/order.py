@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar
 
 from hookline.trainer.errors import UserError
@@ -13,50 +14,38 @@ AnyHook = TypeVar("AnyHook", bound=Hook)
 
 
 def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
-    """Return the hooks in the order in which every stage calls them.
-
-    Args:
-        hooks: with unique names.
-
-    Raises:
-        UserError: two hooks of one name, a declared conflict, or declarations that form a cycle or declare nothing.
-    """
+    """Return the hooks in the order in which every stage calls them."""
     for hook in hooks:
         _refuse_attributes(hook)
     named = {hook.name: hook for hook in hooks}
     if len(named) < len(hooks):
         raise UserError(f"Two hooks share a name. Received: {sorted(hook.name for hook in hooks)}. Give each its own.")
     _refuse_conflicts(named)
-    followers = _edges(named)
-    waiting = dict.fromkeys(named, 0)
-    for successors in followers.values():
-        for name in successors:
-            waiting[name] += 1
-    ready = [(named[name].priority, name) for name, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for name, followers in _edges(named).items():
+        sorter.add(name)
+        for each in followers:
+            sorter.add(each, name)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise UserError(
+            f"The hooks {', '.join(sorted(error.args[1][1:]))} ask to run before and after one another. "
+            "Expected declarations without a cycle: change `before`, `after` or `reads` of one of them."
+        ) from error
+    ready: list[tuple[int, str]] = []
     ordered: list[AnyHook] = []
-    while ready:
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            heapq.heappush(ready, (named[name].priority, name))
         _, name = heapq.heappop(ready)
         ordered.append(named[name])
-        for successor in followers[name]:
-            waiting[successor] -= 1
-            if waiting[successor] == 0:
-                heapq.heappush(ready, (named[successor].priority, successor))
-    if len(ordered) < len(named):
-        stuck = sorted(set(named) - {hook.name for hook in ordered})
-        raise UserError(
-            f"The hooks {', '.join(stuck)} ask to run before and after one another. "
-            "Expected declarations without a cycle: change `before`, `after` or `reads` of one of them."
-        )
+        sorter.done(name)
     return ordered
 
 
 def declared_followers(hooks: Sequence[Hook]) -> dict[str, set[str]]:
-    """Return for each hook the names of those that must come later by declarations, also over others in between.
-
-    Args:
-        hooks: with unique names, as `order_hooks` returned them.
-    """
+    """Return for each of ordered hooks the names of those that must come later, also over others in between."""
     named = {hook.name: hook for hook in hooks}
     followers = _edges(named)
     for name in reversed(named):  # those that come later are complete already

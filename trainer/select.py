@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Container, Sequence
 from fnmatch import fnmatchcase
 
 import keras
@@ -14,13 +15,10 @@ MOST_LISTED = 40
 
 
 def layer_paths(model: keras.Model) -> dict[str, keras.Layer]:
-    """Return every layer below a model by its path, in the order of `model.layers`, containers before their content.
+    """Return every layer below a built model by its path, in the order of `model.layers`, containers first.
 
     The path joins the names of nested models and of layers that hold layers with "/", such as "encoder/dense_1".
     A path that repeats gets "_1", "_2", ... in order. A layer that occurs in several places is listed once.
-
-    Args:
-        model: any built Keras model.
     """
     found: dict[str, keras.Layer] = {}
     _collect(model, "", found, {id(model)})
@@ -38,12 +36,15 @@ def _collect(parent: keras.Layer, prefix: str, found: dict[str, keras.Layer], se
         if id(layer) in seen:
             continue
         seen.add(id(layer))
-        path, count = prefix + layer.name, 0
-        while path in found:
-            count += 1
-            path = f"{prefix}{layer.name}_{count}"
+        path = unique_name(prefix + layer.name, found)
         found[path] = layer
         _collect(layer, path + "/", found, seen)
+
+
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Return a name; with "_1", "_2", ... behind it where it is taken."""
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    return next(each for each in names if each not in taken)
 
 
 def select_layers(
@@ -72,7 +73,7 @@ def select_layers(
 
 def _matches(patterns: str | Sequence[str], names: dict[str, tuple[str, ...]], kind: str) -> list[str]:
     """Return the paths with a name that matches any of the patterns; every pattern must match something."""
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    patterns = [patterns] if isinstance(patterns, str) else patterns
     if not patterns:
         raise UserError(f"No {kind} pattern was given. Expected one or more, such as '*'.")
     chosen: set[str] = set()
@@ -87,12 +88,9 @@ def _matches(patterns: str | Sequence[str], names: dict[str, tuple[str, ...]], k
 def _no_match(pattern: str, names: dict[str, tuple[str, ...]], kind: str) -> UserError:
     if not names:
         return UserError(f"The pattern '{pattern}' matches no {kind}: the model has none.")
-    close = difflib.get_close_matches(pattern, _flat(names.values()), n=1, cutoff=0.5)
+    known = list(dict.fromkeys(name for each in names.values() for name in each))
+    close = difflib.get_close_matches(pattern, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     listed = list(names)[:MOST_LISTED]
     more = f", and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
     return UserError(f"The pattern '{pattern}' matches no {kind}.{hint} Expected one of: {', '.join(listed)}{more}.")
-
-
-def _flat(groups: Iterable[tuple[str, ...]]) -> list[str]:
-    return list(dict.fromkeys(name for group in groups for name in group))

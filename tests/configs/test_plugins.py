@@ -159,7 +159,8 @@ def test_a_file_of_a_plugin_that_cannot_be_read_is_told_in_one_line(
             {"entries": "noisy = hookline.trainer.run"},
             "its entry point names 'hookline.trainer.run', which is not its own",
         ),
-        ({"entries": "noisy = a\nnoisy = b"}, "its entry_points.txt cannot be read"),
+        ({"entries": "noisy = a\nnoisy = b"}, "both call a plugin 'noisy'"),
+        ({"entries": "noisy"}, "its entry_points.txt cannot be read"),
     ],
 )
 def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install: Install, tree: Path, given, expected: str) -> None:

@@ -9,19 +9,52 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from omegaconf import OmegaConf
 
 from hookline.hooks import catalogue, load
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import ObjectiveOutput
+from hookline.trainer.run.build import build_hook
 from hookline.trainer.run.precision import POLICIES, computing_in, loss_scale_for
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support import replicas
-from tests.support.small_images import from_catalogue, image_batch, small_network
-from tests.support.toy import CLASSES, ToyObjective, build_context
+from tests.support.toy import BATCH, CLASSES, ToyObjective, build_context
+
+SIDE = 6
+
+
+def image_batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Return 16 images [6, 6, 1] with their classes."""
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(BATCH, SIDE, SIDE, 1)).astype(np.float32)
+    return {"inputs": tf.constant(inputs), "targets": tf.constant(generator.integers(CLASSES, size=BATCH))}
+
+
+def small_network(*extra: keras.layers.Layer) -> Network:
+    """Return convolutions and dense layers, without batch norm and dropout unless given; its optimizer is not built."""
+    layers = [
+        keras.Input((SIDE, SIDE, 1)),
+        keras.layers.Conv2D(3, 3, activation="tanh", name="conv_1"),
+        *extra,
+        keras.layers.Conv2D(3, 3, activation="tanh", name="conv_2"),
+        keras.layers.Flatten(name="flatten"),
+        keras.layers.Dense(4, activation="tanh", name="dense_1"),
+        keras.layers.Dense(CLASSES, name="outputs"),
+    ]
+    return Network("model", keras.Sequential(layers, name="small"), keras.optimizers.Adam(0.01))
+
+
+def from_catalogue(name: str, **changes: str) -> GraphHook:
+    """Return a graph hook as its file in `configs/` describes it, with some values changed."""
+    node = OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
+    hook = build_hook(name, {**node, **changes})
+    assert isinstance(hook, GraphHook)
+    return hook
+
 
 HOOKS = [name for name in sorted(catalogue()) if issubclass(load(name), GraphHook)]
 STEPS = 3

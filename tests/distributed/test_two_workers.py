@@ -42,7 +42,6 @@ def poisoned(policy: str, *steps: int) -> tuple[str, ...]:
 
 
 def losses(directory: Path) -> list[tuple[int, float]]:
-    """Return the losses of the training reports with their steps."""
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     return [(line["step"], line["loss/total"]) for line in lines if line["split"] == "train"]
 

@@ -5,15 +5,44 @@ A new hook is covered by being there.
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 
 from hookline.hooks import catalogue, load
+from hookline.scripts.documentation.description import parse_docstring
 from hookline.trainer.hook import GraphHook, HostHook
 from tests.support.command import overrides_for, run_small
-from tests.support.reported import check_reported
 from tests.support.resumed import check_same, run_cut
+
+OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
+"""What the trainer and the classification report by themselves."""
+CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
+
+
+def check_reported(name: str, directory: Path) -> None:
+    """Compare the names in a run's reports with the section "Scalars:" of a hook."""
+    lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
+    reported = {key for line in lines for key in line} - {"step", "split"}
+    entries = parse_docstring(load(name).__doc__).entries("Scalars")
+    assert differing_names(entries, reported) == []
+
+
+def differing_names(entries: Mapping[str, str], reported: Iterable[str]) -> list[str]:
+    """Return which names are reported and not described, and which are described and not reported."""
+    own = [name for name in reported if not OF_ALL_RUNS.fullmatch(name)]
+    patterns = {name: re.compile("(metric/)?" + re.escape(name).replace("<layer>", ".+")) for name in entries}
+    unknown = [name for name in sorted(own) if not any(pattern.fullmatch(name) for pattern in patterns.values())]
+    absent = [
+        name
+        for name, text in entries.items()
+        if not CONDITION.search(text) and not any(patterns[name].fullmatch(each) for each in own)
+    ]
+    return [*(f"{name} is not described" for name in unknown), *(f"{name} is not reported" for name in absent)]
+
 
 HOOKS = [
     name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)

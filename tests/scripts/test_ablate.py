@@ -10,7 +10,7 @@ from hookline import train
 from hookline.scripts import ablate
 from hookline.scripts.ablation.jobs import _reasons, run_missing, variants_of
 
-FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_training.py"
+FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_measured.py"
 NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
 
 

@@ -21,23 +21,14 @@ from hookline.trainer.step.trainer import Trainer
 
 
 class PlainForward:
-    """Stand for the forward of an objective: networks are functions.
-
-    Attributes:
-        networks: by name.
-        training: whether it stands for a training step.
-        called: names of the networks that were run, in order.
-        sizes: of the batches of each.
-    """
+    """Stand for the forward of an objective: networks are functions."""
 
     def __init__(self, networks: Mapping[str, Callable[[tf.Tensor], tf.Tensor]], *, training: bool = True) -> None:
-        """Take the networks."""
         self.networks, self.training = dict(networks), training
         self.called: list[str] = []
         self.sizes: dict[str, list[int]] = {}
 
     def __call__(self, name: str, inputs: Any) -> Any:
-        """Run a network."""
         self.called.append(name)
         self.sizes.setdefault(name, []).append(inputs.shape[0])
         return self.networks[name](inputs)
@@ -53,12 +44,7 @@ class PlainForward:
 
 
 def assign_slices(stacked: keras.Model, separate: Sequence[keras.Model]) -> None:
-    """Give each separate network the weights of its place in a stacked one.
-
-    Args:
-        stacked: every weight has the networks along its first axis.
-        separate: as many plain networks of the same layers.
-    """
+    """Give each separate network the weights of its place in a stacked one."""
     for place, model in enumerate(separate):
         for whole, part in zip(stacked.variables, model.variables, strict=True):
             part.assign(np.reshape(whole.numpy()[place], part.shape))
@@ -71,14 +57,7 @@ def parts_of(
     optimizer: Callable[[float], keras.optimizers.Optimizer] | None = None,
     **options: Any,
 ) -> Parts:
-    """Return the parts of a small recipe.
-
-    Args:
-        data: that generators imitate.
-        model: builds a network; gan_mlp has two layers of 32 units.
-        optimizer: takes a learning rate; None for Adam with beta_1=0.5.
-        **options: of the model.
-    """
+    """Return the parts of a small recipe."""
     if model is gan_mlp:
         options = {"units": [32, 32], **options}
 

@@ -65,23 +65,13 @@ WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 
 
 def overrides_for(*hooks: str) -> list[str]:
-    """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on.
-
-    Args:
-        hooks: names.
-    """
+    """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on."""
     needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
     return [*needed, *(override for hook in hooks if needed for override in WITH_IMAGE_MODEL.get(hook, ()))]
 
 
 def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
-    """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own.
-
-    Args:
-        recipe: its name, or several as "[first,second]".
-        overrides: further ones; one that repeats a default here wins.
-        run_dir: of the run.
-    """
+    """Return the summary of a run of two short epochs, on the digits where the recipe brings data of its own."""
     defaults = {
         "trainer.epochs": "2",
         "trainer.batch_size": "128",

@@ -21,25 +21,20 @@ class Copies(HostHook):
     silent = False  # for all: nothing is saved and copied, and the loop comes up as it does without the hook
 
     def __init__(self, *, to: str) -> None:
-        """Take the directory for the copies: "after_<step>", and "in_evaluation_<step>"."""
         self._to = Path(to)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state."""
         return {}
 
     def next_step(self, step: int) -> int | None:
-        """Return the next step."""
         return None if self.silent else step + 1
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        """Copy, and ask for a checkpoint."""
         if not self.silent:
             self._copy(run, f"after_{run.step}")
             run.control.save(f"after {run.step}")
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        """Copy in an evaluation."""
         if not self.silent and report.split == "validation":
             self._copy(run, f"in_evaluation_{run.step}")
 

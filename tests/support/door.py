@@ -54,11 +54,7 @@ def held_out() -> tuple[np.ndarray, np.ndarray]:
 
 
 def small_model(end: str | None = None) -> keras.Model:
-    """Return a small network with the weights of the seed.
-
-    Args:
-        end: its final activation.
-    """
+    """Return a small network with the weights of the seed."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(SEED)
     model = plain_cnn(input_shape=SHAPE, classes=CLASSES, filters=[4, 8], activation="hard_tanh")
@@ -66,25 +62,13 @@ def small_model(end: str | None = None) -> keras.Model:
 
 
 def small_trainer(*hooks: Any, model: keras.Model | None = None, **more: Any) -> hookline.Trainer:
-    """Return a trainer of the small network.
-
-    Args:
-        hooks: beside the defaults.
-        model: another one.
-        more: arguments of the trainer.
-    """
+    """Return a trainer of the small network."""
     given = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "seed": SEED, **SETTINGS, **more}
     return hookline.Trainer(model or small_model(), hooks=hooks, **given)
 
 
 def by_python(*hooks: str, epochs: int = 2, **more: Any) -> tuple[hookline.Trainer, hookline.History]:
-    """Train by Python, and return the trainer with the history.
-
-    Args:
-        hooks: names.
-        epochs: to train.
-        more: arguments of the trainer.
-    """
+    """Train by Python, and return the trainer with the history."""
     trainer = small_trainer(*({name: OPTIONS.get(name, {})} for name in hooks), **more)
     data = images()
     history = trainer.fit(
@@ -94,14 +78,7 @@ def by_python(*hooks: str, epochs: int = 2, **more: Any) -> tuple[hookline.Train
 
 
 def by_command_line(*hooks: str, folder: Path, epochs: int = 2, more: Sequence[str] = ()) -> dict[str, Any]:
-    """Train by the command line, and return the summary.
-
-    Args:
-        hooks: names.
-        folder: for the data and the run.
-        epochs: to train.
-        more: overrides.
-    """
+    """Train by the command line, and return the summary."""
     np.savez(folder / "images.npz", **images())
     texts = [
         *("recipe=baseline", "model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh"),

@@ -70,7 +70,6 @@ def seed_in(config: str) -> int:
 
 
 def main() -> None:
-    """Do what the seed says."""
     values = dict(each.split("=", 1) for each in sys.argv[1:] if "=" in each)
     resumed = "resume" in values
     run = Path(values.get("resume") or values["run_dir"])

@@ -131,7 +131,6 @@ def cut(directory: Path, step: int, countdown: int, *, power: bool) -> bool:
 
 
 def main(directory: Path, before: int, *, power: bool) -> None:
-    """Cut at every operation, each time from the same beginning, until a save gets through."""
     beginning, here = directory / "beginning", directory / "checkpoints"
     beginning.mkdir(parents=True)
     for step in range(1, before + 1):

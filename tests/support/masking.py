@@ -52,7 +52,6 @@ class Maker(StatelessHook):
     """Make masks at given steps, and give newly masked entries a value."""
 
     def __init__(self, schedule: Mapping[int, Mapping[str, np.ndarray]], value: float = 0.0) -> None:
-        """Take masks by step and variable; a step not named changes none."""
         super().__init__("maker")
         self.schedule, self.value = schedule, value
         names = {name for masks in schedule.values() for name in masks}
@@ -60,12 +59,10 @@ class Maker(StatelessHook):
         self.variables = {name: tf.Variable(np.ones(shapes[name], bool)) for name in sorted(names)}
 
     def declare(self) -> Declaration:
-        """Declare the masks."""
         state = {f"mask/{name}": variable for name, variable in self.variables.items()}
         return Declaration(state, writes=state)
 
     def update_ops(self, context: StepContext) -> list[tf.Operation]:
-        """Assign the masks of this step."""
         ops = []
         self.before = {name: tf.convert_to_tensor(variable) for name, variable in self.variables.items()}
         for name, variable in self.variables.items():
@@ -76,7 +73,6 @@ class Maker(StatelessHook):
         return ops
 
     def project(self, context: StepContext) -> None:
-        """Give entries that this step masked their value."""
         for name, variable in self.variables.items():
             new = tf.logical_and(self.before[name], tf.logical_not(tf.convert_to_tensor(variable)))
             latent = context.network.variables[name].value

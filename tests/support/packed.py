@@ -54,13 +54,7 @@ def kinds(packed: Model) -> list[str]:
 
 
 def randomize(model: keras.Model, seed: int = 0, scales: Mapping[str, Any] | None = None) -> None:
-    """Give kernels signs, and batch norms statistics of every awkward kind.
-
-    Args:
-        model: built.
-        seed: of the draws.
-        scales: by layer: what its signs are multiplied by, a number or one a channel; None for floats.
-    """
+    """Give kernels signs, and batch norms statistics of every awkward kind."""
     rng = np.random.default_rng(seed)
     for layer in model._flatten_layers():
         if isinstance(layer, layers.BatchNormalization):

@@ -46,11 +46,9 @@ class Judge(Objective):
     """Train a discriminator to tell the data from what generators make."""
 
     def __init__(self, name: str, network: str, generators: Sequence[str]) -> None:
-        """Change the discriminator `network` alone."""
         self.name, self.network, self.generators, self.trains = name, network, tuple(generators), (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the losses of real and made examples."""
         losses = {"real": tf.nn.softplus(-forward(self.network, batch["inputs"])[:, 0])}
         for made in self.generators:
             losses[made] = tf.nn.softplus(forward(self.network, samples(forward, made, batch))[:, 0])
@@ -61,11 +59,9 @@ class Fool(Objective):
     """Train a generator to be taken for data by discriminators."""
 
     def __init__(self, name: str, network: str, judges: Sequence[str]) -> None:
-        """Change the generator `network` alone."""
         self.name, self.network, self.judges, self.trains = name, network, tuple(judges), (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return a loss for each judge."""
         made = samples(forward, self.network, batch)
         return ObjectiveOutput({judge: tf.nn.softplus(-forward(judge, made)[:, 0]) for judge in self.judges})
 

@@ -24,21 +24,17 @@ class Clip(StatelessHook):
     """Clip a kernel, count steps in UPDATE_OPS, and report the count."""
 
     def __init__(self, name: str = "clip", network: str = "model", *, veto: bool = False) -> None:
-        """Take a name, a network, and whether steps may be held back."""
         super().__init__(name)
         self.network, self.vetoes = network, veto
 
     def build(self, context):
-        """Make the count."""
         self.count = tf.Variable(0.0, trainable=False)
 
     def declare(self):
-        """Declare the count and the kernel."""
         state = {"count": self.count}
         return Declaration(state, writes=state, projected={"toy/hidden/kernel"})
 
     def project(self, context):
-        """Clip."""
         kernel = context.network.trainable_variables["toy/hidden/kernel"].value
         kernel.assign(tf.clip_by_value(kernel, -1.0, 1.0))
 
@@ -47,11 +43,9 @@ class Clip(StatelessHook):
         return {f"{self.name} never": tf.constant(False)} if self.vetoes else {}
 
     def update_ops(self, context):
-        """Count."""
         return [self.count.assign_add(1.0)]
 
     def measure(self, context):
-        """Return the count."""
         return {f"{self.name}/count": tf.convert_to_tensor(self.count)}
 
 
@@ -59,12 +53,10 @@ class Both(ToyObjective):
     """Train one network on what another one says, too."""
 
     def __init__(self, network: str, other: str, name: str) -> None:
-        """Take the network that is trained, and one that is only run."""
         super().__init__(network, name)
         self.other = other
 
     def compute(self, forward, batch):
-        """Add the other's mean output to the loss."""
         output = super().compute(forward, batch)
         output.losses["other"] = tf.reduce_mean(forward(self.other, batch["inputs"]))
         return output

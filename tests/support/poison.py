@@ -18,16 +18,13 @@ class Poison(GraphHook):
     """Put NaN into one place at given steps."""
 
     def __init__(self, *, place: str, steps: list[int], last: bool = False) -> None:
-        """Take one of `PLACES`, steps, and whether the last replica alone is struck."""
         self._place, self._steps, self._last = place, steps, last
         self.name = "poison"
 
     def declare(self) -> Declaration:
-        """Declare no state."""
         return Declaration()
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Spoil one weight as the forward pass sees it."""
         if self._place != "weight" or not context.training:
             return weights
         name = sorted(weights)[0]
@@ -66,16 +63,13 @@ class Once(GraphHook):
     """Put NaN into the loss at a step as long as the learning rate is what it was at first: a lower one helps."""
 
     def __init__(self, *, step: int, last: bool = False) -> None:
-        """Take the step, and whether the last replica alone is struck."""
         self._step, self._last = step, last
         self.name = "once"
 
     def declare(self) -> Declaration:
-        """Declare no state."""
         return Declaration()
 
     def build(self, context: BuildContext) -> None:
-        """Note the first rate."""
         self._network = context.network
         self._first = float(context.network.optimizer.learning_rate)
 

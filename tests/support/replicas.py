@@ -27,7 +27,6 @@ def cpus(count: int) -> list[str | None]:
 
 
 def on_replicas(count: int) -> list[Replica]:
-    """Return replicas in this process; one of them has no device of its own."""
     return replicas_of(cpus(count) if count > 1 else [None])
 
 
@@ -74,17 +73,7 @@ def replica_loop(
     loss_scale: Callable[[], LossScale | None] = lambda: None,
     **settings: object,
 ) -> ChunkLoop:
-    """Return a traced and audited loop of several replicas, each built anew from the same seed.
-
-    Args:
-        count: replicas.
-        network: returns the network, its optimizer built or not.
-        hooks: returns hooks for a network, built; they may rebuild its model.
-        objectives: returns the objectives.
-        batch: of a step, of all replicas together.
-        loss_scale: returns the scale of a replica's loss.
-        settings: of the trainer.
-    """
+    """Return a traced and audited loop of several replicas, each built anew from the same seed."""
     trainers = []
     replicas = on_replicas(count)
     for replica in replicas:

@@ -21,15 +21,7 @@ PLUGIN = "plugins=[tests.support]"
 def run_cut(
     recipe: str, *overrides: str, cuts: Sequence[int], run_dir: Path, evaluation: bool = False
 ) -> dict[str, Any]:
-    """Return the summary of a small run that is ended by a signal at each of the steps, and goes on.
-
-    Args:
-        recipe: as for `run_small`.
-        overrides: further ones.
-        cuts: steps in rising order.
-        run_dir: of the run.
-        evaluation: whether the signal comes in the evaluation that is due at the step.
-    """
+    """Return the summary of a small run that is ended by a signal at each of the steps, and goes on."""
     steps = f"{{_target_: tests.support.signals.Signal, steps: {list(cuts)}, evaluation: {str(evaluation).lower()}}}"
     cut = [PLUGIN, f"+hooks.signal={steps}".replace(" ", "")]
     with pytest.raises(Interrupted):
@@ -41,35 +33,19 @@ def run_cut(
 
 
 def go_on(run_dir: Path, *overrides: str) -> dict[str, Any]:
-    """Return the summary of a run that goes on.
-
-    Args:
-        run_dir: of the run.
-        overrides: those that resume= allows.
-    """
+    """Return the summary of a run that goes on."""
     (job,) = preflight(parse_command([f"resume={run_dir}", PLUGIN, *overrides]))
     return execute(job.config, job.recipe, job.overrides)
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl without what a clock has measured.
-
-    Args:
-        run_dir: of a run.
-    """
+    """Return the lines of metrics.jsonl without what a clock has measured."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
 def check_same(run_dir: Path, summary: dict[str, Any], whole_dir: Path, whole: dict[str, Any]) -> None:
-    """Check that two runs have the same bits, curves and results.
-
-    Args:
-        run_dir: of the run that was cut.
-        summary: of it.
-        whole_dir: of the run that was not.
-        whole: its summary.
-    """
+    """Check that two runs have the same bits, curves and results."""
     assert summary["status"] == whole["status"] == "completed"
     assert summary["steps"] == whole["steps"]
     assert metrics(run_dir) == metrics(whole_dir)

@@ -16,17 +16,14 @@ class Imitate(Objective):
     """Train one network on labels and on what the teacher says; the others begin with a copy of the student."""
 
     def __init__(self, name: str, network: str, updates: int) -> None:
-        """Change the network `network` alone."""
         self.name, self.network, self.trains, self.updates = name, network, (network,), updates
 
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
-        """Return the copies."""
         if self.network == "model":
             return []
         return copy_network(networks["model"], networks[self.network], optimizer="copy")
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return the loss, on inputs with noise of the objective's own, and the accuracy."""
         noise = tf.random.stateless_normal(tf.shape(batch["inputs"]), forward.stateless_seed("noise"), stddev=0.1)
         logits = forward(self.network, batch["inputs"] + noise)
         taught = tf.reduce_mean(tf.square(logits - tf.stop_gradient(forward("teacher", batch["inputs"]))), -1)
@@ -36,12 +33,7 @@ class Imitate(Objective):
 
 
 def several(*, parts: Parts, updates: int = 2) -> Recipe:
-    """Return the recipe.
-
-    Args:
-        parts: what the config describes.
-        updates: of the student in a step.
-    """
+    """Return the recipe."""
     networks = [
         Network(
             name,

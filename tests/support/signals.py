@@ -16,23 +16,18 @@ class Signal(HostHook):
     """Send a signal to this process at the end of given steps; "evaluation" sends it in the evaluation there."""
 
     def __init__(self, *, steps: list[int], number: int = signal.SIGTERM, evaluation: bool = False) -> None:
-        """Take steps."""
         self._steps, self._number, self._evaluation = steps, number, evaluation
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state."""
         return {}
 
     def next_step(self, step: int) -> int | None:
-        """Return the next of the steps."""
         return min((each for each in self._steps if each > step), default=None)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        """Send the signal."""
         if run.step in self._steps and not self._evaluation:
             os.kill(os.getpid(), self._number)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        """Send the signal in an evaluation."""
         if run.step in self._steps and self._evaluation:
             os.kill(os.getpid(), self._number)

@@ -60,11 +60,9 @@ class ToyObjective(Objective):
     """Minimise the cross-entropy of one network."""
 
     def __init__(self, network: str = "model", name: str = "objective") -> None:
-        """Train the network `network` alone."""
         self.network, self.name, self.trains = network, name, (network,)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy per example."""
         logits = forward(self.network, batch["inputs"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits)
         correct = tf.cast(tf.equal(tf.argmax(logits, -1), batch["targets"]), tf.float32)
@@ -75,11 +73,9 @@ class StatelessHook(GraphHook):
     """A graph hook without state, to override a stage of."""
 
     def __init__(self, name: str = "probe") -> None:
-        """Take a name."""
         self.name = name
 
     def declare(self) -> Declaration:
-        """Declare no state."""
         return Declaration()
 
 

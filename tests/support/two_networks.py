@@ -26,12 +26,10 @@ class Watching(ToyObjective):
     """Train one network on the classes, and run another one beside it."""
 
     def __init__(self, network: str, other: str) -> None:
-        """Train the network `network` alone; `other` is run."""
         super().__init__(network, f"train_{network}")
         self.other = other
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy, and how the other network does."""
         output = super().compute(forward, batch)
         logits = tf.stop_gradient(forward(self.other, batch["inputs"]))
         right = tf.equal(tf.argmax(logits, -1), tf.cast(batch["targets"], tf.int64))
@@ -39,12 +37,10 @@ class Watching(ToyObjective):
         return output
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
-        """Return logits of inputs that are no data."""
         shape = forward.passes[self.network].context.network.model.input_shape[1:]  # type: ignore[attr-defined]
         return {"sampled": forward(self.network, tf.ones([2, *shape]))}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return a number that depends on the samples."""
         return {"sampled_logit": tf.reduce_max(collected["sampled"])}
 
 
@@ -74,17 +70,7 @@ def traced_loop(
     total_steps: int = 4,
     **settings: Any,
 ) -> ChunkLoop:
-    """Return a traced and audited loop with a hook bound to networks as an assembled run binds it.
-
-    Args:
-        networks: without hooks; optimizers are built here.
-        objectives: in order.
-        build_hook: returns the hook of a key, called once or more.
-        batch: of a step.
-        classes: of the data.
-        total_steps: of the run.
-        settings: of the trainer.
-    """
+    """Return a traced and audited loop with a hook bound to networks as an assembled run binds it."""
     hooks = bind_hooks([build_hook("")] if build_hook else [], networks, objectives, build_hook or _none)
     bound = [hook for hook in hooks if isinstance(hook, GraphHook)]
     _prepare_networks(list(networks), bound, None)

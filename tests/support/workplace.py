@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 from sklearn.datasets import load_digits
 
 from tests.support.documentation import Command, DocumentationError
+from tests.support.images import write_images
 
 ROOT = Path(__file__).resolve().parents[2]
 DATE = r"(?:<date_time>|\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)"
@@ -34,27 +34,14 @@ IMAGES = {"photos": 12, "clothing": 40}
 
 @dataclass
 class Workplace:
-    """Hold the directory that commands are run in.
-
-    Attributes:
-        directory: as a clone of the project, with data and files of the reader's own.
-        make_run: makes a run of a recipe at a path.
-        made: recipes of which a run was made.
-    """
+    """Hold the directory that commands are run in."""
 
     directory: Path
     make_run: Callable[[str, Path], None]
     made: set[str] = field(default_factory=set)
 
     def fill(self, command: Command) -> str:
-        """Return the text of a command with what stands in angle brackets filled in, and make the runs that it names.
-
-        Args:
-            command: as printed.
-
-        Raises:
-            DocumentationError: something in angle brackets that is not known.
-        """
+        """Return the text of a command with angle brackets filled in, and make the runs that it names."""
         text = command.text
         for printed, ours in FILLED.items():
             text = text.replace(printed, ours)
@@ -69,27 +56,17 @@ class Workplace:
 
 
 def make_files(directory: Path) -> None:
-    """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources.
-
-    Args:
-        directory: that exists.
-    """
+    """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources."""
     write_mnist(directory / "mnist.npz", train=6000)  # of which data with MNIST's digits hold 5,000 out
     for folder, images in IMAGES.items():
-        write_photos(directory / folder, images)
+        write_images(directory / folder, images=images, classes=10)
     shutil.copy(ROOT / "scripts" / "slurm.yaml", directory / "my.yaml")
     for folder in ("environments", "shared"):
         (directory / folder).mkdir()
 
 
 def write_mnist(path: Path, train: int = 500, test: int = 200) -> None:
-    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again.
-
-    Args:
-        path: npz file.
-        train: examples.
-        test: likewise.
-    """
+    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
     bunch = load_digits()
     rows = np.arange(train + test) % len(bunch.images)
     images = np.pad(np.kron(bunch.images * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
@@ -99,21 +76,3 @@ def write_mnist(path: Path, train: int = 500, test: int = 200) -> None:
         **{f"{name}_train": array[:train] for name, array in arrays.items()},
         **{f"{name}_test": array[train:] for name, array in arrays.items()},
     )
-
-
-def write_photos(folder: Path, images: int, classes: int = 10) -> None:
-    """Write a folder of small pictures, each class of a colour.
-
-    Args:
-        folder: to make.
-        images: in each class.
-        classes: folders in it.
-    """
-    generator = np.random.default_rng(0)
-    for label in range(classes):
-        place = folder / f"class_{label}"
-        place.mkdir(parents=True)
-        colour = generator.integers(30, 226, 3)
-        for number in range(images):
-            pixels = np.clip(colour + generator.integers(-30, 31, (40, 36, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(place / f"{number:02}.png")

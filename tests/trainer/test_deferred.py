@@ -1,4 +1,4 @@
-"""TensorFlow and Keras wait for their first use, are the same modules as ever then, and can be forbidden before."""
+"""TensorFlow and Keras wait for their first use, and can be forbidden before; a function's own check comes first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from hookline.trainer.deferred import prechecked, run_precheck
+from hookline.trainer.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITS = """
@@ -109,3 +112,21 @@ def test_the_digits_are_those_of_scikit_learn(monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_array_equal(images, bunch.images)
         np.testing.assert_array_equal(labels, bunch.target)
         assert (images.dtype, labels.dtype) == (np.float64, np.int64)
+
+
+def refuse(path: str, size: int) -> None:
+    raise UserError(f"{path} {size}")
+
+
+@prechecked(refuse)
+def opened(*, path: str, size: int = 3, seed: int = 0) -> int:
+    return size + seed
+
+
+def test_given_arguments_and_defaults_reach_the_check_once_all_are_there() -> None:
+    for given, said in (({"path": "here", "seed": 4}, "here 3"), ({"path": "here", "size": 5}, "here 5")):
+        with pytest.raises(UserError, match=f"^{said}$"):
+            run_precheck(opened, given)
+    run_precheck(opened, {"size": 5})  # an argument is still to come
+    run_precheck(lambda path: path, {"path": 1})  # no check
+    assert opened(path="x") == 3

@@ -8,7 +8,6 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,9 +26,7 @@ def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ())
     module = _import(module_path, path)
     target = getattr(module, name, None)
     if target is None:
-        public = [
-            each for each, value in vars(module).items() if not each.startswith("_") and not inspect.ismodule(value)
-        ]
+        public = [each for each, value in vars(module).items() if each[0] != "_" and not inspect.ismodule(value)]
         raise UserError(f"_target_={path}: the module '{module_path}' has no '{name}'.{did_you_mean(name, public)}")
     if not is_part(target, group=group, plugins=plugins):
         raise UserError(
@@ -67,27 +64,11 @@ def _place(error: Exception, module_path: str) -> str:
     if isinstance(error, SyntaxError) and error.filename is not None:
         frames.append((error.filename, error.lineno))
     top = module_path.partition(".")[0]
-    own = [(name, line) for name, line in frames if top in (*Path(name).parts, Path(name).stem)]
-    if not own:
-        return ""
-    name, line = own[-1]
-    return f" ({name}:{line})"
+    own = [f" ({name}:{line})" for name, line in frames if top in (*Path(name).parts, Path(name).stem)]
+    return own[-1] if own else ""
 
 
 PLAIN = (type(None), bool, int, float, str, list, Mapping)
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """Describe what one argument takes.
-
-    Attributes:
-        annotation: the type, or one derived from the default.
-        required: whether there is no default.
-    """
-
-    annotation: Any
-    required: bool
 
 
 def bind(
@@ -107,15 +88,16 @@ def bind(
     parameters, takes_any = parameters_of(target)
     given = {name: value for name, value in node.items() if name != TARGET}
     for name, value in given.items():
-        if name not in parameters and not takes_any:
+        if name in parameters:
+            _check_value(path, name, value, parameters[name].annotation)
+        elif not takes_any:
             known = ", ".join(parameters) or "none"
             hint = did_you_mean(name, parameters)
             raise UserError(f"Unknown argument '{name}' for {path}.{hint} Expected one of: {known}.")
-        if name in parameters:
-            _check_value(path, name, value, parameters[name].annotation)
         _bind_nested(value, plugins)
-    if injected is not None:
-        _check_missing(path, parameters, {*given, *injected})
+    needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
+    if injected is not None and (missing := [name for name in needed if name not in {*given, *injected}]):
+        raise UserError(f"{path} needs {' and '.join(missing)}. Expected a value, such as {missing[0]}=<value>.")
 
 
 def build(
@@ -138,16 +120,11 @@ def build(
     try:
         return target(**arguments)
     except ValueError as error:
-        if isinstance(error, UserError) or not _is_keras_constructor(target):
+        constructor = target.__init__ if inspect.isclass(target) else target  # perhaps one that is inherited of Keras
+        if isinstance(error, UserError) or not str(getattr(constructor, "__module__", "")).startswith("keras."):
             raise
         reason = next(iter(str(error).strip().splitlines()), "no reason given")
         raise UserError(f"{node[TARGET]} refuses its arguments: {reason}") from error
-
-
-def _is_keras_constructor(target: Callable[..., Any]) -> bool:
-    """Return whether Keras takes the arguments: for its own classes, and for classes that inherit theirs."""
-    constructor = target.__init__ if inspect.isclass(target) else target
-    return str(getattr(constructor, "__module__", "")).startswith("keras.")
 
 
 def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) -> Callable[..., Any]:
@@ -183,18 +160,12 @@ def _check_value(path: str, name: str, value: Any, annotation: Any) -> None:
         raise UserError(f"{name}={show(value)} received for {path}. Expected {describe(annotation)}.")
 
 
-def _check_missing(path: str, parameters: Mapping[str, Parameter], given: set[str]) -> None:
-    missing = [name for name, parameter in parameters.items() if parameter.required and name not in given]
-    if missing:
-        raise UserError(f"{path} needs {' and '.join(missing)}. Expected a value, such as {missing[0]}=<value>.")
-
-
-def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Parameter], bool]:
+def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return the keyword arguments of a target, and whether it takes any others, too.
 
     A class that passes `**kwargs` to its bases takes what their constructors name, and no more.
     """
-    parameters: dict[str, Parameter] = {}
+    parameters: dict[str, inspect.Parameter] = {}
     functions = [target]
     if inspect.isclass(target):
         bases = [base for base in inspect.getmro(target) if base is not object]
@@ -210,13 +181,14 @@ def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, Parameter], boo
     return parameters, not inspect.isclass(target)
 
 
-def _parameter(parameter: inspect.Parameter, function: Callable[..., Any]) -> Parameter:
-    annotation, required = parameter.annotation, parameter.default is parameter.empty
+def _parameter(parameter: inspect.Parameter, function: Callable[..., Any]) -> inspect.Parameter:
+    """Return a parameter with the type that it takes as its annotation, or one derived from its default."""
+    annotation = parameter.annotation
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, inspect.unwrap(function))
     if annotation is parameter.empty:
-        annotation = Any if required else like(parameter.default, optional=False)
-    return Parameter(annotation, required)
+        annotation = Any if parameter.default is parameter.empty else like(parameter.default, optional=False)
+    return parameter.replace(annotation=annotation)
 
 
 def _evaluated(annotation: str, function: Callable[..., Any]) -> Any:

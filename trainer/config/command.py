@@ -22,29 +22,17 @@ INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 @dataclass(frozen=True)
 class Command:
-    """Hold a parsed command line.
+    """Hold a parsed command line."""
 
-    Attributes:
-        overrides: such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress".
-        sweep: whether -m was given.
-        directory: of the sweep; None for a new one.
-        jobs: of the sweep at a time; None for as many as fit.
-        trials: how many jobs a search makes; None for every combination of what the overrides list.
-        config_dir: a further directory of configs.
-        config_name: another root config than train.
-        display: flags of Hydra that show something and train nothing, such as ("--cfg", "job").
-        explain: keys whose values shall be explained, in place of training.
-    """
-
-    overrides: tuple[str, ...]
-    sweep: bool = False
-    directory: str | None = None
-    jobs: int | None = None
-    trials: int | None = None
-    config_dir: str | None = None
-    config_name: str | None = None
-    display: tuple[str, ...] = ()
-    explain: tuple[str, ...] = ()
+    overrides: tuple[str, ...]  # such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress"
+    sweep: bool = False  # whether -m was given
+    directory: str | None = None  # of the sweep; None for a new one
+    jobs: int | None = None  # of the sweep at a time; None for as many as fit
+    trials: int | None = None  # how many jobs a search makes; None for every combination of what the overrides list
+    config_dir: str | None = None  # a further directory of configs
+    config_name: str | None = None  # another root config than train
+    display: tuple[str, ...] = ()  # flags of Hydra that show something and train nothing, such as ("--cfg", "job")
+    explain: tuple[str, ...] = ()  # keys whose values shall be explained, in place of training
 
     @property
     def shows_config(self) -> bool:

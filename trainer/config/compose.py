@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ def reason(error: BaseException) -> str:
     return text if mark is None else f"{text} (line {mark.line + 1})"
 
 
-def file_of(error: yaml.YAMLError) -> str:
-    """Return the path of the file that could not be parsed, as far as the error knows it."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None) or error
-    return getattr(mark, "name", None) or "a config file"
-
-
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 CONFIG_NAME = "train"
 SCHEMA_NAME = "train_schema"
@@ -53,20 +47,13 @@ BUNDLES = {"hooks": ("default",)}  # options that stand for several others and a
 
 @dataclass(frozen=True)
 class Composer:
-    """Compose configs from one tree of files.
+    """Compose configs from one tree of files."""
 
-    Attributes:
-        loader: Hydra's, with the search path of this run.
-        config_name: the root config.
-        refused: plugins whose files are not on the search path.
-    """
-
-    loader: ConfigLoader
-    config_name: str
-    refused: tuple[Plugin, ...] = field(default=())
+    loader: ConfigLoader  # Hydra's, with the search path of this run
+    config_name: str  # the root config
+    refused: tuple[Plugin, ...]  # plugins whose files are not on the search path
 
     def groups(self) -> list[str]:
-        """Return the names of the groups, such as "recipe" and "data"."""
         return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
 
     def is_group(self, name: str) -> bool:
@@ -75,7 +62,6 @@ class Composer:
         return last in self.loader.list_groups(parent)
 
     def options(self, group: str) -> list[str]:
-        """Return the options of a group, such as the recipes."""
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
         return [option for option in options if option not in BUNDLES.get(group, ())]
 
@@ -178,7 +164,8 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unreadable(error: yaml.YAMLError | UnicodeDecodeError) -> UserError:
-    file = file_of(error) if isinstance(error, yaml.YAMLError) else "a file"
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None) or error
+    file = getattr(mark, "name", None) or "a file"
     return UserError(
         f"The config cannot be composed: {file} cannot be read: {reason(error)}. "
         "Expected a YAML file of keys, in UTF-8."
@@ -208,8 +195,5 @@ def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
     places = ",".join(json.dumps(each, ensure_ascii=False) for each in beyond)  # Hydra knows no escape of JSON
     beside = [f"hydra.searchpath=[{places}]"] if places else []
     sys.argv = [sys.argv[0], *command.overrides, *beside, *command.display, *command.flags]
-    hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)(_nothing)()
-
-
-def _nothing(config: Any) -> None:
-    """Stand for the task that Hydra does not run when it shows something."""
+    main = hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)
+    main(lambda config: None)()  # it shows something, and runs no task

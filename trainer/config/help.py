@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import shutil
 import textwrap
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hookline.trainer.config.plugins import Plugin, installed_plugins
-from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig
+from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, leaves
 from hookline.trainer.config.values import show, visible
 from hookline.trainer.errors import UserError, did_you_mean
 
@@ -76,14 +77,11 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     sections = [USAGE]
     plugins = installed_plugins(config_dir).values()
     for group, title in TITLES.items():
-        options = [*options_of(config_dir / group), *of_plugins(plugins, group)]
-        if options:
+        if options := [*options_of(config_dir / group), *of_plugins(plugins, group)]:
             sections.append("\n".join([title, *rows(options, columns)]) + "\n")
-    if plugins:
-        found = [(plugin.name, _about(plugin)) for plugin in plugins]
-        sections.append(
-            "\n".join(["Plugins (installed packages that bring parts of a run)", *rows(found, columns)]) + "\n"
-        )
+    if found := [(plugin.name, _about(plugin)) for plugin in plugins]:
+        title = "Plugins (installed packages that bring parts of a run)"
+        sections.append("\n".join([title, *rows(found, columns)]) + "\n")
     for section, title in SETTINGS.items():
         sections.append("\n".join([title, *rows(list(settings(section)), columns)]) + "\n")
     return "\n".join([*sections, FLAGS])
@@ -96,13 +94,14 @@ def terminal_width() -> int:
 
 def purpose(path: Path) -> str:
     """Return what a config file says it is for: its first comment that is not an instruction to Hydra."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        text = line.lstrip("# ").strip()
-        if text and not text.startswith("@package"):
-            return text.rstrip(".")
-    return ""
+    texts = (line.lstrip("# ").strip() for line in _comments(path))
+    return next((text.rstrip(".") for text in texts if text and not text.startswith("@package")), "")
+
+
+def _comments(path: Path) -> list[str]:
+    """Return the lines of comments that a file begins with."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return list(itertools.takewhile(lambda line: line.startswith("#"), lines))
 
 
 def settings(section: str) -> Iterator[tuple[str, str]]:
@@ -120,9 +119,8 @@ def options_of(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield name and purpose of each option of a group; a hook that runs by default is marked."""
     bundle = directory / "default.yaml"
     default = set(re.findall(r"\w+", _defaults(bundle))) if bundle.is_file() else set()
-    for path in sorted(directory.glob("*.yaml")):
-        if path != bundle:
-            yield f"{path.stem}{' *' if path.stem in default else ''}", purpose(path)
+    for path in sorted({*directory.glob("*.yaml")} - {bundle}):
+        yield f"{path.stem}{' *' if path.stem in default else ''}", purpose(path)
 
 
 def of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:
@@ -183,7 +181,7 @@ def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = No
 
 def _files(group: str, config_dir: Path, plugins: Iterable[Plugin]) -> dict[str, Path]:
     """Return the file of each option of a group, ours and those of plugins."""
-    files = {option: config_dir / group / f"{option}.yaml" for option in _options(config_dir / group)}
+    files = {path.stem: path for path in sorted((config_dir / group).glob("*.yaml")) if path.stem != "default"}
     return files | {option: path for plugin in plugins for option, path in plugin.options(group).items()}
 
 
@@ -200,14 +198,8 @@ def _find(name: str, asked: str, entries: Iterable[tuple[str, str]]) -> tuple[st
     if above := [full for full in known if name.startswith(f"{full}.")]:
         return known[max(above, key=len)]
     names = [*known, *TITLES, *filter(None, SETTINGS)]
-    hint = did_you_mean(name, names)
-    if not hint and (short := did_you_mean(name, [option for _, option in known.values()])):
-        hint = short
+    hint = did_you_mean(name, names) or did_you_mean(name, [option for _, option in known.values()])
     raise UserError(f"--help {asked}: no such name.{hint} Expected one that python train.py --help lists.")
-
-
-def _options(directory: Path) -> list[str]:
-    return [name.removesuffix(" *") for name, _ in options_of(directory)]
 
 
 def _section_text(section: str, columns: int, only: str | None = None) -> str:
@@ -216,14 +208,13 @@ def _section_text(section: str, columns: int, only: str | None = None) -> str:
     fields = {field.name: field for field in dataclasses.fields(schema)}
     lines = [SETTINGS[section], ""]
     for name, text in settings(section):
-        if only not in (None, name):
-            continue
-        field = fields[name]
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        lines.append(f"  {section}.{name}={show(default)}" if section else f"  {name}={show(default)}")
-        kind = str(field.type).replace(" | None", " or null")
-        about = text if kind == "Any" else f"{kind}; {text}"
-        lines += textwrap.wrap(about, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        if only in (None, name):
+            field, key = fields[name], f"{section}.{name}".lstrip(".")
+            default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+            kind = str(field.type).replace(" | None", " or null")
+            about = text if kind == "Any" else f"{kind}; {text}"
+            lines.append(f"  {key}={show(default)}")
+            lines += textwrap.wrap(about, columns, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 
@@ -242,9 +233,7 @@ def _option_text(group: str, option: str, path: Path, content: Mapping[str, Any]
 def _header(path: Path) -> dict[str, str]:
     """Return the header of a file: paper, command, expected; each may continue on indented lines."""
     found: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
+    for line in _comments(path):
         if begins := HEADER.match(line):
             found[begins["name"].lower()] = begins["text"]
         elif found and line.startswith(CONTINUED):
@@ -256,9 +245,9 @@ def _example(group: str, option: str, keys: Iterable[tuple[str, str, str]]) -> s
     """Return a command that uses an option."""
     if group in NAMED:
         return f"python train.py recipe=baseline +{group}={option}"
-    needed = [f" {group}.{key}=<{key}>" for key, value, _ in keys if value == NEEDED]
     if group == "recipe":
         return f"python train.py recipe={option}"
+    needed = [f" {group}.{key}=<{key}>" for key, value, _ in keys if value == NEEDED]
     return f"python train.py recipe=baseline {group}={option}{''.join(needed)}"
 
 
@@ -285,14 +274,6 @@ def _keys(path: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str, st
     from hookline.trainer.config.origins import read_places
 
     places = read_places(path)
-    for key, value in _leaves(content, ""):
-        if not key.startswith("defaults") and not key.endswith("_target_"):
+    for key, value in leaves(content):
+        if key and not key.startswith("defaults") and not key.endswith("_target_"):
             yield key, visible(value), places[key].comment if key in places else ""
-
-
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in (node or {}).items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -32,15 +32,16 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     if override.is_delete() or value is None:
         deed = "removes a whole group" if override.is_delete() else "leaves nothing to build"
         raise UserError(f"'{text}' {deed}. Expected {MEND.get(group, f'{group}=<name> to choose another')}.")
-    names = value if isinstance(value, list) else [value]
+    names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
-        if name not in composer.options(group):
+        if name not in options:
+            kind = NAMED.get(group, group)
             if reason := composer.why_refused(group, str(name)):
                 raise UserError(
-                    f"{show(name)} is no {NAMED.get(group, group)} of this run: {reason}. "
-                    "Expected the plugin fixed or uninstalled, or another name there."
+                    f"{show(name)} is no {kind} of this run: {reason}. Expected the plugin fixed or uninstalled, or "
+                    "another name there."
                 )
-            raise unknown_name(NAMED.get(group, group), show(name), composer.options(group))
+            raise unknown_name(kind, show(name), options)
     _check_sign(override, ",".join(map(str, names)), choices)
 
 
@@ -80,7 +81,13 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
         if nodes:
             _check_foreign(override, path, item, min(nodes, key=len), base, composer)
         elif override.is_delete():
-            _check_removal(override, path, base, composer)
+            find_value(path, base, composer)
+            if not is_part(path):
+                section = path.partition(".")[0]
+                part = f"~{section if section in NAMED else 'hooks'}.<name>"
+                raise UserError(
+                    f"'{override.input_line}' removes what every run needs. Expected {part}, or {path}=<value>."
+                )
         else:
             known = find_value(path, base, composer)
             if override.is_add():
@@ -173,14 +180,6 @@ def _check_foreign(
         raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(value)}.")
     if override.type is OverrideType.CHANGE and not exists:
         raise UserError(f"'{override.input_line}' sets what does not exist yet. Expected +{path}={show(value)}.")
-
-
-def _check_removal(override: Override, path: str, base: Mapping[str, Any], composer: Composer) -> None:
-    find_value(path, base, composer)
-    if not is_part(path):
-        text, section = override.input_line, path.partition(".")[0]
-        part = f"~{section if section in NAMED else 'hooks'}.<name>"
-        raise UserError(f"'{text}' removes what every run needs. Expected {part}, or {path}=<value>.")
 
 
 def _check_type(path: str, value: Any, known: Any) -> None:

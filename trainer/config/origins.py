@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.override_parser.types import Override
@@ -26,14 +27,8 @@ COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
 
 
-@dataclass(frozen=True)
-class Place:
-    """Say where a key stands.
-
-    Attributes:
-        line: from 1.
-        comment: what follows the value, or the key of a block, on its line; empty for none.
-    """
+class Place(NamedTuple):
+    """The line of a key in its file, from 1, and the comment after its value, or after the key of a block."""
 
     line: int
     comment: str = ""
@@ -70,50 +65,33 @@ OUTSIDE = ("hydra",)
 
 @dataclass(frozen=True)
 class Layer:
-    """Hold what one file or override sets.
+    """Hold what one file or override sets."""
 
-    Attributes:
-        label: of the file, or of the override.
-        tree: plain values, from the root of the config.
-        locate: the place of a key in the file; None if it has none.
-        option: of a group that the file is, such as "recipe/bnn"; empty for an override.
-    """
-
-    label: str
-    tree: Mapping[str, Any]
-    locate: Callable[[str], Place | None] = lambda path: None
-    option: str = ""
+    label: str  # of the file, or of the override
+    tree: Mapping[str, Any]  # plain values, from the root of the config
+    locate: Callable[[str], Place | None] = lambda path: None  # the place of a key in the file; None if it has none
+    option: str = ""  # of a group that the file is, such as "recipe/bnn"; empty for an override
 
     def place(self, path: str) -> str:
-        """Return the label, with the line of a key where there is one."""
         found = self.locate(path)
         return self.label if found is None else f"{self.label}:{found.line}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """Hold what one layer says of a key.
+    """Hold what one layer says of a key."""
 
-    Attributes:
-        layer: that says it.
-        path: the key, or the one above it that the layer sets to a list, or to something without that key.
-        value: that the layer sets there; of a list of which it sets entries, the whole.
-        removes: whether it does.
-    """
-
-    layer: Layer
-    path: str
-    value: Any
-    removes: bool = False
+    layer: Layer  # that says it
+    path: str  # the key, or the one above it that the layer sets to a list, or to something without that key
+    value: Any  # that the layer sets there; of a list of which it sets entries, the whole
+    removes: bool = False  # whether it does
 
     @property
     def place(self) -> str:
-        """Return the file with the line, or the override."""
         return self.layer.place(self.path)
 
     @property
     def comment(self) -> str:
-        """Return the comment beside it."""
         found = self.layer.locate(self.path)
         return "" if found is None else found.comment
 
@@ -145,13 +123,6 @@ def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
 def is_outside(name: str) -> bool:
     """Return whether a package or a group is one of Hydra's own."""
     return name.replace("/", ".").partition(".")[0] in OUTSIDE
-
-
-def leaves_of(value: Any, path: str) -> list[str]:
-    """Return the keys below a value that hold no further keys; the path itself if it holds none."""
-    if not isinstance(value, Mapping) or not value:
-        return [path]
-    return [leaf for name, each in value.items() for leaf in leaves_of(each, f"{path}.{name}" if path else str(name))]
 
 
 def _look_up(layer: Layer, key: str) -> Step | None:
@@ -214,7 +185,7 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _relative(path: Path) -> str:
-    """Return the shortest form of a path: relative to the project's root, or to the current directory."""
+    """Return a path relative to the project's root, or to the current directory, where it lies below."""
     for root in (ROOT, Path.cwd()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
@@ -224,14 +195,12 @@ def _relative(path: Path) -> str:
 def _schema_place(key: str) -> Place | None:
     """Return the line of a setting in the schema's source."""
     section, _, name = key.rpartition(".")
-    kind = {"": "class TrainConfig", "trainer": "class TrainerConfig"}.get(section)
-    lines = Path(schema.__file__).read_text(encoding="utf-8").splitlines()
-    within = False
-    for number, line in enumerate(lines, start=1):
-        within = line.startswith(f"{kind}:") if line.startswith("class ") else within
-        if within and line.startswith(f"    {name}:"):
-            return Place(number)
-    return None
+    kind = {"": schema.TrainConfig, "trainer": schema.TrainerConfig}.get(section)
+    if kind is None:
+        return None
+    lines, start = inspect.getsourcelines(kind)
+    found = [number for number, line in enumerate(lines, start) if line.startswith(f"    {name}:")]
+    return Place(found[0]) if found else None
 
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")

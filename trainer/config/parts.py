@@ -32,26 +32,13 @@ KINDS = {
 """Groups of `configs/` whose files list parts, with what such a part is called."""
 NAMED_SECTIONS = ("augment", "hooks")
 KERAS_FAMILIES = (
-    "applications",
-    "constraints",
-    "initializers",
-    "layers",
-    "losses",
-    "metrics",
-    "optimizers",
-    "regularizers",
+    *("applications", "constraints", "initializers", "layers"),
+    *("losses", "metrics", "optimizers", "regularizers"),
 )
 KERAS_CLOSED = frozenset(
     (
-        "TFSMLayer",  # runs a saved program
-        "Lambda",
-        "TorchModuleWrapper",
-        "JaxLayer",
-        "FlaxLayer",
-        "IndexLookup",  # this and the next three read the file that `vocabulary` names
-        "IntegerLookup",
-        "StringLookup",
-        "TextVectorization",
+        *("TFSMLayer", "Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer"),  # run programs
+        *("IndexLookup", "IntegerLookup", "StringLookup", "TextVectorization"),  # read the file that `vocabulary` names
     )
 )
 KERAS_CONFIG = "class_name"  # Keras itself imports and calls what a mapping with this key names
@@ -169,14 +156,13 @@ def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
         hint = did_you_mean(path, own)
         listed = f"is not among the {KINDS[group]}s that configs/{group} lists"
         return UserError(f"_target_={path} {listed}.{hint} A part of your own needs a file there.")
-    if _of_plugins(path, trusted := trusted_packages()):
-        hint = did_you_mean(path, [each for each in own if _of_plugins(each, trusted)])
-        return UserError(
-            f"_target_={path} is not among the {KINDS.get(group or '', 'part')}s that the plugin '{root}' lists.{hint} "
-            f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
-        )
-    known = ", ".join([*ROOMS, "keras", *plugins, *trusted])
+    trusted = trusted_packages()
     remedy = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
+    if _of_plugins(path, trusted):
+        hint = did_you_mean(path, [each for each in own if _of_plugins(each, trusted)])
+        kind = KINDS.get(group or "", "part")
+        return UserError(f"_target_={path} is not among the {kind}s that the plugin '{root}' lists.{hint} {remedy}")
+    known = ", ".join([*ROOMS, "keras", *plugins, *trusted])
     return UserError(
         f"_target_={path} is not allowed.{did_you_mean(root, [*ROOMS, 'keras'])} "
         f"Expected an import path within one of: {known}. {remedy}"

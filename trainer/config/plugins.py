@@ -7,8 +7,6 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from configparser import ConfigParser
-from configparser import Error as ConfigParserError
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import Distribution, distributions
@@ -26,23 +24,15 @@ TAKEN = {*ROOMS, "keras", "tensorflow", *sys.stdlib_module_names}
 
 @dataclass(frozen=True)
 class Plugin:
-    """Describe a package that brings parts of a run.
+    """Describe a package that brings parts of a run."""
 
-    Attributes:
-        name: of its entry point; of the package for one that `plugins=` names.
-        package: the import path that its `_target_`s begin with; "" if its metadata does not say.
-        distribution: what was installed; None for one that `plugins=` names.
-        version: of the distribution; None if it is not known.
-        configs: its folder of configs, with recipe/, hooks/, model/, data/ and so on; None without one.
-        problem: why its configs are not used, in one line; None if they are.
-    """
-
-    name: str
-    package: str
-    distribution: str | None = None
-    version: str | None = None
+    name: str  # of its entry point; of the package for one that `plugins=` names
+    package: str  # the import path that its `_target_`s begin with; "" if its metadata does not say
+    distribution: str | None = None  # what was installed; None for one that `plugins=` names
+    version: str | None = None  # of the distribution; None if it is not known
+    # its folder of configs, with recipe/, hooks/, model/, data/ and so on; None without one
     configs: Path | None = None
-    problem: str | None = None
+    problem: str | None = None  # why its configs are not used, in one line; None if they are
 
     @property
     def label(self) -> str:
@@ -77,7 +67,7 @@ def declared_plugins() -> Iterator[Plugin]:
         name, version = _identity(distribution)
         if (key := re.sub(r"[-_.]+", "-", name).lower()) not in seen:
             seen.add(key)
-            yield from _entries(text, name, version)
+            yield from _entries(distribution, name, version)
 
 
 def _identity(distribution: Distribution) -> tuple[str, str | None]:
@@ -88,33 +78,24 @@ def _identity(distribution: Distribution) -> tuple[str, str | None]:
         return "a package without metadata", None
 
 
-def _entries(text: str, distribution: str, version: str | None) -> Iterator[Plugin]:
-    parser = ConfigParser(delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their capitals
+def _entries(found: Distribution, name: str, version: str | None) -> Iterator[Plugin]:
     try:
-        parser.read_string(text)
-        entries = parser.items(GROUP) if parser.has_section(GROUP) else []
-    except ConfigParserError:
-        problem = "its entry_points.txt cannot be read"
-        yield Plugin(distribution, "", distribution, version, problem=problem)
+        entries = list(found.entry_points.select(group=GROUP))
+    except (TypeError, ValueError, AttributeError):  # a line that is no entry
+        yield Plugin(name, "", name, version, problem="its entry_points.txt cannot be read")
         return
-    for name, value in entries:
-        package = value.strip()
+    for entry in entries:
+        package, configs, problem = entry.value.strip(), None, None
         if not all(part.isidentifier() for part in package.split(".")):
             problem = f"its entry point names '{package}'. Expected an importable package, such as my_package"
-            yield Plugin(name, "", distribution, version, problem=problem)
+            package = ""
         elif package.partition(".")[0] in TAKEN:
-            problem = f"its entry point names '{package}', which is not its own"
-            yield Plugin(name, "", distribution, version, problem=problem)
+            problem, package = f"its entry point names '{package}', which is not its own", ""
+        elif (folders := package_folders(package)) is None:
+            problem = f"its package '{package}' cannot be found"
         else:
-            yield _located(Plugin(name, package, distribution, version))
-
-
-def _located(plugin: Plugin) -> Plugin:
-    folders = package_folders(plugin.package)
-    if folders is None:
-        return dataclasses.replace(plugin, problem=f"its package '{plugin.package}' cannot be found")
-    return dataclasses.replace(plugin, configs=configs_in(folders))
+            configs = configs_in(folders)
+        yield Plugin(entry.name, package, name, version, configs, problem)
 
 
 def configs_in(folders: Iterable[Path]) -> Path | None:
@@ -166,16 +147,21 @@ def installed_plugins(config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
             problem = f"{other.distribution} and {plugin.distribution} both call a plugin '{plugin.name}'"
             found[plugin.name] = dataclasses.replace(other, problem=problem)
             found[f"{plugin.name} ({plugin.distribution})"] = dataclasses.replace(plugin, problem=problem)
-    return _checked(found, config_dir)
+    return {
+        name: dataclasses.replace(plugin, problem=plugin.problem or _clash(plugin, found.values(), config_dir))
+        for name, plugin in found.items()
+    }
 
 
 def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
     """Return the plugins that `plugins=` names and that are not installed as such, by package."""
     installed = installed_plugins(config_dir)
     known = {plugin.package for plugin in installed.values()}
-    named = {package: Plugin(package, package) for package in packages if package not in known}
-    for package, plugin in named.items():
-        named[package] = dataclasses.replace(plugin, configs=configs_in(package_folders(package) or []))
+    named = {
+        package: Plugin(package, package, configs=configs_in(package_folders(package) or []))
+        for package in packages
+        if package not in known
+    }
     for plugin in named.values():
         if problem := _clash(plugin, {**installed, **named}.values(), config_dir):
             raise UserError(f"{KEY} holds '{plugin.package}', but {problem}. Expected another name there.")
@@ -209,8 +195,7 @@ def plugin_versions() -> dict[str, str | None]:
 def used_plugins(config: Any) -> list[str]:
     """Return the names of the installed plugins that a config names a part of."""
     paths = list(targets(config))
-    used = {each.name for each in declared_plugins() if any(path.startswith(f"{each.package}.") for path in paths)}
-    return sorted(used)
+    return sorted({p.name for p in declared_plugins() if any(path.startswith(f"{p.package}.") for path in paths)})
 
 
 def targets(node: Any) -> Iterator[str]:
@@ -222,15 +207,6 @@ def targets(node: Any) -> Iterator[str]:
     if isinstance(node, list):
         for child in node:
             yield from targets(child)
-
-
-def _checked(plugins: Mapping[str, Plugin], config_dir: Path) -> dict[str, Plugin]:
-    """Return plugins, each with any problem with the names of its configs."""
-    found = {}
-    for name, plugin in plugins.items():
-        problem = plugin.problem or _clash(plugin, plugins.values(), config_dir)
-        found[name] = dataclasses.replace(plugin, problem=problem)
-    return found
 
 
 def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:

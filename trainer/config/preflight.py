@@ -27,17 +27,12 @@ from hookline.trainer.quiet import plain_warnings
 
 @dataclass(frozen=True)
 class Job:
-    """Hold one run to make.
+    """Hold one run to make."""
 
-    Attributes:
-        config: resolved and validated, plain values; hooks and augmentations that were removed are left out.
-        recipe: the recipe's name; several are joined by "+".
-        overrides: as the user wrote them, one value each.
-    """
-
+    # resolved and validated, plain values; hooks and augmentations that were removed are left out
     config: dict[str, Any]
-    recipe: str
-    overrides: list[str]
+    recipe: str  # the recipe's name; several are joined by "+"
+    overrides: list[str]  # as the user wrote them, one value each
 
 
 def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
@@ -60,7 +55,7 @@ def check_job(texts: list[str], composer: Composer) -> Job:
 
 
 def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
-    bases: dict[tuple[str, ...], DictConfig] = {}
+    bases: dict[tuple[str, ...], DictConfig] = {}  # that jobs share
     return [_job(texts, composer, bases) for texts in jobs]
 
 
@@ -101,20 +96,23 @@ def _check_repetition(overrides: Sequence[Override]) -> None:
 
 def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]) -> Job:
     overrides = parse_overrides(texts, composer.loader)
-    if (run := resumed_run(overrides)) is not None:
-        return Job(*resumed_config(run, overrides, composer), texts)
-    composed, choices = _compose(texts, composer, bases)
-    recipe = recipe_name(choices.get("recipe", ""))
+    run = resumed_run(overrides)
+    if run is not None:
+        composed, recipe = resumed_config(run, overrides, composer)
+    else:
+        composed, choices = _compose(texts, composer, bases)
+        recipe = recipe_name(choices.get("recipe", ""))
     if not recipe:
         known = ", ".join(composer.options("recipe"))
         raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")
     config = typed(composed)
     validate(config)
     check_found(config["plugins"])
-    config, left_out = without_leftovers(config, overrides, composer)
-    with plain_warnings():
-        for line in left_out:
-            warnings.warn(line, stacklevel=2)
+    if run is None:
+        config, left_out = without_leftovers(config, overrides, composer)
+        with plain_warnings():
+            for line in left_out:
+                warnings.warn(line, stacklevel=2)
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
-from hookline.trainer.config.compose import Composer, typed
+from hookline.trainer.config.compose import Composer
 from hookline.trainer.config.keys import check_value, is_group_choice
-from hookline.trainer.config.plugins import check_found
-from hookline.trainer.config.schema import NAMED
+from hookline.trainer.config.schema import is_part, leaves, lookup
 from hookline.trainer.config.stored import check_plugins, read_stored, recipe_name, recipe_of
-from hookline.trainer.config.values import show, validate
+from hookline.trainer.config.values import show
 from hookline.trainer.errors import UserError
 
 KEY = "resume"
@@ -54,7 +53,7 @@ def resumed_run(overrides: Sequence[Override]) -> str | None:
 
 
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
-    """Return the validated config of a resumed run, and its recipe's name."""
+    """Return the config of a resumed run with what may be changed in it, and its recipe's name."""
     stored = {**read_stored(run, KEY), KEY: run}
     recipe = recipe_of(run, KEY)
     others = [each for each in overrides if each.get_key_element() != KEY]
@@ -62,13 +61,7 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
     _check_choices(choosing, recipe)
     plugins = next((each.value() for each in others if each.get_key_element() == "plugins"), [])
     check_plugins(stored, plugins, KEY)
-    changed = _changed(stored, [each for each in others if each not in choosing], composer)
-    config = typed(changed)
-    validate(config)
-    check_found(config["plugins"])
-    for section in NAMED:
-        config[section] = {name: part for name, part in config[section].items() if part is not None}
-    return config, recipe
+    return _changed(stored, [each for each in others if each not in choosing], composer), recipe
 
 
 def _check_choices(choosing: Sequence[Override], recipe: str) -> None:
@@ -88,8 +81,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
         key = override.get_key_element()
         if override.is_delete() or override.is_add():
             raise UserError(f"'{override.input_line}' received with resume=. Expected {KEY}=<run> and key=value.")
-        removes = key.startswith("hooks.") and override.value() is None
-        if not (removes and key not in _parts(stored)):
+        if not (is_part(key) and override.value() is None and lookup(stored, key) is None):  # it is not there anyway
             check_value(override, stored, set(), composer)
         found, value = OmegaConf.select(node, key), override.value()
         if _is_free(key) or _is_place(key, found, value):
@@ -110,17 +102,8 @@ CONFIG_DIGEST = "config_sha256"
 
 def config_digest(config: Mapping[str, Any]) -> str:
     """Return a sha256 of the part of a config that a resumed run keeps."""
-    kept = [[key, value] for key, value in _leaves(config, "") if not _is_free(key) and not _is_place(key, value)]
+    kept = [[key, value] for key, value in leaves(config) if not _is_free(key) and not _is_place(key, value)]
     return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
-
-
-def _leaves(node: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
-    for name, value in node.items():
-        key = f"{where}{name}"
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, value
 
 
 def _is_free(key: str) -> bool:
@@ -132,10 +115,6 @@ def _is_place(key: str, *values: Any) -> bool:
     if any(fnmatchcase(key, pattern) for pattern in PLACES):
         return True
     return key.startswith("data.") and all(isinstance(v, str) and v.endswith(PLACE_SUFFIXES) for v in values)
-
-
-def _parts(stored: Mapping[str, Any]) -> set[str]:
-    return {f"{section}.{name}" for section in NAMED for name in stored.get(section) or {}}
 
 
 def _plain(value: Any) -> Any:

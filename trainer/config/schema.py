@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,15 @@ def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
         passed.append((name, node))
         rest = None if name == rest else rest[len(name) + 1 :]
     return passed, rest
+
+
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values that hold no further keys, each with its key."""
+    if isinstance(node, Mapping) and node:
+        for name, value in node.items():
+            yield from leaves(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, node
 
 
 def lookup(node: Any, key: str) -> Any:

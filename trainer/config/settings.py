@@ -17,10 +17,7 @@ TARGET = "_target_"
 
 
 class Missing:
-    """Mark a setting that a config does not have."""
-
-    def __repr__(self) -> str:
-        return "-"
+    """A setting that a config does not have."""
 
 
 MISSING = Missing()
@@ -64,18 +61,18 @@ def _opens(path: tuple[str, ...], present: Sequence[Mapping[str, Any]]) -> bool:
 
 def differing(settings: Settings) -> list[str]:
     """Return the keys of the settings that are not the same everywhere."""
-    return [key for key, values in settings.items() if any(value != values[0] for value in values[1:])]
+    return [key for key, values in settings.items() if _varies(values)]
 
 
 def without_parts(keys: Sequence[str], settings: Settings) -> list[str]:
     """Return keys without those that differ only because some configs lack the hook that they belong to."""
     parts = {key for key in keys if key.count(".") == 1 and key.partition(".")[0] in NAMED}
-    return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or _varies(settings[key])]
+    present = {key: [value for value in settings[key] if value is not MISSING] for key in keys}
+    return [key for key in keys if not any(key.startswith(f"{part}.") for part in parts) or _varies(present[key])]
 
 
 def _varies(values: Sequence[Any]) -> bool:
-    present = [value for value in values if value is not MISSING]
-    return any(value != present[0] for value in present[1:])
+    return any(value != values[0] for value in values[1:])
 
 
 def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import ROOMS, targets, trusted_packages
 from hookline.trainer.config.values import show
 from hookline.trainer.errors import UserError, user_path
-from hookline.trainer.files import MAX_DEPTH, check_folders, read_bytes, read_text
+from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
 
 MAX_BYTES = 2**20
 """A hundred times what a run writes."""
@@ -24,7 +24,7 @@ LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(path: Path) -> Any:
     """Return the plain values that a YAML file holds."""
-    return parse_yaml(read_bytes(path, MAX_BYTES).decode())
+    return parse_yaml(read_text(path, MAX_BYTES))
 
 
 def parse_yaml(text: str) -> Any:
@@ -64,7 +64,8 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or str(error)
         why = "" if isinstance(error, FileNotFoundError) else f" ({reason:.200})"
         raise UserError(f"{key}={run} has no {FILE_NAME} that can be read{why}. Expected a run directory.") from error
-    if not _is_config(config):
+    is_config = isinstance(config, dict) and isinstance(config.get("plugins") or [], list)
+    if not is_config or not all(isinstance(config.get(section), dict) for section in NEEDED):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
     for where, text in _texts(config, ""):
         if "${" in text:  # a run writes its values, never references: this would read the environment of this process
@@ -119,12 +120,6 @@ def read_overrides(directory: Path) -> list[str]:
 def recipe_name(text: str) -> str:
     """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]"."""
     return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
-
-
-def _is_config(content: Any) -> bool:
-    if not isinstance(content, dict) or not isinstance(content.get("plugins") or [], list):
-        return False
-    return all(isinstance(content.get(section), dict) for section in NEEDED)
 
 
 def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -117,8 +117,7 @@ def validate(config: Mapping[str, Any]) -> None:
     _check_duration(config["trainer"])
     _check_classes_per_batch(config["trainer"])
     _check_class_numbers(config["trainer"])
-    _check_accumulation(config["trainer"])
-    _check_replicas(config["trainer"])
+    _check_parts(config["trainer"])
     _check_optimizer(config["optimizer"])
     _check_plugins(config["plugins"])
     for section in NAMED:
@@ -173,11 +172,10 @@ def _check_duration(trainer: Mapping[str, Any]) -> None:
 def _check_classes_per_batch(trainer: Mapping[str, Any]) -> None:
     size, classes = trainer["batch_size"], trainer["classes_per_batch"]
     if classes is not None and size % classes:
-        lower = size - size % classes
-        multiples = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + classes) if each)
         raise UserError(
             f"trainer.batch_size={size} is no multiple of trainer.classes_per_batch={classes}. "
-            f"Expected equally many examples of each class: use {multiples}, or another number of classes."
+            f"Expected equally many examples of each class: use {batch_sizes_for(size, classes)}, or another number of "
+            "classes."
         )
 
 
@@ -211,30 +209,21 @@ def _check_numbers(name: str, setting: Any, expected: str, limit: float) -> None
             raise UserError(f"trainer.{name}={{{label}:{show(value)}}} received. Expected {expected}.")
 
 
-def _check_accumulation(trainer: Mapping[str, Any]) -> None:
-    size, steps, classes = trainer["batch_size"], trainer["accumulation_steps"], trainer["classes_per_batch"]
-    if size % steps:
-        raise UserError(
-            f"trainer.batch_size={size} is no multiple of trainer.accumulation_steps={steps}. Expected as many "
-            f"examples in each micro batch: use {batch_sizes_for(size, steps)}, or another number of steps."
-        )
-    received = f"trainer.accumulation_steps={steps}"
-    check_class_parts(classes, steps, received=received, where="in each micro batch", fewer="steps")
-
-
-def _check_replicas(trainer: Mapping[str, Any]) -> None:
-    """Check that replicas, where their number is given, can share a batch, and each its part among micro batches."""
-    replicas, steps, classes = (trainer[key] for key in ("replicas", "accumulation_steps", "classes_per_batch"))
-    if replicas is None or replicas == 1:
-        return
-    size, parts = trainer["batch_size"], replicas * steps
-    received = f"trainer.replicas={replicas}{f' times trainer.accumulation_steps={steps}' if steps > 1 else ''}"
-    if size % parts:
-        raise UserError(
-            f"trainer.batch_size={size} is no multiple of {received}. Expected an equal part of the batch for each: "
-            f"use {batch_sizes_for(size, parts)}, or another number of replicas."
-        )
-    check_class_parts(classes, parts, received=received, where="for each part of the batch", fewer="replicas")
+def _check_parts(trainer: Mapping[str, Any]) -> None:
+    """Check that micro batches, and replicas where their number is given, have equal parts of a batch."""
+    size, steps, classes = (trainer[key] for key in ("batch_size", "accumulation_steps", "classes_per_batch"))
+    replicas = trainer["replicas"] or 1
+    times = f" times trainer.accumulation_steps={steps}" if steps > 1 else ""
+    for received, parts, where, fewer in (
+        (f"trainer.accumulation_steps={steps}", steps, "in each micro batch", "steps"),
+        (f"trainer.replicas={replicas}{times}", replicas * steps, "for each part of the batch", "replicas"),
+    ):
+        if size % parts:
+            raise UserError(
+                f"trainer.batch_size={size} is no multiple of {received}. Expected an equal part of the batch for "
+                f"each: use {batch_sizes_for(size, parts)}, or another number of {fewer}."
+            )
+        check_class_parts(classes, parts, received=received, where=where, fewer=fewer)
 
 
 def _check_optimizer(optimizer: Mapping[str, Any]) -> None:

@@ -57,26 +57,19 @@ class Augmentation:
 
     Images under other names than "inputs", of the same shape and dtype, are augmented with draws of their own, so that
     no domain of images stays clean beside another.
-
-    Attributes:
-        augments: in order.
-        classes: number of classes of the data.
     """
 
     def __init__(self, augments: Sequence[Augment], *, classes: int) -> None:
-        """Order them."""
         self.augments = sorted(augments, key=lambda each: (each.priority, each.name))
         self.classes = classes
 
     def check(self, batch: Batch) -> None:
-        """Refuse data that does not suit, in one line."""
         for augment in self.augments:
             with _named(augment):
                 augment.check(batch)
                 _check_entries(augment, batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        """Return the batch that training gets."""
         for augment in self.augments:
             if augment.mixes and SOFT_TARGETS not in batch:
                 batch = {**batch, SOFT_TARGETS: tf.one_hot(batch["targets"], self.classes)}

@@ -37,13 +37,8 @@ class TrainingBatches:
 
     Replicas share a batch: each takes its own slice of the one order, which is the same for any number of them.
 
-    Attributes:
-        split: what is drawn from.
-        batch_size: examples per batch.
-        seed: of the order.
-        placement: "device" (arrays lie beside the network) or "host" (batches are prepared ahead by the CPU).
-        augmentation: changes the examples of every batch at random; None for none.
-        first_step: the step that has the first batch of the order.
+    Placement "device" has arrays lie beside the network, "host" has the CPU prepare batches ahead. `first_step` has the
+    first batch of the order.
     """
 
     def __init__(
@@ -58,7 +53,6 @@ class TrainingBatches:
         augmentation: Augmentation | None = None,
         first_step: int = 0,
     ) -> None:
-        """Take a split."""
         _check_batch_size(batch_size)
         if batch_size > split.size:
             raise UserError(
@@ -96,11 +90,6 @@ class TrainingBatches:
 
     def _places(self, replica: tf.Tensor | int, replicas: int) -> tf.Tensor:
         """Return which places of a batch a replica has: int64 [batch / replicas]."""
-        if not is_whole_number(replicas) or replicas < 1 or self.batch_size % replicas:
-            raise UserError(
-                f"Received {replicas} replicas for a batch of {self.batch_size} examples; expected a divisor of it, so "
-                "that each gets equally many."
-            )
         each = self.batch_size // replicas
         with tf.device(HOST):
             return tf.cast(replica, tf.int64) * each + tf.range(each, dtype=tf.int64)
@@ -111,11 +100,9 @@ class TrainingBatches:
         if classes_per_batch is None and shares is None:
             return lambda position: epoch_permutation(position, size, seed)
         labels = self.split.labels
-        if classes_per_batch is None:
-            assert shares is not None
-            return SampledOrder(labels, shares=shares, seed=seed)
         if shares is not None:
-            raise UserError("Received classes_per_batch and class_shares; expected one of them.")
+            return SampledOrder(labels, shares=shares, seed=seed)
+        assert classes_per_batch is not None
         batch = self.batch_size
         balanced = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch, seed=seed)
         return lambda position: tf.gather(balanced(position[0] // batch), position % batch)
@@ -148,15 +135,8 @@ class TrainingBatches:
         other.placement, other._source = "host", self.split.source
         return other
 
-    def dataset(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order."""
-        with tf.device(HOST):
-            steps = tf.data.Dataset.range(start, tf.int64.max)
-            pure = tf.autograph.experimental.do_not_convert(partial(self.batch, replica=replica, replicas=replicas))
-            return steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return `dataset(start)` with a queue of prepared batches."""
+        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order, in a queue."""
         with tf.init_scope(), tf.device(HOST):
             made = self._made = tf.Variable(start, trainable=False, dtype=tf.int64, name="batches_made")
 
@@ -164,9 +144,12 @@ class TrainingBatches:
             with tf.control_dependencies([made.assign_add(1)]):
                 return tf.nest.map_structure(tf.identity, batch)
 
+        plain = tf.autograph.experimental.do_not_convert
         with tf.device(HOST):
-            batches = self.dataset(start, replica=replica, replicas=replicas)
-            return batches.map(tf.autograph.experimental.do_not_convert(counted)).prefetch(QUEUE)
+            steps = tf.data.Dataset.range(start, tf.int64.max)
+            pure = plain(partial(self.batch, replica=replica, replicas=replicas))
+            batches = steps.map(pure, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            return batches.map(plain(counted)).prefetch(QUEUE)
 
     def iterator(self, start: int) -> Iterator[Batch]:
         """Return a `tf.data` iterator over `queued(start)`."""
@@ -189,7 +172,6 @@ class EvaluationBatches:
     """
 
     def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
-        """Take a split."""
         _check_batch_size(batch_size)
         self.split, self.batch_size = split, min(batch_size, split.size)
         self.placement = resolve_placement(placement, split.source)
@@ -198,7 +180,6 @@ class EvaluationBatches:
 
     @property
     def count(self) -> int:
-        """Return the number of batches."""
         return -(-self.split.size // self.batch_size)
 
     def batch(self, i: tf.Tensor) -> Batch:
@@ -240,12 +221,10 @@ def _held(split: Split) -> tf.Tensor:
 class BatchQueue:
     """Give the next batch to a traced loop, which keeps taking from it wherever it is put.
 
-    Attributes:
-        position: step whose batch comes next; whoever takes batches sets it.
+    Whoever takes batches sets `position`, the step whose batch comes next.
     """
 
     def __init__(self, batches: TrainingBatches, *, replica: int = 0, replicas: int = 1) -> None:
-        """Start at step 0."""
         self._queued = partial(batches.queued, replica=replica, replicas=replicas)
         self._dataset = self._queued(0)
         with tf.device(HOST):
@@ -253,7 +232,6 @@ class BatchQueue:
         self.position = 0
 
     def __call__(self, step: tf.Tensor) -> Batch:
-        """Return the batch that comes next."""
         del step
         batch: Batch = next(self._iterator)
         return batch

@@ -32,7 +32,6 @@ class Split:
     row_name: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
-        """Check the indices."""
         indices = self.indices
         if indices.dtype != np.int64 or indices.ndim != 1:
             raise UserError(
@@ -52,12 +51,10 @@ class Split:
 
     @property
     def labels(self) -> np.ndarray:
-        """Return the labels of its examples, in order."""
         return self.source.labels[self.indices]
 
     @property
     def size(self) -> int:
-        """Return the number of examples."""
         return int(self.indices.size)
 
     def name_of(self, position: int) -> str:
@@ -111,7 +108,13 @@ class Data:
                     "expected none. Split the indices once, before any shuffling."
                 )
         for split in self.splits if self.classes else ():
-            self._check_labels(split)
+            labels, where = split.source.labels, f"Data '{self.name}', {split.name}"
+            if labels.shape != (split.source.size,):
+                raise UserError(
+                    f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}], one for each row "
+                    "of the source."
+                )
+            check_labels(labels[split.indices], self.classes, where, split.indices)
 
     @property
     def held_out(self) -> tuple[str, ...]:
@@ -122,15 +125,6 @@ class Data:
     def splits(self) -> tuple[Split, ...]:
         """Return the training split and those that are evaluated."""
         return (self.train, *(each for each in (self.validation, self.test) if each.name in self.held_out))
-
-    def _check_labels(self, split: Split) -> None:
-        labels, where = split.source.labels, f"Data '{self.name}', {split.name}"
-        if labels.shape != (split.source.size,):
-            raise UserError(
-                f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}], one for each row of "
-                "the source."
-            )
-        check_labels(labels[split.indices], self.classes, where, split.indices)
 
 
 def _named(split: Split) -> np.ndarray:

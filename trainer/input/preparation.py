@@ -19,28 +19,19 @@ MOST = 2**31
 
 @dataclass(frozen=True)
 class Preparation:
-    """Describe how a run's data prepares an example.
+    """Describe how a run's data prepares an example."""
 
-    Attributes:
-        shape: of one input as the network takes it: [height, width, channels] of an image.
-        scale: a raw value times this, plus the offset, is the network's, in float32.
-        offset: see `scale`.
-        peak: brightest raw value, such as 255; None if raw values are no pixels.
-        fit: how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`).
-        axes: of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of
-            channels, of which there is one.
-    """
-
-    shape: tuple[int, ...]
-    scale: float = 1.0
-    offset: float = 0.0
-    peak: float | None = None
-    fit: str = FITS[0]
+    shape: tuple[int, ...]  # of one input as the network takes it: [height, width, channels] of an image
+    scale: float = 1.0  # a raw value times this, plus the offset, is the network's, in float32
+    offset: float = 0.0  # see `scale`
+    peak: float | None = None  # brightest raw value, such as 255; None if raw values are no pixels
+    fit: str = FITS[0]  # how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`)
+    # of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of channels,
+    # of which there is one
     axes: str = AXES[0]
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
-        """Return the shape of one example in a raw array."""
         if self.axes == "new":
             return self.shape[:-1]
         return (self.shape[-1], *self.shape[:-1]) if self.axes == "first" else self.shape
@@ -90,12 +81,10 @@ class Preparation:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON values that `from_json` reads."""
         return {**asdict(self), "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, value: Any) -> Preparation:
-        """Return what JSON values describe."""
         known = {"shape", "scale", "offset", "peak", "fit", "axes"}
         if not isinstance(value, dict) or set(value) != known:
             raise UserError(f"The preparation has other fields than {', '.join(sorted(known))}.")

@@ -72,7 +72,30 @@ def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> 
     return found
 
 
-class BalancedOrder:
+class _ByClass:
+    """Take examples of classes: each class runs through its own again and again, each time in a new order.
+
+    Everything follows from a seed by the keyed permutations of `trainer/input/order.py`; nothing is stored but the rows
+    of each class.
+    """
+
+    def __init__(self, labels: np.ndarray, counts: np.ndarray, seed: int) -> None:
+        self._seed = signed_seed(seed)
+        # Eager tensors, which traced functions capture: no graph holds a copy as a constant.
+        with tf.init_scope(), tf.device(HOST):
+            self._counts = tf.constant(np.maximum(counts, 1), tf.int64)
+            self._starts = tf.constant(np.cumsum(counts) - counts, tf.int64)
+            self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
+
+    def _examples(self, classes: tf.Tensor, places: tf.Tensor, turns: tf.Tensor) -> tf.Tensor:
+        """Return positions in the split: of each class what stands at a place of its order in a turn."""
+        counts = tf.gather(self._counts, classes)
+        key = hashed_key(tf.zeros_like(classes) + self._seed, classes, turns)
+        examples = keyed_permutation(places % counts, counts, key)
+        return tf.gather(self._members, tf.gather(self._starts, classes) + examples)
+
+
+class BalancedOrder(_ByClass):
     """Choose the examples of a step: P classes that differ, and K examples of each that differ.
 
     The steps run through the classes in rounds. A round is a permutation of all classes, cut into steps of P; if P does
@@ -80,21 +103,10 @@ class BalancedOrder:
     runs through its examples in the same way, K per round. So classes come equally often however large they are, and so
     do the examples within a class. A class of fewer than K examples repeats some.
 
-    Everything follows from (seed, step) by the keyed permutations of `trainer/input/order.py`; nothing is stored but
-    the rows of each class.
-
-    Attributes:
-        classes_per_batch: P.
-        examples_per_class: K.
+    P is `classes_per_batch`, K is `examples_per_class`.
     """
 
     def __init__(self, labels: np.ndarray, *, classes_per_batch: int, batch_size: int, seed: int) -> None:
-        """Sort the examples by class."""
-        if batch_size % classes_per_batch:
-            raise UserError(
-                f"Received batch size {batch_size} and classes_per_batch={classes_per_batch}; expected a multiple, "
-                "since each class gets equally many examples."
-            )
         present, counts = np.unique(labels, return_counts=True)
         if classes_per_batch > present.size:
             raise UserError(
@@ -104,12 +116,7 @@ class BalancedOrder:
         self.classes_per_batch = classes_per_batch
         self.examples_per_class = batch_size // classes_per_batch
         self._classes = int(present.size)
-        self._seed = signed_seed(seed)
-        # Eager tensors, which traced functions capture: no graph holds a copy as a constant.
-        with tf.init_scope(), tf.device(HOST):
-            self._counts = tf.constant(counts, tf.int64)
-            self._starts = tf.constant(np.cumsum(counts) - counts, tf.int64)
-            self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
+        super().__init__(labels, counts, seed)
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         """Return positions in the split, class by class: int64 [batch]."""
@@ -121,9 +128,7 @@ class BalancedOrder:
         rounds = tf.maximum(count // self.examples_per_class, 1)
         within = tf.tile(tf.range(self.examples_per_class, dtype=tf.int64), [self.classes_per_batch])
         place = (round_number % rounds) * self.examples_per_class + within
-        key = hashed_key(tf.zeros_like(chosen) + self._seed, chosen, round_number // rounds)
-        example = keyed_permutation(place % count, count, key)
-        return tf.gather(self._members, tf.gather(self._starts, chosen) + example)
+        return self._examples(chosen, place, round_number // rounds)
 
     def _choose_classes(self, round_number: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
         """Return which classes a part of a round holds, as numbers in [0, present classes): int64 [P]."""
@@ -132,53 +137,37 @@ class BalancedOrder:
         return keyed_permutation(place, self._classes, hashed_key(same + self._seed, same + round_number))
 
 
-class SampledOrder:
+class SampledOrder(_ByClass):
     """Choose examples so that classes come in given shares.
 
     An epoch draws as many examples as the split has. How many of each class is fixed, to within one: its share of the
     epoch. Their positions in it are a permutation, a new one in every epoch. A class runs through its own examples
     again and again, each time in a new order: examples of one class come equally often, small classes repeat, and large
     ones are spread over several epochs.
-
-    Everything follows from (seed, position) by the keyed permutations of `trainer/input/order.py`; nothing is stored
-    but the rows of each class.
-
-    Attributes:
-        counts: how many examples of each class an epoch draws, int64 [classes].
     """
 
     def __init__(self, labels: np.ndarray, *, shares: np.ndarray, seed: int) -> None:
-        """Sort the examples by class."""
         held = np.bincount(labels, minlength=shares.size)
-        if empty := np.flatnonzero((shares > 0) & (held == 0)).tolist():
-            raise UserError(
-                f"Received a share of {shares[empty[0]]:g} for class {empty[0]}, of no example; expected 0."
-            )
-        self.counts = _apportioned(shares, labels.size)
+        self.counts = _apportioned(shares, labels.size)  # of each class, drawn in an epoch: int64 [classes]
         if lost := np.flatnonzero((shares > 0) & (self.counts == 0)).tolist():
             raise UserError(
                 f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is no whole "
                 f"example among {labels.size}: it would never be drawn. Expected at least {1 / labels.size:.2g}."
             )
-        self._size, self._seed = int(labels.size), signed_seed(seed)
-        # Eager tensors, which traced functions capture: no graph holds a copy as a constant.
+        self._size = int(labels.size)
+        super().__init__(labels, held, seed)
         with tf.init_scope(), tf.device(HOST):
             self._drawn = tf.constant(self.counts, tf.int64)
             self._ends = tf.constant(np.cumsum(self.counts), tf.int64)
-            self._held = tf.constant(np.maximum(held, 1), tf.int64)
-            self._starts = tf.constant(np.cumsum(held) - held, tf.int64)
-            self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
 
     def __call__(self, position: tf.Tensor) -> tf.Tensor:
         """Return positions in the split: int64 [n]."""
         place = epoch_permutation(position, self._size, self._seed)
         label = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
-        drawn, held = tf.gather(self._drawn, label), tf.gather(self._held, label)
+        drawn, held = tf.gather(self._drawn, label), tf.gather(self._counts, label)
         within = place - (tf.gather(self._ends, label) - drawn)
         number = (position // self._size) * drawn + within  # of this draw among all draws of the class
-        key = hashed_key(tf.zeros_like(label) + self._seed, label, number // held)
-        example = keyed_permutation(number % held, held, key)
-        return tf.gather(self._members, tf.gather(self._starts, label) + example)
+        return self._examples(label, number, number // held)
 
 
 def _apportioned(shares: np.ndarray, size: int) -> np.ndarray:

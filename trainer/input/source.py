@@ -19,24 +19,18 @@ class Source(Protocol):
     """Give examples by row."""
 
     @property
-    def size(self) -> int:
-        """Return the number of examples."""
-        ...
+    def size(self) -> int: ...
 
     @property
-    def bytes(self) -> int:
-        """Return how much memory all examples take, in bytes."""
-        ...
+    def bytes(self) -> int: ...
 
     @property
     def labels(self) -> np.ndarray:
         """Return the class of every example, int64 [size], in row order and without making any input."""
-        ...
 
     @property
     def host_only(self) -> bool:
         """Return whether `gather` runs Python or reads files, so that batches can only be made on the host."""
-        ...
 
     def gather(self, indices: tf.Tensor) -> Batch:
         """Return examples as a batch.
@@ -44,11 +38,9 @@ class Source(Protocol):
         Pure: the same rows give the same bits, eagerly, in `tf.data` and in a traced loop. Made of TensorFlow ops,
         which may call Python or read files where the source says `host_only`.
         """
-        ...
 
     def on_accelerator(self) -> Source:
         """Return this source with its examples in the accelerator's memory; itself if there is no accelerator."""
-        ...
 
 
 class ArraySource:
@@ -59,7 +51,6 @@ class ArraySource:
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], transform: Callable[[Batch], Batch]) -> None:
-        """Take arrays of equal length."""
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or not all(lengths.values()):
             found = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
@@ -73,17 +64,14 @@ class ArraySource:
 
     @property
     def size(self) -> int:
-        """Return the number of examples."""
         return int(next(iter(self._tensors.values())).shape[0])
 
     @property
     def bytes(self) -> int:
-        """Return how much memory all examples take, in bytes."""
         return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in self._tensors.values())
 
     @property
     def labels(self) -> np.ndarray:
-        """Return a copy of the array "targets" as int64 [size]."""
         targets = self._tensors.get("targets")
         if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
             found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
@@ -92,25 +80,19 @@ class ArraySource:
 
     @property
     def host_only(self) -> bool:
-        """Return False: tensors are gathered wherever they lie."""
         return False
 
     def gather(self, indices: tf.Tensor) -> Batch:
-        """Return the transformed rows."""
         # Arrays on the host are gathered there: only the batch travels to the accelerator, not the arrays.
         with tf.device(self._device):
             rows = {name: tf.gather(tensor, indices) for name, tensor in self._tensors.items()}
         return self._transform(rows)
 
     def on_accelerator(self) -> ArraySource:
-        """Return this source with its arrays in the accelerator's memory; itself if there is no accelerator.
-
-        All splits of one source share the copy.
-        """
         accelerators = tf.config.list_logical_devices("GPU")
         if not accelerators or self._device is None:
             return self
-        if self._accelerated is None:
+        if self._accelerated is None:  # all splits of a source share the copy
             copy = object.__new__(ArraySource)
             with tf.init_scope(), tf.device(accelerators[0].name):
                 copy._tensors = {name: tf.identity(tensor) for name, tensor in self._tensors.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +44,7 @@ class Backward:
     second_backward: Callable[..., Any] | str | None = None
 
     def __post_init__(self) -> None:
-        """Check its needs.
-
-        Raises:
-            UserError: a need that does not exist, or a surrogate for a backward pass that modifies gradients.
-        """
+        """Refuse a need that does not exist, and a surrogate of one that modifies."""
         known = NEEDS[:1] if self.modifies else NEEDS
         if unknown := sorted(set(self.needs) - set(known)):
             raise UserError(f"The backward pass '{self.name}' needs {unknown}. Expected some of {list(known)}.")
@@ -58,25 +55,12 @@ class Backward:
             )
 
     def __call__(self, upstream: Any, inputs: Sequence[tf.Tensor], outputs: Any) -> Any:
-        """Return the result of `function` for its needs.
-
-        Args:
-            upstream: dL/d(outputs), or forward's own gradients for one that modifies.
-            inputs: of the forward pass.
-            outputs: of the forward pass.
-        """
         given = {"inputs": tuple(inputs), "outputs": outputs}
         return self.function(upstream, **{need: given[need] for need in self.needs})
 
 
 def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | None = None) -> tuple[tf.Tensor, ...]:
-    """Return the inputs as they are; a backward pass transforms the gradients that arrive.
-
-    Args:
-        backward: modifies.
-        inputs: tensors or variables.
-        name: what messages call it.
-    """
+    """Return the inputs as they are; a backward pass that modifies transforms the gradients that arrive."""
     tensors = [tf.convert_to_tensor(each) for each in inputs]
     passed = override_gradient(
         lambda *given: tuple(tf.identity(each) for each in given),
@@ -110,15 +94,9 @@ def round_through() -> Backward:
 def hard_tanh_through(*, limit: float = 1.0) -> Backward:
     """Return dL/dx = dL/dy where |x| <= limit, else 0, for a forward pass such as the sign.
 
-    Hubara et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit).
-
-    Args:
-        limit: above 0.
-
-    Raises:
-        UserError: it is not.
+    Hubara et al. 2016, arXiv 1602.02830, equation 4. Surrogate: clip(x, -limit, limit), with a limit above 0.
     """
-    limit = _above_zero("hard_tanh_through", "limit", limit)
+    limit = _number("hard_tanh_through", "limit", limit, above=0)
 
     def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         return ste_gate(upstream, inputs[0], limit)
@@ -165,15 +143,9 @@ def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
 def clip(*, limit: float = 1.0) -> Backward:
     """Return min(max(g, -limit), limit), entry by entry, with g forward's own gradient of each input.
 
-    Surrogate: none, it changes the gradient on purpose.
-
-    Args:
-        limit: above 0.
-
-    Raises:
-        UserError: it is not.
+    Surrogate: none, it changes the gradient on purpose. The limit is above 0.
     """
-    limit = _above_zero("clip", "limit", limit)
+    limit = _number("clip", "limit", limit, above=0)
 
     def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return [tf.clip_by_value(each, -limit, limit) for each in gradients]
@@ -190,7 +162,7 @@ BACKWARDS: dict[str, Callable[..., Backward]] = {
 def _scaling(name: str, factor: Any, sign: float) -> Backward:
     is_tensor = tf.is_tensor(factor)
     if not is_tensor:
-        factor = _finite(name, "factor", factor)
+        factor = _number(name, "factor", factor)
     elif factor.shape.rank != 0 or not factor.dtype.is_floating:
         raise UserError(f"{name} received a factor of {factor.dtype.name} {factor.shape}. Expected a float scalar.")
 
@@ -201,13 +173,8 @@ def _scaling(name: str, factor: Any, sign: float) -> Backward:
     return Backward(name, function, modifies=True, constants=constants, second_backward=DIFFERENTIATE)
 
 
-def _finite(name: str, argument: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
-        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected a finite number.")
-    return float(value)
-
-
-def _above_zero(name: str, argument: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected a number above 0.")
+def _number(name: str, argument: str, value: Any, *, above: float = -math.inf) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not above < value < math.inf:
+        expected = "a finite number" if above < 0 else f"a number above {above:g}"
+        raise UserError(f"Invalid {argument} {value!r} for {name}. Expected {expected}.")
     return float(value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -110,15 +109,9 @@ def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
     scale: the gradients reach all four of them, to any order.
 
     Args:
-        x: as for `fused_batch_norm`.
+        x: as for `fused_batch_norm`, also for the errors.
         scale: float32 [channels].
         offset: float32 [channels].
-
-    Returns:
-        float, in shape and dtype of x.
-
-    Raises:
-        UserError: another dtype or rank of x, or unknown channels.
     """
     x, scale, offset = (tf.convert_to_tensor(each) for each in (x, scale, offset))
     _check(x)
@@ -126,15 +119,8 @@ def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
     @tf.custom_gradient
     def compute(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Tensors]]:
         mean, variance = tf.zeros_like(scale), tf.fill(tf.shape(scale), 1.0 - EXACT_EPSILON)
-        y, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=_images(x),
-            scale=scale,
-            offset=offset,
-            mean=mean,
-            variance=variance,
-            epsilon=EXACT_EPSILON,
-            is_training=False,
-        )
+        given = {"scale": scale, "offset": offset, "mean": mean, "variance": variance}
+        y, *_ = tf.raw_ops.FusedBatchNormV3(x=_images(x), **given, epsilon=EXACT_EPSILON, is_training=False)
 
         def backward(of_y: tf.Tensor) -> Tensors:
             given = tf.cast(of_y, tf.float32)
@@ -174,9 +160,7 @@ def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, 
             y_backprop=_images(of_y),
             x=_images(x),
             scale=scale,
-            reserve_space_1=saved[0],
-            reserve_space_2=saved[1],
-            reserve_space_3=saved[2],
+            **{f"reserve_space_{number}": each for number, each in enumerate(saved, start=1)},
             epsilon=epsilon,
             is_training=True,
         )
@@ -248,9 +232,6 @@ def _in_shape(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 def _count(x: tf.Tensor) -> tf.Tensor:
     """Return the number n of entries that a channel has: float32 scalar."""
-    shape = x.shape[:-1]
-    if shape.is_fully_defined():
-        return tf.constant(math.prod(shape), tf.float32)
     return tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
 
 

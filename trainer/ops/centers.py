@@ -98,14 +98,7 @@ def mean_pair_distance(points: tf.Tensor, present: tf.Tensor | None = None) -> t
 
 
 def point_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of different points: all of them, or 10,000 drawn with a fixed seed where there are more.
-
-    Args:
-        count: number of points.
-
-    Returns:
-        The first and the second point of each pair: int64 [pairs] each.
-    """
+    """Return the first and the second point of each pair: of all pairs, or of 10,000 drawn with a fixed seed."""
     if count * (count - 1) // 2 <= MOST_PAIRS:
         first, second = np.triu_indices(count, k=1)
         return first.astype(np.int64), second.astype(np.int64)

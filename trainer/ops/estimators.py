@@ -1,4 +1,7 @@
-"""Straight-through estimators: the forward pass rounds, the backward pass has a surrogate."""
+"""Straight-through estimators: the forward pass rounds, the backward pass has a surrogate.
+
+Their x has any shape and float dtype, and NaN stays NaN.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,9 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.ops.override_gradient import declare_override
+
+Op: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
+Gradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
 
 
 def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
@@ -42,9 +48,6 @@ def hard_sigmoid(x: tf.Tensor) -> tf.Tensor:
 
     The gradient is 1/2 where |x| <= 1, both ends included, and 0 elsewhere. Note that `keras.ops.hard_sigmoid` is
     another function: clip(x / 6 + 1/2, 0, 1). Courbariaux et al. 2016, arXiv 1602.02830, equation 3.
-
-    Args:
-        x: any shape and float dtype.
     """
     # Clipping first keeps the mask exact: one ulp above 1, x + 1 would round to 2.
     return 0.5 * (tf.clip_by_value(tf.convert_to_tensor(x), -1.0, 1.0) + 1.0)
@@ -69,9 +72,6 @@ def round_through(x: tf.Tensor) -> tf.Tensor:
     """Round to the nearest integer, half to even; backward dy/dx = 1.
 
     x + stop_gradient(round(x) - x). Straight-through estimator: Bengio et al. 2013, arXiv 1308.3432.
-
-    Args:
-        x: any shape and float dtype.
     """
     x = tf.convert_to_tensor(x)
     return straight_through(tf.round(x), x)
@@ -83,34 +83,44 @@ def binary_sign(x: tf.Tensor) -> tf.Tensor:
     sign(0) = sign(-0) = +1, where `tf.sign` gives 0, a third value. NaN stays NaN, so that a guard sees it: a bare
     comparison would turn it into -1. Denormal numbers count as 0 where the device flushes them. On a CPU this takes
     half the time of `tf.where`, which handles entry by entry.
-
-    Args:
-        x: any shape and float dtype.
     """
     return tf.sign(tf.sign(tf.stop_gradient(tf.convert_to_tensor(x))) + 0.5)
+
+
+def _quantized(name: str, x: tf.Tensor, value: Op, gradient: Gradient, surrogate: Op) -> tf.Tensor:
+    """Return value(x) with the gradient gradient(upstream, x), declared as that of the surrogate."""
+
+    @tf.custom_gradient
+    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Op]:
+        return value(latent), lambda upstream: gradient(upstream, latent)
+
+    x = tf.convert_to_tensor(x)
+    quantized = quantize(x)
+    declare_override(name, [x], quantized, surrogate)
+    return quantized
+
+
+def _clipped(name: str, x: tf.Tensor, value: Op, limit: float) -> tf.Tensor:
+    """Return value(x) with the gradient of clip(x, -limit, limit)."""
+    return _quantized(
+        name,
+        x,
+        value,
+        lambda upstream, latent: ste_gate(upstream, latent, limit),
+        lambda latent: tf.clip_by_value(latent, -limit, limit),
+    )
 
 
 def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
     """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= clip_value}.
 
-    NaN stays NaN. Courbariaux et al. 2016, arXiv 1602.02830, equation 4.
+    Courbariaux et al. 2016, arXiv 1602.02830, equation 4.
 
     Args:
         x: any shape and float dtype.
         clip_value: above 0; the gradient is cancelled where |x| exceeds it. Infinity cancels none.
     """
-
-    @tf.custom_gradient
-    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return ste_gate(upstream, latent, clip_value)
-
-        return binary_sign(latent), gradient
-
-    x = tf.convert_to_tensor(x)
-    quantized = quantize(x)
-    declare_override("ste_sign", [x], quantized, lambda latent: tf.clip_by_value(latent, -clip_value, clip_value))
-    return quantized
+    return _clipped("ste_sign", x, binary_sign, clip_value)
 
 
 def binary_sigmoid(x: tf.Tensor) -> tf.Tensor:
@@ -118,12 +128,9 @@ def binary_sigmoid(x: tf.Tensor) -> tf.Tensor:
 
     t = hard_sigmoid(x); y = t + stop_gradient(f(x) - t). Exact in float32, bfloat16 and float16: f = 1 only where
     t >= 1/2, so f - t is exact (Sterbenz), and -t + t = 0. The usual f = round(t), half to even, gives 0 at x = 0
-    and at x = 1e-9, which t absorbs; here f is taken from x itself. NaN stays NaN.
+    and at x = 1e-9, which t absorbs; here f is taken from x itself.
 
     Courbariaux et al. 2016, arXiv 1602.02830.
-
-    Args:
-        x: any shape and float dtype.
     """
     x = tf.convert_to_tensor(x)
     return straight_through(0.5 * (binary_sign(x) + 1.0), hard_sigmoid(x))
@@ -133,10 +140,7 @@ def binary_tanh(x: tf.Tensor) -> tf.Tensor:
     """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= 1}.
 
     2 binary_sigmoid(x) - 1. At x = 0 this is +1; the form 2 round_through(hard_sigmoid(x)) - 1 gives -1 there, and
-    at 1e-9. NaN stays NaN. Courbariaux et al. 2016, arXiv 1602.02830.
-
-    Args:
-        x: any shape and float dtype.
+    at 1e-9. Courbariaux et al. 2016, arXiv 1602.02830.
     """
     return 2.0 * binary_sigmoid(x) - 1.0
 
@@ -144,63 +148,44 @@ def binary_tanh(x: tf.Tensor) -> tf.Tensor:
 def approx_sign(x: tf.Tensor) -> tf.Tensor:
     """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0, as at NaN.
 
-    NaN stays NaN. Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
-
-    Args:
-        x: any shape and float dtype.
+    Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
     """
 
-    @tf.custom_gradient
-    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            slope = 2.0 - 2.0 * tf.abs(latent)
-            return tf.math.multiply_no_nan(upstream, tf.where(slope > 0.0, slope, tf.zeros_like(slope)))
+    def gradient(upstream: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
+        slope = 2.0 - 2.0 * tf.abs(latent)
+        return tf.math.multiply_no_nan(upstream, tf.where(slope > 0.0, slope, tf.zeros_like(slope)))
 
-        return binary_sign(latent), gradient
+    def piecewise_quadratic(latent: tf.Tensor) -> tf.Tensor:  # 2x - x|x| where |x| <= 1, else the sign
+        limited = tf.clip_by_value(latent, -1.0, 1.0)
+        return limited * (2.0 - tf.abs(limited))
 
-    x = tf.convert_to_tensor(x)
-    quantized = quantize(x)
-    declare_override("approx_sign", [x], quantized, _piecewise_quadratic)
-    return quantized
-
-
-def _piecewise_quadratic(x: tf.Tensor) -> tf.Tensor:
-    """Return the function whose derivative the gradient is: 2x - x|x| where |x| <= 1, else the sign."""
-    limited = tf.clip_by_value(x, -1.0, 1.0)
-    return limited * (2.0 - tf.abs(limited))
+    return _quantized("approx_sign", x, binary_sign, gradient, piecewise_quadratic)
 
 
 def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
     """Return exactly +1 where x >= 0 and -1 where x < 0; backward the derivative of SignSwish.
 
     beta (2 - beta x tanh(beta x / 2)) / (1 + cosh(beta x)): beta at x = 0, slightly negative for large |x|, never cut.
-    NaN stays NaN. Darabi et al. 2018, "BNN+", arXiv 1812.11800.
+    Darabi et al. 2018, "BNN+", arXiv 1812.11800.
 
     Args:
         x: any shape and float dtype.
         beta: above 0; how steep the surrogate is.
     """
 
-    @tf.custom_gradient
-    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            # Beyond |beta x| = 30 the slope is below 1e-10; without the clip, cosh overflows and infinity gives NaN.
-            scaled = tf.clip_by_value(beta * tf.cast(latent, tf.float32), -30.0, 30.0)
-            slope = beta * (2.0 - scaled * tf.tanh(0.5 * scaled)) / (1.0 + tf.cosh(scaled))
-            slope = tf.where(tf.math.is_nan(scaled), tf.zeros_like(slope), slope)
-            return tf.cast(slope, upstream.dtype) * upstream
-
-        return binary_sign(latent), gradient
+    def gradient(upstream: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
+        # Beyond |beta x| = 30 the slope is below 1e-10; without the clip, cosh overflows and infinity gives NaN.
+        scaled = tf.clip_by_value(beta * tf.cast(latent, tf.float32), -30.0, 30.0)
+        slope = beta * (2.0 - scaled * tf.tanh(0.5 * scaled)) / (1.0 + tf.cosh(scaled))
+        slope = tf.where(tf.math.is_nan(scaled), tf.zeros_like(slope), slope)
+        return tf.cast(slope, upstream.dtype) * upstream
 
     def sign_swish(latent: tf.Tensor) -> tf.Tensor:
         scaled = beta * tf.cast(latent, tf.float32)
         share = tf.sigmoid(scaled)
         return tf.cast(2.0 * share * (1.0 + scaled * (1.0 - share)) - 1.0, latent.dtype)
 
-    x = tf.convert_to_tensor(x)
-    quantized = quantize(x)
-    declare_override("swish_sign", [x], quantized, sign_swish)
-    return quantized
+    return _quantized("swish_sign", x, binary_sign, gradient, sign_swish)
 
 
 def magnitude_aware_sign(x: tf.Tensor, *, clip_value: float = 1.0, channel_axes: Sequence[int] = (-1,)) -> tf.Tensor:
@@ -225,7 +210,7 @@ def magnitude_aware_sign(x: tf.Tensor, *, clip_value: float = 1.0, channel_axes:
 def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     """Return +1 with probability hard_sigmoid(x), else -1; backward 1{|x| <= 1}.
 
-    The draw is a pure function of the seed. Its mean is clip(x, -1, 1). NaN stays NaN.
+    The draw is a pure function of the seed. Its mean is clip(x, -1, 1).
     Courbariaux et al. 2015, "BinaryConnect", arXiv 1511.00363, equation 2.
 
     Args:
@@ -233,21 +218,14 @@ def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
         seed: int32 or int64, shape [2]. Two draws need two seeds.
     """
 
-    @tf.custom_gradient
-    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return ste_gate(upstream, latent, 1.0)
-
+    def drawn(latent: tf.Tensor) -> tf.Tensor:
         # float32 draws in [0, 1): bfloat16 ones would be 0 in one of 128 cases and bias the mean.
-        draw = tf.random.stateless_uniform(tf.shape(latent), tf.stop_gradient(seed), dtype=tf.float32)
+        draw = uniform_numbers(latent, tf.stop_gradient(seed))
         ones = tf.ones_like(latent)
         value = tf.where(draw < hard_sigmoid(tf.cast(latent, tf.float32)), ones, -ones)
-        return tf.where(tf.math.is_nan(latent), latent, value), gradient
+        return tf.where(tf.math.is_nan(latent), latent, value)
 
-    x = tf.convert_to_tensor(x)
-    drawn = quantize(x)
-    declare_override("stochastic_sign", [x], drawn, lambda latent: tf.clip_by_value(latent, -1.0, 1.0))
-    return drawn
+    return _clipped("stochastic_sign", x, drawn, 1.0)
 
 
 def ste_tern(
@@ -256,7 +234,7 @@ def ste_tern(
     """Return exactly +1 where x > d, -1 where x < -d, else 0; backward 1{|x| <= clip_value}.
 
     d is `threshold`, or 0.7 mean|x| over the whole tensor (Li et al. 2016, "Ternary Weight Networks",
-    arXiv 1605.04711, equation 6). sign(0) = 0 here: zero is one of the three values. NaN stays NaN.
+    arXiv 1605.04711, equation 6). sign(0) = 0 here: zero is one of the three values.
 
     Args:
         x: any shape and float dtype.
@@ -265,21 +243,13 @@ def ste_tern(
         clip_value: above 0; the gradient is cancelled where |x| exceeds it.
     """
 
-    @tf.custom_gradient
-    def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        def gradient(upstream: tf.Tensor) -> tf.Tensor:
-            return ste_gate(upstream, latent, clip_value)
-
-        # Compared in float32: a threshold of 0.05 is not a bfloat16 number.
-        wide = tf.cast(latent, tf.float32)
+    def ternary(latent: tf.Tensor) -> tf.Tensor:
+        wide = tf.cast(latent, tf.float32)  # a threshold of 0.05 is not a bfloat16 number
         limit = 0.7 * tf.reduce_mean(tf.abs(wide)) if ternary_weight_networks else tf.constant(threshold, tf.float32)
         value = tf.cast(wide > limit, latent.dtype) - tf.cast(wide < -limit, latent.dtype)
-        return tf.where(tf.math.is_nan(latent), latent, value), gradient
+        return tf.where(tf.math.is_nan(latent), latent, value)
 
-    x = tf.convert_to_tensor(x)
-    quantized = quantize(x)
-    declare_override("ste_tern", [x], quantized, lambda latent: tf.clip_by_value(latent, -clip_value, clip_value))
-    return quantized
+    return _clipped("ste_tern", x, ternary, clip_value)
 
 
 MODES = ("activations", "weights")
@@ -292,7 +262,7 @@ def dorefa(x: tf.Tensor, *, k_bit: int = 2, mode: str = "activations") -> tf.Ten
     Activations: round(n clip(x, 0, 1)) / n, backward 1{0 <= x <= 1} (equations 5 and 11).
     Weights, k > 1: with t = tanh(x) / (2 max|tanh(x)|) + 1/2, 2 round(n t) / n - 1; backward through t, rounding as
     the identity (equation 9). Weights, k = 1: mean|x| sign(x), sign(0) = +1, backward the identity times the mean
-    (equation 8). Rounding is half to even. NaN stays NaN. Zhou et al. 2016, "DoReFa-Net", arXiv 1606.06160.
+    (equation 8). Rounding is half to even. Zhou et al. 2016, "DoReFa-Net", arXiv 1606.06160.
 
     Args:
         x: any shape and float dtype.
@@ -319,16 +289,13 @@ def dorefa(x: tf.Tensor, *, k_bit: int = 2, mode: str = "activations") -> tf.Ten
 
 def _levels(unit: tf.Tensor, k_bit: int) -> tf.Tensor:
     """Round float32 values in [0, 1] to the nearest of 2^k levels; backward the identity."""
+    steps = float(2**k_bit - 1)
 
-    @tf.custom_gradient
-    def quantize(value: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        steps = float(2**k_bit - 1)
+    def levels(value: tf.Tensor) -> tf.Tensor:
         # Not a division: XLA turns one into this product, and the levels would depend on who compiled.
-        return tf.round(value * steps) * (1.0 / steps), lambda upstream: upstream
+        return tf.round(value * steps) * (1.0 / steps)
 
-    levels = quantize(unit)
-    declare_override("dorefa", [unit], levels, tf.identity)
-    return levels
+    return _quantized("dorefa", unit, levels, lambda upstream, _: upstream, tf.identity)
 
 
 Uniform: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
@@ -339,21 +306,17 @@ def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     """Return r ~ Bernoulli(A), exactly 0 or 1; backward dL/dA = dL/dr, everywhere.
 
     The draw is a pure function of the seed; XLA draws other values than TensorFlow does. A = 0 is never drawn, A = 1
-    always; NaN stays NaN. Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
+    always. Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
 
     Args:
         probability: A, any shape and float dtype, in [0, 1].
         seed: int32 or int64, shape [2]. Two draws need two seeds.
     """
 
-    @tf.custom_gradient
-    def draw(given: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-        return _draw(given, seed), lambda upstream: upstream
+    def draw(given: tf.Tensor) -> tf.Tensor:
+        return _draw(given, seed)
 
-    probability = tf.convert_to_tensor(probability)
-    drawn = draw(probability)
-    declare_override("bernoulli_through", [probability], drawn, tf.identity)
-    return drawn
+    return _quantized("bernoulli_through", probability, draw, lambda upstream, _: upstream, tf.identity)
 
 
 def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -13,36 +13,22 @@ from hookline.trainer.errors import UserError
 
 
 def is_differentiable(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor can have a gradient: its entries are float or complex.
-
-    Args:
-        tensor: or anything with a dtype of TensorFlow.
-    """
+    """Return whether a tensor, or anything with a dtype of TensorFlow, can have a gradient: it is float or complex."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
 def describe(tensor: Any) -> str:
-    """Return a tensor's dtype and shape in a few words, such as "float32 [2, 3]"; "?" where a size is not known.
-
-    Args:
-        tensor: or anything with a dtype and a shape of TensorFlow.
-    """
+    """Return a tensor's dtype and shape in a few words, such as "float32 [2, 3]"; "?" where a size is not known."""
     shape = tensor.shape
     sizes = "of unknown shape" if shape.rank is None else [size if size is not None else "?" for size in shape]
     return f"{tensor.dtype.name} {sizes}".replace("'", "")
 
 
 def check_outputs(what: str, outputs: Any) -> Any:
-    """Return the outputs of a forward pass, checked: a tensor, or a tuple of tensors.
-
-    Args:
-        what: begins the messages.
-        outputs: as returned.
-
-    Raises:
-        UserError: anything but float tensors.
-    """
+    """Return the outputs of a forward pass, checked: a float tensor, or a tuple of them."""
     several = isinstance(outputs, list | tuple)
+    if several and not outputs:
+        raise UserError(f"{what} returned nothing. Expected a tensor, or a tuple of them.")
     for each in outputs if several else (outputs,):
         if not tf.is_tensor(each):
             raise UserError(
@@ -51,13 +37,11 @@ def check_outputs(what: str, outputs: Any) -> Any:
             )
         if not is_differentiable(each):
             raise UserError(f"{what} returned {describe(each)}. Expected float: nothing else has a gradient.")
-    if several and not outputs:
-        raise UserError(f"{what} returned nothing. Expected a tensor, or a tuple of them.")
     return tuple(outputs) if several else outputs
 
 
 def check_gradients(what: str, gradients: Any, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-    """Return one gradient for each input; None for an input that is not float.
+    """Return the gradients that a backward pass returned, checked: one for each input, None for one that is not float.
 
     Args:
         what: begins the messages, such as "The backward pass of 'sign'".
@@ -71,8 +55,8 @@ def check_gradients(what: str, gradients: Any, inputs: Sequence[tf.Tensor]) -> l
     if len(listed) != len(inputs):
         expected = ", ".join(describe(each) for each in inputs)
         raise UserError(
-            f"{what} returned {len(listed)} gradient{'' if len(listed) == 1 else 's'} for {len(inputs)} "
-            f"input{'' if len(inputs) == 1 else 's'}. Expected one for each, in their order: {expected}."
+            f"{what} returned {len(listed)} gradient(s) for {len(inputs)} input(s). Expected one for each, in their "
+            f"order: {expected}."
         )
     return [
         _check_gradient(what, gradient, tensor, f"input {position} of {len(inputs)}")
@@ -91,15 +75,10 @@ def _check_gradient(what: str, gradient: Any, tensor: tf.Tensor, which: str) -> 
             "is 0; a tensor that needs none belongs to constants."
         )
     gradient = tf.convert_to_tensor(gradient)
-    if gradient.dtype != tensor.dtype:
+    if gradient.dtype != tensor.dtype or not gradient.shape.is_compatible_with(tensor.shape):
         raise UserError(
-            f"{what} returned {describe(gradient)} for {which}. Expected {describe(tensor)}: tf.cast it to the "
-            "input's dtype."
-        )
-    if not gradient.shape.is_compatible_with(tensor.shape):
-        raise UserError(
-            f"{what} returned {describe(gradient)} for {which}. Expected {describe(tensor)}: sum over what forward "
-            "broadcast, and broadcast what it summed."
+            f"{what} returned {describe(gradient)} for {which}. Expected {describe(tensor)}, as the input is: tf.cast "
+            "it, sum over what forward broadcast, and broadcast what it summed."
         )
     if gradient.shape.is_fully_defined() and tensor.shape.is_fully_defined():
         return gradient
@@ -114,15 +93,7 @@ REMEDY = "Expected it among the inputs, where it gets a gradient, or among the c
 
 @contextmanager
 def watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Refuse tensors and variables that the code in the block uses without having been given them.
-
-    Args:
-        what: begins the messages, such as "The forward pass of 'sign'".
-        declared: tensors that the code may use.
-
-    Raises:
-        UserError: a trainable variable was read, or a float tensor of the surrounding graph was used.
-    """
+    """Refuse trainable variables, and float tensors of the outer graph, that the block uses undeclared."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = len(graph.get_operations()) if graph is not None else 0
     with tf.GradientTape() as tape:  # it sees every trainable variable that is read
@@ -178,19 +149,7 @@ def run_numpy(
 
     `tf.numpy_function` alone forgets the shapes, lets an eager call return another dtype than declared, and shares
     memory: a function that fills one array again and again changes results that it returned before. Here its arrays
-    cannot be written to, and what it returns is copied.
-
-    Args:
-        function: called with one array for each input, while the graph runs.
-        inputs: tensors.
-        output: shape and dtype of the array that it returns, None for unknown sizes; several for several arrays.
-        name: what messages call it.
-
-    Returns:
-        A tensor, or a tuple of them for several.
-
-    Raises:
-        UserError: it returned something else; in a graph this is a `tf.errors.InvalidArgumentError` with that message.
+    cannot be written to, and what it returns is copied. In a graph, its errors are `tf.errors.InvalidArgumentError`.
     """
     specs = _check_specs(output, name)
     several = not isinstance(output, tf.TensorSpec)
@@ -231,43 +190,22 @@ def _check_array(value: Any, spec: tf.TensorSpec, name: str) -> np.ndarray:
             f"{describe(spec)}."
         )
     array = np.asarray(value)
-    found = tf.TensorSpec(array.shape, _dtype(array))
-    if found.dtype != spec.dtype:
+    found = tf.TensorSpec(array.shape, array.dtype)
+    if found.dtype != spec.dtype or not found.shape.is_compatible_with(spec.shape):
         raise UserError(
             f"The NumPy forward of '{name}' returned {describe(found)}. Expected {describe(spec)}, as declared in "
-            f"numpy_output: end it with .astype('{spec.dtype.name}'), or declare {found.dtype.name}."
-        )
-    if not found.shape.is_compatible_with(spec.shape):
-        raise UserError(
-            f"The NumPy forward of '{name}' returned {describe(found)}. Expected {describe(spec)}, as declared in "
-            "numpy_output: return that shape, or declare the other."
+            "numpy_output: return that, with .astype where the dtype differs, or declare the other."
         )
     return array.copy()
-
-
-def _dtype(array: np.ndarray) -> tf.DType:
-    try:
-        return tf.as_dtype(array.dtype)
-    except TypeError:
-        return tf.variant  # no dtype of TensorFlow, such as an array of objects: fits none that is declared
 
 
 def differentiate(
     name: str, backward: Callable[..., Sequence[tf.Tensor]], tensors: Sequence[tf.Tensor], upstream: Any
 ) -> list[tf.Tensor | None]:
-    """Return the gradients of backward(*tensors), one for each tensor; None for one that is not float.
+    """Return the gradients of backward(*tensors), given dL/d(backward(*tensors)), one for each tensor.
 
-    Args:
-        name: of the op, for messages.
-        backward: returns a tuple of float tensors.
-        tensors: upstream gradients, inputs and outputs of the first derivative.
-        upstream: dL/d(backward(*tensors)), a tuple.
-
-    Returns:
-        Zeros for a tensor that backward does not use.
-
-    Raises:
-        UserError: backward uses a tensor through ops that have no gradient only: a 0 would be an accident.
+    None for one that is not float, zeros for one that backward does not use. One that it uses only through ops without
+    a gradient is refused: a 0 would be an accident.
     """
     copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
     floats = [each for each in copies if is_differentiable(each)]
@@ -283,20 +221,14 @@ def differentiate(
                 raise UserError(
                     f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
                     f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
-                    "comparisons. "
-                    "Expected a function as second_backward."
+                    "comparisons. Expected a function as second_backward."
                 )
             derivatives[position] = tf.zeros_like(tensor)
     return derivatives
 
 
 def used_arguments(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> list[bool]:
-    """Return for each argument whether a function's result depends on it.
-
-    Args:
-        function: of tensors; it is traced once more for inspection.
-        tensors: examples of its arguments.
-    """
+    """Return for each argument whether a function's result depends on it; the function is traced for that."""
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
     graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
     waiting = [tensor.op for tensor in graph.outputs]

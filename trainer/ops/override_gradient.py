@@ -26,19 +26,13 @@ FORWARD = "forward"
 
 @dataclass(frozen=True, eq=False)
 class Overridden:
-    """Describe an op of a traced function whose gradient is overridden.
+    """Describe an op of a traced function whose gradient is overridden."""
 
-    Attributes:
-        name: what it is called.
-        inputs: tensors that get the gradients.
-        outputs: tensors whose gradients these are computed from.
-        surrogate: the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward
-            pass itself; None: it changes the gradient on purpose.
-    """
-
-    name: str
-    inputs: tuple[tf.Tensor, ...]
-    outputs: tuple[tf.Tensor, ...]
+    name: str  # what it is called
+    inputs: tuple[tf.Tensor, ...]  # tensors that get the gradients
+    outputs: tuple[tf.Tensor, ...]  # tensors whose gradients these are computed from
+    # the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward pass itself;
+    # None: it changes the gradient on purpose
     surrogate: Callable[..., Any] | str | None
 
 
@@ -64,18 +58,7 @@ Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 
 @dataclass(frozen=True, eq=False)
 class Override:
-    """Describe a forward pass with another backward pass, as `override_gradient` takes it.
-
-    Attributes:
-        name: what messages call it.
-        forward: called with the inputs.
-        backward: called with upstream gradients, inputs and outputs.
-        inputs: the tensors that it is applied to.
-        constants: further tensors that it uses.
-        numpy_output: the output spec of a NumPy forward; None for a TensorFlow forward.
-        second_backward: the second derivative.
-        role: of `forward`, for messages.
-    """
+    """Hold the arguments of `override_gradient`, with what messages call its forward pass."""
 
     name: str
     forward: Callable[..., Any]
@@ -144,11 +127,7 @@ def override_gradient(
 
 
 def apply_override(override: Override) -> Any:
-    """Return the outputs of an override, with its gradients.
-
-    Args:
-        override: checked, with its inputs.
-    """
+    """Return the outputs of an override, with its gradients."""
     result: list[Any] = []  # with the override's gradient: what backward computes from outputs is differentiated so
 
     @tf.custom_gradient
@@ -160,12 +139,7 @@ def apply_override(override: Override) -> Any:
 
 
 def run_forward(override: Override, inputs: Tensors) -> Any:
-    """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one.
-
-    Args:
-        override: whose forward to run.
-        inputs: in place of its own.
-    """
+    """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one."""
     if override.numpy_output is not None:
         return run_numpy(override.forward, inputs, override.numpy_output, override.name)
     what = f"{override.role} of '{override.name}'"
@@ -183,11 +157,7 @@ def run_forward(override: Override, inputs: Tensors) -> Any:
 def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, outputs: Any) -> list[tf.Tensor | None]:
     """Return one gradient for each input, checked; their gradients are the second derivative, or its refusal.
 
-    Args:
-        override: whose backward pass to run; its forward is not used.
-        upstream: dL/d(outputs), a tuple also for one output.
-        inputs: of the forward pass.
-        outputs: of the forward pass, as it returned them.
+    The upstream gradients are a tuple also for one output; the outputs are as forward returned them.
     """
     is_single = not isinstance(outputs, tuple)
     outputs = (outputs,) if is_single else outputs

@@ -21,13 +21,11 @@ class Messages:
     """
 
     def __init__(self, index: int, group: Group) -> None:
-        """Trace nothing yet."""
         self.index, self._group = index, group
         self._sums: dict[int, Callable[[tf.Tensor], tf.Tensor]] = {}
 
     @property
     def count(self) -> int:
-        """Return the number of workers."""
         return self._group.size
 
     def add(self, values: np.ndarray) -> np.ndarray:
@@ -47,7 +45,6 @@ class Messages:
         return [self._from(sender, data, int(size)) for sender, size in enumerate(sizes)]
 
     def from_first(self, data: bytes) -> bytes:
-        """Return what the chief gave."""
         size = self.add(np.array([len(data) if self.index == 0 else 0] * self.count, np.int64))
         return self._from(0, data, int(size[0]))
 
@@ -66,17 +63,7 @@ class Messages:
 
     def _traced(self, length: int, instance: int) -> Callable[[tf.Tensor], tf.Tensor]:
         def add(values: tf.Tensor) -> tf.Tensor:
-            return tf.raw_ops.CollectiveReduceV2(
-                input=values,
-                group_size=self._group.size,
-                group_key=self._group.key,
-                instance_key=instance,
-                ordering_token=[],
-                merge_op="Add",
-                final_op="Id",
-                communication_hint="ring",
-                timeout_seconds=self._group.timeout_seconds,
-            )
+            return self._group.reduce(values, instance, hint="ring")
 
         traced: Callable[[tf.Tensor], tf.Tensor] = tf.function(
             add, autograph=False, input_signature=[tf.TensorSpec([length], tf.int64)]

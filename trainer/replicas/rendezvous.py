@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from hookline.trainer.errors import UserError, WorkersError
@@ -28,40 +30,27 @@ def meet(cluster: Cluster, seconds: float = WAIT_SECONDS) -> None:
 
 def _gather(cluster: Cluster, deadline: float) -> None:
     """Listen until every worker has greeted, then release them all."""
-    port = int(cluster.addresses[0].rpartition(":")[2])
+    count, port = len(cluster.addresses), int(cluster.addresses[0].rpartition(":")[2])
     guests: dict[int, socket.socket] = {}
     try:
-        server = socket.create_server(("", port), backlog=len(cluster.addresses))
+        server = socket.create_server(("", port), backlog=count)
     except OSError as error:
         raise UserError(
             f"Worker 0 cannot listen at {cluster.addresses[0]}: {os.strerror(error.errno or 0)}. Expected a free port."
         ) from error
-    with server:
+    with server, ExitStack() as connections:
         server.settimeout(POLL_SECONDS)
         try:
-            while len(guests) < len(cluster.addresses) - 1:
-                _check_time(deadline, [n for n in range(1, len(cluster.addresses)) if n not in guests], cluster)
-                try:
-                    guest, _ = server.accept()
-                except TimeoutError:
-                    continue
-                index = None
-                try:
-                    index = _read_greeting(guest, cluster)
-                finally:
-                    if index is None or index in guests:
-                        guest.close()
-                    else:
-                        guests[index] = guest
-        except BaseException as error:
-            if isinstance(error, UserError):
-                _send(guests, str(error).encode() + b"\n")
+            while len(guests) < count - 1:
+                _check_time(deadline, [n for n in range(1, count) if n not in guests], cluster)
+                with suppress(TimeoutError):
+                    guest = connections.enter_context(server.accept()[0])
+                    if (index := _read_greeting(guest, cluster)) is not None:
+                        guests.setdefault(index, guest)
+        except UserError as error:
+            _send(guests.values(), f"{error}\n".encode())
             raise
-        else:
-            _send(guests, GO)
-        finally:
-            for guest in guests.values():
-                guest.close()
+        _send(guests.values(), GO)
 
 
 def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
@@ -77,7 +66,7 @@ def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
             f"Worker {index} knows the workers {', '.join(map(str, addresses))}, worker 0 knows "
             f"{', '.join(cluster.addresses)}. Expected the same list on each."
         )
-        _send({index: guest}, message.encode() + b"\n")
+        _send([guest], f"{message}\n".encode())
         raise UserError(message)
     return index if 0 < index < len(cluster.addresses) else None
 
@@ -104,12 +93,10 @@ def _greet(cluster: Cluster, deadline: float) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _send(guests: dict[int, socket.socket], line: bytes) -> None:
-    for guest in guests.values():
-        try:
+def _send(guests: Iterable[socket.socket], line: bytes) -> None:
+    for guest in guests:
+        with suppress(OSError):  # it is gone: TensorFlow's start will tell
             guest.sendall(line)
-        except OSError:  # it is gone: TensorFlow's start will tell
-            continue
 
 
 def _line(other: socket.socket) -> bytes:

@@ -18,17 +18,26 @@ _groups = itertools.count(7_000)  # TensorFlow's collectives know a group by a n
 
 @dataclass(frozen=True)
 class Group:
-    """Name the replicas that add up together, for TensorFlow's collectives.
+    """Name the replicas that add up together, for TensorFlow's collectives."""
 
-    Attributes:
-        size: number of replicas.
-        key: number of the group; the same in every process, since each makes its groups in the same order.
-        timeout_seconds: after which a sum that waits for a replica fails; 0 for never.
-    """
-
-    size: int
+    size: int  # number of replicas
+    # number of the group; the same in every process, since each makes its groups in the same order
     key: int = field(default_factory=lambda: next(_groups))
-    timeout_seconds: float = 0.0
+    timeout_seconds: float = 0.0  # after which a sum that waits for a replica fails; 0 for never
+
+    def reduce(self, message: tf.Tensor, instance: int, *, hint: str = "auto") -> tf.Tensor:
+        """Return the sum of a message over the group; replicas meet in the instance."""
+        return tf.raw_ops.CollectiveReduceV2(
+            input=message,
+            group_size=self.size,
+            group_key=self.key,
+            instance_key=instance,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint=hint,
+            timeout_seconds=self.timeout_seconds,
+        )
 
 
 class Collectives:
@@ -38,7 +47,6 @@ class Collectives:
     """
 
     def __init__(self, group: Group) -> None:
-        """Begin to count."""
         self._group = group
         self._instances = itertools.count(1)
 
@@ -60,25 +68,13 @@ class Collectives:
         results: list[tf.Tensor] = list(tensors)
         for places in _messages(tensors):
             flat = [tf.reshape(tensors[place], [-1]) for place in places]
-            summed = self._reduce(flat[0] if len(flat) == 1 else tf.concat(flat, axis=0))
+            message = flat[0] if len(flat) == 1 else tf.concat(flat, axis=0)
+            summed = self._group.reduce(message, next(self._instances))
             sizes = [tensors[place].shape.num_elements() for place in places]
             parts = tf.split(summed, sizes) if len(places) > 1 else [summed]
             for place, part in zip(places, parts, strict=True):
                 results[place] = tf.reshape(part, tensors[place].shape)
         return results
-
-    def _reduce(self, message: tf.Tensor) -> tf.Tensor:
-        return tf.raw_ops.CollectiveReduceV2(
-            input=message,
-            group_size=self._group.size,
-            group_key=self._group.key,
-            instance_key=next(self._instances),
-            ordering_token=[],
-            merge_op="Add",
-            final_op="Id",
-            communication_hint="auto",
-            timeout_seconds=self._group.timeout_seconds,
-        )
 
 
 def _messages(tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
@@ -104,18 +100,12 @@ class Replica:
     Replicas hold the same variables, on a device each, in one process or in many. Each computes an equal part of the
     batch: replica i has its i-th slice. What they compute from their parts is added up, so what they write is the
     same. The only replica of a run has no collectives, and every sum is what it was.
-
-    Attributes:
-        index: which one, in [0, count).
-        count: how many share a batch.
-        device: where it computes, such as "/GPU:1"; None for where TensorFlow puts it.
-        collectives: make its sums; None for the only one.
     """
 
-    index: int = 0
-    count: int = 1
-    device: str | None = None
-    collectives: Collectives | None = None
+    index: int = 0  # which one, in [0, count)
+    count: int = 1  # how many share a batch
+    device: str | None = None  # where it computes, such as "/GPU:1"; None for where TensorFlow puts it
+    collectives: Collectives | None = None  # make its sums; None for the only one
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums over the replicas.
@@ -126,7 +116,6 @@ class Replica:
         return list(tensors) if self.collectives is None or not tensors else self.collectives.sum(tensors)
 
     def mean(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the means over the replicas."""
         if self.count == 1:
             return list(tensors)
         return self.sum([tensor / tf.cast(self.count, tensor.dtype) for tensor in tensors])

@@ -85,11 +85,9 @@ def share_of_devices(place: int, workers: int) -> list[str | None]:
 def _divide_cpu(count: int) -> None:
     """Make logical CPUs, once for a process: TensorFlow fixes its devices when it starts."""
     (cpu,) = tf.config.list_physical_devices("CPU")
-    configured = tf.config.get_logical_device_configuration(cpu)
-    if configured is not None and len(configured) >= count:
-        return
     try:
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+        if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:
+            tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
     except RuntimeError as error:
         have = len(tf.config.list_logical_devices("CPU"))
         if have >= count:

@@ -164,14 +164,11 @@ def test_batches_that_cannot_be_made_are_refused():
         ({"batch_size": 2.0}, "batch size 2.0"),
         ({"batch_size": 11}, r"batch size 11 for 10 train examples; expected 1\.\.10"),
         ({"placement": "devise"}, "'device'"),
-        ({"class_shares": SHARES, "classes_per_batch": 2}, "classes_per_batch and class_shares"),
     ):
         with pytest.raises(UserError, match=message):
             TrainingBatches(split, **{"batch_size": 2, "seed": 0, **options})
     with pytest.raises(UserError, match="batch size 0"):
         EvaluationBatches(split, batch_size=0)
-    with pytest.raises(UserError, match="3 replicas for a batch of 8"):
-        TrainingBatches(split, batch_size=8, seed=3).indices(step_of(0), replicas=3)
 
 
 @pytest.fixture

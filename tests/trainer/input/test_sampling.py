@@ -84,8 +84,6 @@ def test_labels_may_have_gaps_and_a_class_without_examples_does_not_count():
     assert set(labels[batch].reshape(-1)) == {3, 7}
     with pytest.raises(UserError, match=r"classes_per_batch=3 for examples of 2 classes; expected 1\.\.2"):
         BalancedOrder(labels, classes_per_batch=3, batch_size=6, seed=0)
-    with pytest.raises(UserError, match="batch size 7 and classes_per_batch=2"):
-        BalancedOrder(labels_of(5, 5), classes_per_batch=2, batch_size=7, seed=0)
 
 
 LABELS = np.repeat([0, 1, 3], [6, 3, 1])
@@ -165,7 +163,5 @@ def test_sampled_the_order_never_changes_between_versions():
 
 
 def test_shares_that_no_example_can_have_are_refused():
-    with pytest.raises(UserError, match=r"a share of 0\.5 for class 1, of no example; expected 0"):
-        SampledOrder(np.array([0, 0, 2]), shares=np.array([0.25, 0.5, 0.25]), seed=0)
     with pytest.raises(UserError, match=r"class 1 a share of 0\.01, .*at least 0\.05"):
         SampledOrder(sampled_labels_of(10, 10), shares=np.array([0.99, 0.01]), seed=0)

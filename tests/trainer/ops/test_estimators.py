@@ -1,9 +1,11 @@
-"""The Bernoulli draw and the gate: values, gradients against the closed form and an estimate, dtypes, edges."""
+"""Estimators: exact values, the decided sign of 0, NaN kept, closed-form gradients; the Bernoulli draw and its gate."""
 
 from __future__ import annotations
 
-import functools
 import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +13,289 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
-from hookline.trainer.ops.estimators import bernoulli_gate, bernoulli_through, ste_gate, zero_unless
+from hookline.trainer.errors import UserError
+from hookline.trainer.ops.estimators import (
+    approx_sign,
+    bernoulli_gate,
+    bernoulli_through,
+    binary_sigmoid,
+    binary_sign,
+    binary_tanh,
+    dorefa,
+    hard_sigmoid,
+    magnitude_aware_sign,
+    round_through,
+    ste_gate,
+    ste_sign,
+    ste_tern,
+    stochastic_sign,
+    straight_through,
+    swish_sign,
+    zero_unless,
+)
+
+Op = Callable[[tf.Tensor], tf.Tensor]
+SIGNS: dict[str, Op] = {
+    "binary_sign": binary_sign,
+    "binary_tanh": binary_tanh,
+    "ste_sign": ste_sign,
+    "approx_sign": approx_sign,
+    "swish_sign": swish_sign,
+}
+TRAINED = {name: op for name, op in SIGNS.items() if name != "binary_sign"}
+LENGTH = 64
+SMALLEST_NORMAL = {tf.float32: 1.2e-38, tf.bfloat16: 1.2e-38, tf.float16: 6.2e-5}
+CORNERS = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 1e-9, -1e-9, 1e-38, -1e-38, 0.5, -0.5, 3.4e38, -3.4e38, 1.0000001]
+
+floats = hnp.arrays(
+    np.float32,
+    LENGTH,
+    elements=st.one_of(st.sampled_from(CORNERS), st.floats(width=32, allow_nan=False), st.floats(-2, 2, width=32)).map(
+        np.float32
+    ),
+)
+
+
+@cache
+def compiled(name: str, dtype: tf.DType, jit: bool) -> Callable[[np.ndarray], np.ndarray]:
+    op = SIGNS.get(name, binary_sigmoid)
+    function = tf.function(op, input_signature=[tf.TensorSpec([LENGTH], dtype)], jit_compile=jit, autograph=False)
+    return lambda x: tf.cast(function(tf.cast(x, dtype)), tf.float64).numpy()
+
+
+def oracle_sign(x: np.ndarray) -> np.ndarray:
+    return np.where(x >= 0, 1.0, -1.0)
+
+
+@pytest.mark.parametrize(("dtype", "jit"), [(tf.float32, False), (tf.bfloat16, True), (tf.float16, False)])
+@pytest.mark.parametrize("name", SIGNS)
+@given(x=floats)
+def test_a_sign_is_exactly_plus_or_minus_one(name: str, dtype: tf.DType, jit: bool, x: np.ndarray):
+    y = compiled(name, dtype, jit)(x)
+    assert set(np.unique(y)) <= {-1.0, 1.0}
+    received = tf.cast(tf.cast(x, dtype), tf.float64).numpy()
+    certain = (np.abs(received) >= SMALLEST_NORMAL[dtype]) | (x == 0)  # denormals may be flushed to 0
+    np.testing.assert_array_equal(y[certain], oracle_sign(received)[certain])
+
+
+def gradient_of(op: Op, x: Any, upstream: Any, *, jit: bool = False) -> np.ndarray:
+    @tf.function(jit_compile=jit, autograph=False)
+    def run(value: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        return tf.gradients(op(value), value, grad_ys=weight)[0]
+
+    return tf.cast(run(tf.convert_to_tensor(x), tf.convert_to_tensor(upstream)), tf.float64).numpy()
+
+
+def closed_form(name: str, x: np.ndarray) -> np.ndarray:
+    x = x.astype(np.float64)
+    inside = np.abs(x) <= 1
+    if name == "approx_sign":
+        return np.where(inside, 2 - 2 * np.abs(x), 0)
+    if name == "swish_sign":
+        scaled = 5 * np.clip(x, -100, 100)
+        return 5 * (2 - scaled * np.tanh(scaled / 2)) / (1 + np.cosh(scaled))
+    return np.where(inside, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(("dtype", "jit"), [(tf.float32, False), (tf.bfloat16, True), (tf.float16, False)])
+@pytest.mark.parametrize("name", [*SIGNS, "binary_sigmoid"])
+def test_zero_has_the_sign_plus_one_nan_stays_nan_and_infinity_has_a_sign(name: str, dtype: tf.DType, jit: bool):
+    x = np.full(LENGTH, np.nan, np.float32)
+    x[:6] = [0.0, -0.0, 0.01, -0.01, np.inf, -np.inf]
+    y = compiled(name, dtype, jit)(x)
+    low = 0 if name == "binary_sigmoid" else -1
+    np.testing.assert_array_equal(y[:6], [1, 1, 1, low, 1, low])
+    assert np.isnan(y[6:]).all()
+
+
+BEYOND = np.nextafter(np.float32(1), 2)
+EDGES = np.float32([0, -0.0, 0.3, -0.3, 1, -1, BEYOND, -BEYOND, 0.99999994, 2, -7, 1e6])
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_gradient_is_the_closed_form_with_both_ends_inside(name: str):
+    upstream = np.linspace(-2, 2, len(EDGES)).astype(np.float32)
+    for jit in (False, True):
+        received = gradient_of(TRAINED[name], tf.constant(EDGES), tf.constant(upstream), jit=jit)
+        np.testing.assert_allclose(received, closed_form(name, EDGES) * upstream, rtol=1e-5, atol=1e-7)
+    half = tf.cast([0.0, 0.25, -0.75, 1.0, -1.0, 1.0078125, -1.0078125, 30.0, -2000.0, 6e4], tf.float16)
+    expected = closed_form(name, tf.cast(half, tf.float32).numpy())
+    np.testing.assert_allclose(gradient_of(TRAINED[name], half, tf.ones_like(half)), expected, rtol=2e-2, atol=1e-3)
+    bad = gradient_of(TRAINED[name], tf.constant([np.nan, 2.0]), tf.constant([1.0, np.inf]))
+    assert bad[0] == 0
+    assert bad[1] == 0 or name == "swish_sign"
+
+
+def test_each_parameter_and_the_parts_have_their_own_gradients():
+    x, ones = tf.constant([0.5, 0.50001, -0.5, -0.6, 0.0]), tf.ones(5)
+    assert tf.function(lambda x: tf.gradients(binary_sign(x), x)[0] is None, autograph=False)(x)
+    np.testing.assert_array_equal(gradient_of(lambda v: ste_sign(v, clip_value=0.5), x, ones), [1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(gradient_of(lambda v: ste_sign(v, clip_value=np.inf), 100 * x, ones), ones)
+    for beta in (1.0, 10.0):
+        received = gradient_of(lambda v, b=beta: swish_sign(v, beta=b), x, ones)
+        np.testing.assert_allclose(received[-1], beta, rtol=1e-6)
+    edges = tf.constant(EDGES)
+    np.testing.assert_allclose(hard_sigmoid(edges), np.clip((EDGES + 1) / 2, 0, 1), rtol=1e-6)
+    for half in (hard_sigmoid, binary_sigmoid):
+        np.testing.assert_array_equal(gradient_of(half, edges, tf.ones_like(edges)), 0.5 * (np.abs(EDGES) <= 1))
+
+
+def test_straight_through_takes_a_value_and_the_gradient_of_another():
+    x, upstream = tf.constant([-1.5, 0.5, 1.5, 2.5, 100.2]), tf.constant([1.0, -2.0, 3.0, 0.0, 5.0])
+    np.testing.assert_array_equal(round_through(x), [-2, 0, 2, 2, 100])  # half to even
+    np.testing.assert_array_equal(gradient_of(round_through, x, upstream), upstream)
+    np.testing.assert_array_equal(straight_through(tf.square(x), 0.3 * x), np.square(x))
+    received = gradient_of(lambda v: straight_through(tf.square(v), 2.0 * v), x, upstream)
+    np.testing.assert_array_equal(received, 2.0 * upstream)
+    unit = np.random.default_rng(0).uniform(size=1000).astype(np.float32)
+    np.testing.assert_array_equal(straight_through(tf.round(unit), unit), np.round(unit))  # not a bit off
+
+
+JIT = pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
+
+
+def run(op: Op, x: np.ndarray, *, jit: bool = False) -> np.ndarray:
+    return tf.function(op, jit_compile=jit, autograph=False)(tf.constant(x)).numpy()
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 0.7) -> np.ndarray:
+    return np.random.default_rng(seed).normal(scale=scale, size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("axes", "mean_over"),
+    [((-1,), (0, 1, 2)), ((-2,), (0, 1, 3)), ((-2, -1), (0, 1))],
+    ids=["conv", "transpose", "depth"],
+)
+def test_a_magnitude_aware_sign_is_plus_or_minus_the_mean_of_its_channel(axes, mean_over):
+    x = normal(3, 3, 4, 5)
+    x[0, 0, 0, 0] = 0.0
+    for jit in (False, True):
+        y = run(lambda value: magnitude_aware_sign(value, channel_axes=axes), x, jit=jit)
+        np.testing.assert_allclose(y, np.where(x >= 0, 1, -1) * np.abs(x).mean(mean_over, keepdims=True), rtol=1e-6)
+        np.testing.assert_array_equal(np.abs(y), np.broadcast_to(np.abs(y).max(mean_over, keepdims=True), x.shape))
+    small = np.full((4096, 1), 0.01, ml_dtypes.bfloat16)  # averaged in float32
+    np.testing.assert_array_equal(run(magnitude_aware_sign, small), small)
+
+
+def test_the_scale_of_a_magnitude_aware_sign_has_no_gradient():
+    x, upstream = normal(6, 3), normal(6, 3, seed=1)
+    x[0, 0] = 1.0
+    expected = np.abs(x).mean(axis=0, keepdims=True) * (np.abs(x) <= 1) * upstream
+    np.testing.assert_allclose(gradient_of(magnitude_aware_sign, x, upstream), expected, rtol=1e-6)
+
+
+def oracle_levels(unit: np.ndarray, k_bit: int) -> np.ndarray:
+    steps = 2**k_bit - 1
+    return np.round(unit * np.float32(steps)) * np.float32(1 / steps)
+
+
+@JIT
+@pytest.mark.parametrize("k_bit", [1, 2, 8])
+def test_dorefa_activations_have_two_to_the_k_levels_from_zero_to_one(k_bit: int, jit: bool):
+    x = np.linspace(-0.5, 1.5, 4001).astype(np.float32)
+    y = run(lambda value: dorefa(value, k_bit=k_bit), x, jit=jit)
+    np.testing.assert_array_equal(y, oracle_levels(np.clip(x, 0, 1), k_bit))
+    np.testing.assert_array_equal(y, dorefa(tf.constant(x), k_bit=k_bit))  # without a graph, too
+    assert len(np.unique(y)) == 2**k_bit
+    assert y.min() == 0
+    assert y.max() == 1
+
+
+@JIT
+@pytest.mark.parametrize("k_bit", [2, 8])
+def test_dorefa_weights_are_levels_from_minus_one_to_one(k_bit: int, jit: bool):
+    x = normal(200, 5)
+    limited = np.tanh(x)
+    expected = 2 * oracle_levels(limited / (2 * np.abs(limited).max()) + 0.5, k_bit) - 1
+    y = run(lambda value: dorefa(value, k_bit=k_bit, mode="weights"), x, jit=jit)
+    assert np.mean(np.abs(y - expected) > 1e-5) <= (0 if k_bit < 8 else 1e-2)  # ties fall either way by one ulp of tanh
+    assert len(np.unique(y)) <= 2**k_bit
+    assert np.abs(y).max() == 1
+
+
+def test_dorefa_weights_differentiate_through_tanh_and_its_maximum():
+    x, upstream = normal(30), normal(30, seed=1)
+    limited = np.tanh(x)
+    top = np.argmax(np.abs(limited))
+    maximum = np.abs(limited[top])
+    inner = 1 - limited**2
+    expected = inner / maximum * upstream
+    expected[top] -= np.sign(limited[top]) * inner[top] * np.sum(upstream * limited) / maximum**2
+    received = gradient_of(lambda value: dorefa(value, k_bit=3, mode="weights"), x, upstream)
+    np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_dorefa_weights_of_one_bit_are_the_sign_times_the_mean_magnitude():
+    x = np.array([[0.5, -1.5], [0.0, -2.0]], np.float32)
+    np.testing.assert_array_equal(run(lambda v: dorefa(v, k_bit=1, mode="weights"), x), [[1, -1], [1, -1]])
+    received = gradient_of(lambda v: dorefa(v, k_bit=1, mode="weights"), x, np.full((2, 2), 2, np.float32))
+    np.testing.assert_array_equal(received, np.full((2, 2), 2))
+
+
+@JIT
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_ste_tern_has_three_values_and_zero_up_to_its_threshold(dtype, jit: bool):
+    x = np.array([0.0, -0.0, 0.04, 0.06, -0.04, -0.06, 0.25, -0.25, 5, -5], dtype)
+    np.testing.assert_array_equal(run(ste_tern, x, jit=jit), [0, 0, 0, 1, 0, -1, 1, -1, 1, -1])
+    wide = run(lambda value: ste_tern(value, threshold=0.25), x, jit=jit)
+    np.testing.assert_array_equal(wide, [0, 0, 0, 0, 0, 0, 0, 0, 1, -1])
+
+
+def test_ternary_weight_networks_take_their_threshold_from_the_tensor():
+    x = normal(50, 4)
+    limit = 0.7 * np.abs(x).mean()
+    y = run(lambda value: ste_tern(value, ternary_weight_networks=True), x)
+    np.testing.assert_array_equal(y, np.where(x > limit, 1, np.where(x < -limit, -1, 0)))
+
+
+@JIT
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
+def test_a_stochastic_sign_has_the_probability_of_the_hard_sigmoid(dtype, jit: bool):
+    levels = np.array([-1.5, -1.0, -0.5, -0.0625, 0.0, 0.0625, 0.5, 1.0, 3.0], dtype)
+    x = np.repeat(levels[:, None], 20_000, axis=1)
+    y = run(lambda value: stochastic_sign(value, seed=tf.constant([3, 4])), x, jit=jit).astype(np.float32)
+    assert set(np.unique(y)) == {-1.0, 1.0}
+    mean = np.clip(levels.astype(np.float32), -1, 1)
+    np.testing.assert_allclose(y.mean(axis=1), mean, atol=0.03)
+    certain = np.abs(mean) == 1
+    np.testing.assert_array_equal(y.mean(axis=1)[certain], mean[certain])
+
+
+def test_nan_is_never_turned_into_a_level():
+    x = np.array([[np.nan, 0.5], [-0.5, 0.3]], np.float32)
+    for op, options in (
+        (dorefa, {}),
+        (dorefa, {"mode": "weights"}),
+        (dorefa, {"k_bit": 1, "mode": "weights"}),
+        (ste_tern, {}),
+        (ste_tern, {"ternary_weight_networks": True}),
+        (magnitude_aware_sign, {}),
+        (stochastic_sign, {"seed": tf.constant([0, 1])}),
+    ):
+        for jit in (False, True):
+            assert np.isnan(run(lambda v, op=op, options=options: op(v, **options), x, jit=jit)[0, 0])
+
+
+def test_gradients_pass_up_to_their_limits_inclusive_and_seeds_repeat():
+    x, ones = np.float32([-1.001, -1.0, -0.1, 0.0, 0.4, 1.0, 1.1]), np.ones(7, np.float32)
+    seeded = lambda *seed: lambda value: stochastic_sign(value, seed=tf.constant(seed))  # noqa: E731
+    np.testing.assert_array_equal(gradient_of(dorefa, x, 3 * ones), [0, 0, 0, 3, 3, 3, 0])
+    for op in (ste_tern, seeded(0, 0)):
+        np.testing.assert_array_equal(gradient_of(op, x, ones), [0, 1, 1, 1, 1, 1, 0])
+    first, again, other = (run(seeded(*seed), np.zeros(200, np.float32)) for seed in ([1, 2], [1, 2], [1, 3]))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+
+
+def test_dorefa_is_finite_for_zeros_and_refuses_other_bits_and_modes():
+    assert np.isfinite(run(lambda v: dorefa(v, k_bit=2, mode="weights"), np.zeros((3, 2), np.float32))).all()
+    for options, match in (({"k_bit": 0}, "1 to 8"), ({"k_bit": 9}, "1 to 8"), ({"mode": "weight"}, "'weights'")):
+        with pytest.raises(UserError, match=match):
+            dorefa(tf.zeros([2]), **options)
+
 
 DRAWS = 4000
 SEED = (3, 5)
@@ -154,7 +437,7 @@ def bits(values: tf.Tensor) -> np.ndarray:
     return tf.bitcast(values, tf.int32).numpy()
 
 
-@functools.cache
+@cache
 def traced(xla: bool):
     def both(kept: tf.Tensor, x: tf.Tensor, gradient: tf.Tensor) -> list[tf.Tensor]:
         found = zero_unless(kept, x), tf.where(kept, x, tf.zeros_like(x))
