@@ -6,8 +6,10 @@ recipe seed by seed. The same command again runs only what is missing.
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +18,21 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.ablation.jobs import Variant, is_made, reasons_against, run_missing, variants_of
-from hookline.scripts.command import make_main
+from hookline.hooks.techniques import technique_hooks
+from hookline.scripts.command import make_main, parse_seeds
 from hookline.scripts.comparison.comparison import Comparison, Group
-from hookline.scripts.comparison.report import comparison_table, print_left_out, print_notes, print_table
+from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
+from hookline.scripts.sweep.command import listed_run, missing_jobs
+from hookline.scripts.sweep.open import is_done, make_directory
+from hookline.scripts.sweep.record import FILE_NAME, Sweep, SweepJob, divide, read_sweep
+from hookline.scripts.sweep.run import TRAIN
+from hookline.train import check
+from hookline.trainer.config.command import Command
+from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.lock import locked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +40,7 @@ if TYPE_CHECKING:
 USAGE = """python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
 
 The whole recipe is run, and the recipe without each of its technique hooks (hooks.<name>=null); hooks that only watch,
-and those that every run has, stay. A hook that another one needs cannot be taken away alone; the table says why.
+and those that every run has, stay. A hook that another one needs cannot be taken away alone; a line says why.
 
   seeds        seeds of each variant, such as 0,1,2
   out          directory for the runs; without it runs/ablations/<recipe>
@@ -46,19 +56,12 @@ COLUMN = "hooks"
 
 @dataclass
 class Options:
-    """Hold the options.
+    """Hold the options."""
 
-    Attributes:
-        overrides: what every run gets.
-        seeds: of each variant.
-        out: directory for the runs.
-        metrics: names of metrics, or None for all of the test split.
-    """
-
-    overrides: list[str] = field(default_factory=list)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    out: Path = Path()
-    metrics: str | None = None
+    overrides: list[str] = field(default_factory=list)  # what every run gets
+    seeds: tuple[int, ...] = (0, 1, 2)  # of each variant
+    out: Path = Path()  # directory for the runs
+    metrics: str | None = None  # names of metrics, or None for all of the test split
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -79,15 +82,120 @@ def parse(arguments: Sequence[str]) -> Options:
     default = Path("runs") / "ablations" / (recipe_name(recipes[0]) if recipes else "")
     options.out = user_path(own["out"], "out") if "out" in own else default
     options.metrics = own.get("metrics")
-    options.seeds = _seeds(own["seeds"]) if "seeds" in own else options.seeds
+    options.seeds = parse_seeds(own["seeds"]) if "seeds" in own else options.seeds
     return options
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.strip("[] ").split(",")]
-    if not all(part.isdecimal() for part in parts) or len(set(parts)) != len(parts):
-        raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
-    return tuple(int(part) for part in parts)
+def reasons_against(jobs: Sequence[Sequence[str]]) -> list[str | None]:
+    """Return why command lines cannot run, one line each; None if they can. Nothing is trained or written."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
+        return process.submit(_reasons, [list(job) for job in jobs]).result()
+
+
+def _reasons(jobs: Sequence[list[str]]) -> list[str | None]:
+    from hookline.trainer.quiet import plain_warnings, quiet_start
+
+    with quiet_start():
+        from hookline.trainer.run.release import released_graphs
+        from hookline.trainer.run.session import prepare
+    reasons: list[str | None] = []
+    for job in jobs:
+        try:
+            with plain_warnings(), released_graphs():
+                prepare(check(job)[0].config)
+            reasons.append(None)
+        except UserError as error:
+            reasons.append(str(error))
+    return reasons
+
+
+WHOLE = "whole"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Hold one way to run a recipe."""
+
+    name: str  # "whole", or "without <hook>"
+    overrides: tuple[str, ...]  # without a seed
+    reason: str | None = None  # why it cannot run; None if it can, as far as is known
+
+    def job(self, seed: int) -> list[str]:
+        """Return the overrides of a job."""
+        return [*self.overrides, f"seed={seed}"]
+
+
+def variants_of(overrides: Sequence[str], seed: int) -> list[Variant]:
+    """Return the recipe as it is, and without each of its technique hooks."""
+    whole = Variant(WHOLE, tuple(overrides))
+    (job,) = check(whole.job(seed))
+    hooks = technique_hooks(job.config["hooks"])
+    if not hooks:
+        raise UserError(
+            f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
+        )
+    return [whole, *(_without(name, overrides, seed) for name in hooks)]
+
+
+def _without(hook: str, overrides: Sequence[str], seed: int) -> Variant:
+    """Return the recipe without a hook, and so without what the user set for it."""
+    key = f"hooks.{hook}"
+    kept = [text for text in overrides if not text.lstrip("+").partition("=")[0].startswith(f"{key}.")]
+    is_users_own = any(text.startswith(f"+{key}.") for text in overrides)
+    variant = Variant(f"without {hook}", (*kept, *([] if is_users_own else [f"{key}=null"])))
+    try:
+        check(variant.job(seed))
+    except UserError as error:
+        return Variant(variant.name, variant.overrides, str(error))
+    return variant
+
+
+def run_missing(
+    directory: Path, jobs: Mapping[str, Sequence[str]], say: Callable[[str], None], *, script: Path = TRAIN
+) -> int:
+    """Run the jobs whose runs are not complete; return the worst exit code."""
+    sweep = _open(directory, jobs)
+    make_directory(directory, "out=")
+    with locked(directory):
+        wanted = [list(overrides) for overrides in jobs.values()]
+        missing = [job for job in missing_jobs(sweep) if job.overrides in wanted]
+        found = preflight_each(Command(()), [job.overrides for job in missing])
+        checked = {job.number: each for job, each in zip(missing, found, strict=True)}
+        slots = divide(max(1, len(missing)), None)
+        sweep.threads = sweep.threads or slots.threads
+        sweep.write()
+        say(f"{len(missing)} of {len(jobs)} jobs to run, {len(slots)} at a time; logs: {directory}/<number>.log")
+        run = listed_run(sweep, missing, checked, slots, say, script, label=lambda job: job.run)
+        return run.run() if missing else 0
+
+
+def is_made(directory: Path, overrides: Sequence[str]) -> bool:
+    """Return whether a job has come to its end."""
+    if not (directory / FILE_NAME).exists():
+        return False
+    sweep = read_sweep(directory)
+    return any(job.overrides == list(overrides) and is_done(sweep, job) for job in sweep.jobs)
+
+
+def _open(directory: Path, jobs: Mapping[str, Sequence[str]]) -> Sweep:
+    """Return the sweep of the jobs, with what an earlier one of the same jobs knows."""
+    if (directory / FILE_NAME).exists():
+        sweep = read_sweep(directory)
+    elif directory.exists() and any(directory.iterdir()):
+        raise UserError(
+            f"{directory} holds files, but no {FILE_NAME}. Expected a new directory, or that of an ablation."
+        )
+    else:
+        sweep = Sweep(directory)
+    taken = {job.run: job.overrides for job in sweep.jobs}
+    made = list(taken.values())
+    for name, overrides in jobs.items():
+        if list(overrides) in made:
+            continue
+        if name in taken:
+            raise UserError(f"{directory} holds other runs: {name} with {' '.join(taken[name])}. Give another out=.")
+        sweep.jobs.append(SweepJob(len(sweep.jobs) + 1, list(overrides), name))
+    return sweep
 
 
 def _command(options: Options) -> int:
@@ -109,21 +217,14 @@ def _command(options: Options) -> int:
 
 
 def show(console: Console, options: Options, variants: Sequence[Variant]) -> None:
-    """Print the table, and notes on it."""
+    """Print the tables, and why variants cannot run."""
     comparison = comparison_of(options, [variant for variant in variants if variant.reason is None])
-    impossible = [variant for variant in variants if variant.reason is not None]
     console.print()
-    if comparison.groups:
-        reference = next((group for group in comparison.groups if group.settings[COLUMN] == variants[0].name), None)
-        table = comparison_table(comparison, reference)
-        for variant in impossible:
-            table.add_row(variant.name, *["-"] * (len(table.columns) - 1))
-        told = "" if reference is None else "; differences to the whole, seed by seed"
-        print_table(console, table, f"Ablation: mean ± standard deviation over n seeds{told}")
-    for variant in impossible:
-        console.print(f"{variant.name}: cannot run. {variant.reason}", soft_wrap=True)
-    print_notes(console, comparison)
-    print_left_out(console, comparison)
+    whole = next((group for group in comparison.groups if group.settings[COLUMN] == variants[0].name), None)
+    print_comparison(console, comparison, whole)
+    for variant in variants:
+        if variant.reason is not None:
+            console.print(f"{variant.name}: cannot run. {variant.reason}", soft_wrap=True)
 
 
 def without_impossible(options: Options, variants: Sequence[Variant]) -> list[Variant]:

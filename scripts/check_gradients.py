@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import run_command
+from hookline.scripts.command import make_main, plain_table
 from hookline.train import DONE, FAILED
 from hookline.trainer.errors import UserError
 
@@ -37,13 +37,7 @@ Takes what train.py takes, and trains nothing: the gradients of the first step a
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code: 0 nothing wrong, 1 a wrong gradient, 2 a mistake of the user."""
-    return run_command(arguments, USAGE, _command)
-
-
-def _command(arguments: Sequence[str]) -> int:
-    compared = check(arguments)
+def _command(compared: Sequence[Compared]) -> int:
     print_table(compared)
     return FAILED if any(each.verdict == "wrong" for each in compared) else DONE
 
@@ -71,25 +65,23 @@ def check(arguments: Sequence[str]) -> list[Compared]:
 
 def print_table(compared: Sequence[Compared]) -> None:
     """Print one line for each gradient."""
-    from rich.table import Table
-
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     if not compared:
         console.print("No gradient of the training step is overridden.")
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("gradient", "verdict", "from true", "from surrogate", "op"):
-        table.add_column(column, justify="right" if column.startswith("from") else "left", no_wrap=column != "op")
-    for each in compared:
-        distances = ["" if value is None else f"{value:.1e}" for value in (each.true, each.declared)]
-        table.add_row(each.name, each.verdict, *distances, each.op)
+    distances = [["" if each is None else f"{each:.1e}" for each in (one.true, one.declared)] for one in compared]
+    rows = [(one.name, one.verdict, *two, one.op) for one, two in zip(compared, distances, strict=True)]
+    table = plain_table(("gradient", "verdict", "from true", "from surrogate", "op"), rows, left=2)
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     console.print(table)
     wrong = [each.name for each in compared if each.verdict == "wrong"]
     if wrong:
         console.print(f"{len(wrong)} wrong: {', '.join(wrong)}", soft_wrap=True, highlight=False, markup=False)
 
+
+main = make_main(USAGE, check, _command)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,16 +1,32 @@
-"""What the commands of this folder share: `key=value` arguments, and one line for a mistake."""
+"""What the commands of this folder share: `key=value` arguments, files to write, tables, and one line for a mistake."""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from hookline.train import DONE, INTERRUPTED, WRONG, report
-from hookline.trainer.errors import UserError, as_typed, unknown_name
+from hookline.trainer.errors import UserError, as_typed, unknown_name, user_path
+from hookline.trainer.files import write_whole
 from hookline.trainer.quiet import open_streams
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 Options = TypeVar("Options")
+EXPECTED = {
+    bool: "true or false",
+    int: "a whole number of at least 1",
+    float: "a number of at least 0",
+    NoneType: "null",
+    list[str]: "a list such as [a,b]",
+    list[float]: "numbers such as [0.5,0.9]",
+}
 
 
 def make_main(
@@ -20,57 +36,119 @@ def make_main(
     *,
     debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
 ) -> Callable[..., int]:
-    """Return the `main` of a script: it takes the arguments as `run_command` does, and returns the exit code."""
+    """Return the `main` of a script, which returns an exit code: 0 done, 2 a mistake of the user, 130 interrupted."""
 
     def main(arguments: Sequence[str] | None = None) -> int:
-        return run_command(arguments, usage, lambda given: command(parse(given)), debug=debug)
+        open_streams()
+        arguments = list(sys.argv[1:] if arguments is None else arguments)
+        if "--help" in arguments or "-h" in arguments:
+            print(as_typed(usage))
+            return DONE
+        try:
+            code = command(parse(arguments))
+        except UserError as error:
+            return report(error, WRONG, debug=debug(arguments))
+        except KeyboardInterrupt as error:
+            return report(error, INTERRUPTED)
+        return DONE if code is None else code
 
     return main
 
 
-def run_command(
-    arguments: Sequence[str] | None,
-    usage: str,
-    command: Callable[[Sequence[str]], int | None],
-    *,
-    debug: Callable[[Sequence[str]], bool] = lambda arguments: False,
-) -> int:
-    """Run a command and return its exit code: 0 done, 2 a mistake of the user, 130 interrupted, or its own."""
-    open_streams()
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if "--help" in arguments or "-h" in arguments:
-        print(as_typed(usage))
-        return DONE
-    try:
-        code = command(arguments)
-    except UserError as error:
-        return report(error, WRONG, debug=debug(arguments))
-    except KeyboardInterrupt as error:
-        return report(error, INTERRUPTED)
-    return DONE if code is None else code
+def parse_options(arguments: Iterable[str], make: type[Options]) -> Options:
+    """Return the options of a command line: a dataclass, whose annotations say what each key takes.
 
-
-def parse_options(arguments: Sequence[str], make: Callable[..., Options], texts: Collection[str]) -> Options:
-    """Return the options of a command line."""
-    values: dict[str, Any] = {}
-    known = list(vars(make()))
+    A text is taken as it is, anything else is read as YAML. Whole numbers are at least 1, others at least 0.
+    """
+    hints, values = get_type_hints(make), {}
+    own = [each for each in fields(make) if each.init]  # type: ignore[arg-type]
     for argument in arguments:
         key, separator, text = argument.partition("=")
-        if key not in known:
-            raise unknown_name("option", key, known)
+        if key not in [each.name for each in own]:
+            raise unknown_name("option", key, [each.name for each in own])
         if not separator or key in values:
             raise UserError(f"'{argument}' received. Expected {key}=<value>, once.")
-        try:
-            values[key] = text if key in texts or text == "*" else _from_yaml(text)
-        except ValueError as error:
-            raise UserError(f"'{argument}' is no value. Expected such as {key}=<value>; see --help.") from error
+        values[key] = _value(key, text, hints[key])
+    for each in own:
+        if each.default is each.default_factory is MISSING and not values.get(each.name):
+            raise UserError(f"No {each.name} was given. Expected {each.name}=<value>; see --help.")
     return make(**values)
 
 
-def _from_yaml(text: str) -> Any:
+def _value(key: str, text: str, hint: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    if choices and text not in choices:
+        raise unknown_name(key, text, choices)
+    if choices or {*kinds} <= {str, NoneType} or text == "*":
+        return text
     import yaml
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
+        value = yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
+        raise UserError(f"'{key}={text}' is no value. Expected such as {key}=<value>; see --help.") from error
+    if not any(_fits(value, kind) for kind in kinds):
+        expected = " or ".join(EXPECTED[kind] for kind in kinds if kind in EXPECTED)
+        raise UserError(f"Invalid {key}: {value!r}. Expected {expected}; see --help.")
+    return value
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_fits(each, get_args(kind)[0]) for each in value)
+    if kind is Any or value is None or isinstance(value, bool):
+        return kind in (Any, type(value))
+    if kind is int:
+        return isinstance(value, int) and value >= 1
+    return isinstance(value, int | float) and 0 <= value < math.inf if kind is float else isinstance(value, kind)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a text such as "0,1,2"."""
+    parts = [part.strip() for part in text.strip("[] ").split(",")]
+    if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
+        raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
+    return tuple(map(int, parts))
+
+
+def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool) -> Path:
+    """Return the path of a file to write; refuse one that cannot or must not be written."""
+    path = user_path(text, key)
+    if not path.name.endswith(tuple(endings)):
+        raise UserError(f"{key}={text} received. Expected a file that ends with {' or '.join(endings)}.")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected an existing one.")
+    return path
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file by a temporary name, so that nobody sees half of it."""
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
+
+
+def new_figure(width: float, height: float) -> Any:
+    """Return a figure of Matplotlib, in inches, to be saved to a file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def plain_table(heads: Iterable[str], rows: Iterable[Iterable[str]], *, left: int = 1) -> Table:
+    """Return a table without lines, its first columns on the left and the others on the right."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

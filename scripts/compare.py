@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.command import check_output, make_main, parse_options
 from hookline.scripts.comparison.comparison import Comparison, Group, compare, sort
 from hookline.scripts.comparison.report import print_comparison
 from hookline.scripts.comparison.runs import default_metrics, find_runs, parse_metrics
@@ -43,16 +43,7 @@ Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; da
 
 @dataclass
 class Options:
-    """Hold the options.
-
-    Attributes:
-        metrics: names of metrics, or None for all of the test split.
-        sort: name of a column, or None for the validation split.
-        against: settings of the group to compare with, or None for the best.
-        csv: file to write, or None.
-        chart: PNG file to write, or None.
-        overwrite: whether files are replaced.
-    """
+    """Hold the options; see `USAGE`."""
 
     metrics: str | None = None
     sort: str | None = None
@@ -60,54 +51,28 @@ class Options:
     csv: str | None = None
     chart: str | None = None
     overwrite: bool = False
+    paths: list[str] = field(default_factory=list, init=False)  # of the directories
 
 
-@dataclass
-class Request:
-    """Hold a command line.
-
-    Attributes:
-        paths: the directories.
-        options: what to do with them.
-    """
-
-    paths: list[str]
-    options: Options
-
-
-def parse(arguments: Sequence[str]) -> Request:
-    """Return what a command line asks for."""
+def parse(arguments: Sequence[str]) -> Options:
+    """Return the options of a command line."""
     paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
-    keyed = [argument for argument in arguments if argument not in paths]
-    options = parse_options(keyed, Options, texts=("metrics", "sort", "against", "csv", "chart"))
+    options = parse_options([argument for argument in arguments if argument not in paths], Options)
+    options.paths = paths
     if not paths:
         raise UserError(
             "No run was given. Expected directories, such as runs/bnn; see python scripts/compare.py --help."
         )
-    if not isinstance(options.overwrite, bool):
-        raise UserError(f"Invalid overwrite: {options.overwrite!r}. Expected true or false.")
     for name, ending in (("csv", ".csv"), ("chart", ".png")):
         if (text := getattr(options, name)) is not None:
-            check_output(name, text, ending, overwrite=options.overwrite)
-    return Request(paths, options)
+            check_output(name, text, [ending], overwrite=options.overwrite)
+    return options
 
 
-def check_output(key: str, text: str, ending: str, *, overwrite: bool) -> None:
-    """Refuse a file that cannot or must not be written."""
-    path = user_path(text, key)
-    if path.suffix != ending:
-        raise UserError(f"{key}={text} received. Expected a file that ends with {ending}.")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected an existing one.")
-
-
-def _command(request: Request) -> None:
+def _command(options: Options) -> None:
     from hookline.hooks.monitors.console import open_console
 
-    options = request.options
-    found = find_runs(request.paths)
+    found = find_runs(options.paths)
     choose = default_metrics if options.metrics is None else partial(parse_metrics, options.metrics)
     if not any(run.is_complete for run in found.runs):
         choose = default_metrics  # nothing has been measured: the request cannot be wrong
@@ -150,7 +115,7 @@ def write_files(comparison: Comparison, options: Options) -> list[str]:
     lines = []
     try:
         if options.csv:
-            from hookline.scripts.comparison.csv_file import write_csv
+            from hookline.scripts.comparison.report import write_csv
 
             write_csv(comparison, user_path(options.csv, "csv"))
             lines.append(f"table: {options.csv}")

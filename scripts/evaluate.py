@@ -7,22 +7,18 @@ data. Exports are judged by the same code on the same examples as their run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.evaluation.choose_data import SPLITS, check_data, data_config, input_range, is_data, open_data
-from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
-from hookline.trainer.run.finished import BEST, LAST, read_config
-
-if TYPE_CHECKING:
-    from hookline.scripts.evaluation.measures import Measures
-    from hookline.trainer.input.data import Data, Split
+from hookline.scripts.evaluation.choose_data import data_config, is_data, open_data
+from hookline.trainer.errors import UserError, one_line, user_path
+from hookline.trainer.run.finished import read_config
 
 USAGE = """python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
@@ -45,76 +41,30 @@ For a run that learns no classes, the metrics of its recipe are reported, such a
 
 @dataclass
 class Options:
-    """Hold the options.
-
-    Attributes:
-        run: directory of the run, or empty.
-        model: path of an export, or empty.
-        split: name of the split.
-        name: of the folder, or None.
-        output: folder to write, or None for one in the run.
-        overwrite: whether a folder that exists is replaced.
-        checkpoint: "best", "last" or None.
-        batch_size: examples at a time.
-        bins: of the reliability diagram.
-        plugins: packages that the run may use.
-        data: overrides of the data.
-    """
+    """Hold the options; see `USAGE`."""
 
     run: str = ""
     model: str = ""
-    split: str = "test"
+    split: Literal["train", "validation", "test"] = "test"
     name: str | None = None
     output: str | None = None
     overwrite: bool = False
-    checkpoint: str | None = None
+    checkpoint: Literal["best", "last"] | None = None
     batch_size: int = 256
     bins: int = 15
     plugins: list[str] = field(default_factory=list)
-    data: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Evaluation:
-    """Hold what was found.
-
-    Attributes:
-        data: name of the data.
-        facts: of the network, as JSON values.
-        metrics: of the run's own evaluation, by name; empty for an export.
-        measures: of a classifier; None for another network.
-        names: of the classes.
-        warnings: lines for the user.
-    """
-
-    data: str
-    facts: dict[str, Any]
-    metrics: dict[str, float]
-    measures: Measures | None
-    names: Sequence[str]
-    warnings: Sequence[str] = ()
+    data: list[str] = field(default_factory=list, init=False)  # overrides of the data
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    about_data = [each for each in arguments if is_data(each)]
-    others = [each for each in arguments if each not in about_data]
-    options = parse_options(others, Options, texts=("run", "model", "split", "name", "output", "checkpoint"))
-    options.data = about_data
+    options = parse_options([each for each in arguments if not is_data(each)], Options)
+    options.data = [each for each in arguments if is_data(each)]
     if bool(options.run) == bool(options.model):
         given = "Both run= and model= were" if options.run else "Neither run= nor model= was"
         raise UserError(f"{given} given. Expected one of them; see python scripts/evaluate.py --help.")
-    if options.split not in SPLITS:
-        raise unknown_name("split", options.split, SPLITS)
-    if options.checkpoint not in (None, BEST, LAST):
-        raise unknown_name("checkpoint", str(options.checkpoint), (BEST, LAST))
     if options.checkpoint is not None and options.model:
         raise UserError(f"checkpoint={options.checkpoint} received with model=. Expected run= for it.")
-    for name in ("batch_size", "bins"):
-        if type(getattr(options, name)) is not int or getattr(options, name) < 1:
-            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected a whole number of at least 1.")
-    if not isinstance(options.overwrite, bool):
-        raise UserError(f"Invalid overwrite: {options.overwrite!r}. Expected true or false.")
     if options.name is not None and (not options.name or Path(options.name).name != options.name):
         raise UserError(f"Invalid name: {options.name!r}. Expected the name of a folder, without a path.")
     return options
@@ -140,20 +90,16 @@ def choose_directory(options: Options, run: Path | None) -> Path:
     if options.output is not None:
         path = user_path(options.output, "output")
     else:
-        path = Path(run or "") / "evaluation" / (options.name or _default_name(options))
+        named = [each.partition("=")[2] for each in options.data if each.startswith("data=")]
+        about = named or (["data"] if options.data else [])
+        name = "_".join([*([Path(options.model).name] if options.model else []), *about, options.split])
+        path = Path(run or "") / "evaluation" / (options.name or name)
     if path.exists() and (not path.is_dir() or not options.overwrite):
         remedy = "another name, or overwrite=true" if path.is_dir() else "another name"
         raise UserError(f"{path} exists already. Expected {remedy}.")
     if path.is_dir() and any(path.iterdir()) and not (path / "evaluation.json").is_file():
         raise UserError(f"{path} holds something else than an evaluation. Expected another name.")
     return path
-
-
-def _default_name(options: Options) -> str:
-    parts = [Path(options.model).name] if options.model else []
-    parts += [each.partition("=")[2] for each in options.data if each.startswith("data=")]
-    parts += ["data"] if options.data and not any(each.startswith("data=") for each in options.data) else []
-    return "_".join([*parts, options.split])
 
 
 def _command(options: Options) -> None:
@@ -164,7 +110,7 @@ def _command(options: Options) -> None:
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        from hookline.scripts.evaluation.outputs import evaluate_model, evaluate_run
     from hookline.scripts.evaluation.report import print_evaluation, write_evaluation
 
     with plain_warnings():
@@ -174,74 +120,11 @@ def _command(options: Options) -> None:
             found = evaluate_model(options, open_data(data, options.plugins))
     for line in found.warnings:
         print(f"Warning: {one_line(line)}", file=sys.stderr)
-    title = f"{found.facts['model']} on {found.data}, {options.split} split"
-    facts = {"title": title, **found.facts, "data": found.data, "split": options.split, "metrics": found.metrics}
+    title = f"{found.model} on {found.data}, {options.split} split"
+    facts: dict[str, Any] = {"title": title, "model": found.model, "data": found.data, "split": options.split}
+    facts |= {"metrics": found.metrics}
     files = write_evaluation(directory, facts, found.measures, found.names)
     print_evaluation(facts, found.measures, directory, files)
-
-
-def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str, Any] | None) -> Evaluation:
-    """Return what a run reaches, with all its hooks."""
-    from hookline.deploy.card import card_of
-    from hookline.scripts.evaluation.outputs import class_objective, collect, metrics_of_run, outputs_of_run
-    from hookline.trainer.run.finished import restore
-
-    run = restore(options.run, dict(config), options.checkpoint)
-    own = run.parts.data
-    data = own if other is None else open_data(other, options.plugins)
-    objective = class_objective(run)
-    facts = {"model": f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"}
-    names, warned = _names(data), []
-    if other is not None:
-        network = objective.trains[0] if objective else next(iter(run.parts.trainer.networks))
-        shown = card_of(run, network).classes
-        warned = check_data(data, tuple(own.input_shape), shown, input_range(own))
-        names = shown if objective else ()
-    split = _split(data, options.split)
-    metrics = metrics_of_run(run, split, options.batch_size)
-    if objective is None:
-        return Evaluation(data.name, facts, metrics, None, (), warned)
-    outputs, labels = collect(outputs_of_run(run, objective), split, options.batch_size)
-    return Evaluation(data.name, facts, metrics, _measured(options, outputs, labels, names), names, warned)
-
-
-def evaluate_model(options: Options, data: Data) -> Evaluation:
-    """Return what an exported network reaches."""
-    from hookline.scripts.evaluation.outputs import collect, outputs_of_model
-    from hookline.scripts.prediction.model import open_model
-    from hookline.trainer.ops.labels import are_probabilities, as_logits
-
-    model = open_model(options.model, network="model", checkpoint=None, plugins=options.plugins)
-    names, warned, card = _names(data), [], model.card
-    if card is not None:
-        if not card.classes:
-            raise UserError(f"The outputs of {options.model} are no classes. Expected run=<run>: its recipe judges it.")
-        warned = check_data(data, card.shape, card.classes, input_range(card))
-        names = card.classes if not data.class_names else names
-    outputs, labels = collect(outputs_of_model(model.predict), _split(data, options.split), options.batch_size)
-    if card is not None:
-        activation = card.activation
-    else:
-        activation = "softmax" if are_probabilities(outputs) else None
-    facts, logits = {"model": Path(options.model).name}, as_logits(outputs, activation)
-    return Evaluation(data.name, facts, {}, _measured(options, logits, labels, names), names, warned)
-
-
-def _names(data: Data) -> Sequence[str]:
-    return data.class_names or tuple(str(label) for label in range(data.classes))
-
-
-def _split(data: Data, name: str) -> Split:
-    split: Split = getattr(data, name)
-    return split
-
-
-def _measured(options: Options, outputs: Any, labels: Any, names: Sequence[str]) -> Measures:
-    from hookline.scripts.evaluation.measures import measure
-
-    if outputs.shape[1] != len(names):
-        raise UserError(f"The network returns {outputs.shape[1]} outputs for {len(names)} classes. Expected as many.")
-    return measure(outputs, labels, names, bins=options.bins)
 
 
 main = make_main(USAGE, parse, _command)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
@@ -19,9 +19,9 @@ if __name__ == "__main__":
 from hookline.deploy.formats import FORMATS, Format, check_place, put_in_place, size_on_disk
 from hookline.deploy.options import ExportOptions
 from hookline.scripts.averages import evaluate_averages, keeps_averages
-from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.command import make_main, parse_options, plain_table
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.run.finished import BEST, LAST, read_config, restore
+from hookline.trainer.run.finished import read_config, restore
 
 if TYPE_CHECKING:
     from hookline.deploy.compare import Difference
@@ -54,24 +54,13 @@ USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 """
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Options(ExportOptions):
-    """Hold the options, with those of single formats.
+    """Hold the options, with those of single formats; see `USAGE`."""
 
-    Attributes:
-        run: directory of the run.
-        format: name of the format.
-        checkpoint: "best", "last", or None for "best" if it exists, else "last".
-        output: path to write to, or None for its place in the run directory.
-        overwrite: whether what exists is replaced.
-        average: whether moving averages replace the weights, even if the run evaluated without them.
-        network: name of the network.
-        plugins: packages that the run may use; its own file is not believed.
-    """
-
-    run: str = ""
+    run: str
     format: str = "keras"
-    checkpoint: str | None = None
+    checkpoint: Literal["best", "last"] | None = None
     output: str | None = None
     overwrite: bool = False
     average: bool = False
@@ -81,7 +70,9 @@ class Options(ExportOptions):
 
 def _command(options: Options) -> None:
     config = read_config(options.run, options.plugins)
-    form, path = FORMATS[options.format], output_path(options)
+    form = FORMATS[options.format]
+    default = Path(options.run) / "export" / f"{options.network}{form.suffix}"
+    path = user_path(options.output or default, "output")
     form.check_packages()
     check_place(path, form, overwrite=options.overwrite)
     if options.average:
@@ -91,9 +82,11 @@ def _command(options: Options) -> None:
     with quiet_start():
         import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
-    network = find_network(run, options.network)
+    networks = run.parts.trainer.networks
+    if options.network not in networks:
+        raise unknown_name("network", options.network, networks)
     if options.average and not keeps_averages(config, options.network):
-        use_averages(network)
+        use_averages(networks[options.network])
     written = write(run, options, form, path, config["plugins"])
     if form.card_beside:
         _write_card(run, options.network, path)
@@ -113,16 +106,9 @@ def _write_card(run: FinishedRun, network: str, path: Path) -> None:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    options = parse_options(arguments, Options, texts=("run", "format", "checkpoint", "output", "network"))
-    if not options.run:
-        raise UserError("No run was given. Expected run=<run directory>; see python scripts/export.py --help.")
+    options = parse_options(arguments, Options)
     if options.format not in FORMATS:
         raise unknown_name("format", options.format, FORMATS)
-    if options.checkpoint not in (None, BEST, LAST):
-        raise unknown_name("checkpoint", str(options.checkpoint), (BEST, LAST))
-    for name in ("overwrite", "average"):
-        if not isinstance(getattr(options, name), bool):
-            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
     taken = ("tolerance", *FORMATS[options.format].options)
     for name in export_options(options).changed:
         if name not in taken:
@@ -138,12 +124,6 @@ def export_options(options: Options) -> ExportOptions:
     return ExportOptions(**{each.name: getattr(options, each.name) for each in fields(ExportOptions)})
 
 
-def output_path(options: Options) -> Path:
-    """Return the path to write to."""
-    default = Path(options.run) / "export" / f"{options.network}{FORMATS[options.format].suffix}"
-    return user_path(options.output or default, "output")
-
-
 def write(
     run: FinishedRun, options: Options, form: Format, path: Path, plugins: Sequence[str]
 ) -> tuple[Contents, dict[str, float], Difference | None]:
@@ -157,14 +137,6 @@ def write(
             predict = form.load(temporary)
         found = compare(run, options.network, form, predict, tolerance=options.tolerance, lossy=contents.lossy)
     return contents, *found
-
-
-def find_network(run: FinishedRun, name: str) -> Network:
-    """Return a network of a run."""
-    networks = run.parts.trainer.networks
-    if name not in networks:
-        raise unknown_name("network", name, networks)
-    return networks[name]
 
 
 def use_averages(network: Network) -> None:
@@ -185,18 +157,11 @@ def print_export(
     run: FinishedRun, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
 ) -> None:
     """Print what was written."""
-    from rich.table import Table
-
     from hookline.hooks.monitors.console import open_console
     from hookline.trainer.run.results import format_bytes, format_value, short_name
 
     console = open_console()
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for index, column in enumerate(contents.columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for row in contents.rows:
-        table.add_row(*row)
-    console.print(table)
+    console.print(plain_table(contents.columns, contents.rows))
     values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in metrics.items())
     lines = [
         *contents.notes,

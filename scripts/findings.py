@@ -23,29 +23,18 @@ from hookline.trainer.run.checkpoint_files import (
 from hookline.trainer.run.checkpoint_index import Index, read_index, read_manifest
 from hookline.trainer.run.results import COMPLETE
 
-CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = (
-    "config.yaml",
-    "environment.json",
-    "metrics.jsonl",
-    "summary.json",
-    "checkpoints",
-)
+NAMES = ("config.yaml", "environment.json", "metrics.jsonl", "summary.json", "checkpoints")
+CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS = NAMES
 Line = Mapping[str, Any]
 
 
 @dataclass
 class Findings:
-    """Hold what was found.
+    """Hold what was found."""
 
-    Attributes:
-        damages: what is wrong, a line each.
-        notes: what is worth knowing and not wrong, a line each.
-        checkpoints: how many are sound.
-    """
-
-    damages: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    checkpoints: int = 0
+    damages: list[str] = field(default_factory=list)  # what is wrong, a line each
+    notes: list[str] = field(default_factory=list)  # what is worth knowing and not wrong, a line each
+    checkpoints: int = 0  # how many are sound
 
     def read(self, path: Path, what: type) -> Any:
         """Return what a JSON or YAML file holds; None, and a damage, where it holds something else."""
@@ -62,8 +51,7 @@ class Findings:
 
 def examine(directory: Path) -> Findings:
     """Return what is wrong with a run directory; nothing is changed."""
-    names = (CONFIG, ENVIRONMENT, METRICS, SUMMARY, CHECKPOINTS)
-    if not directory.is_dir() or not any((directory / name).exists() for name in names):
+    if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
         raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
     check_folders(directory, "run")

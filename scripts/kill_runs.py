@@ -23,7 +23,6 @@ if __name__ == "__main__":
 
 from hookline.scripts.command import make_main, parse_options
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/kill_runs.py out=<new directory> [key=value ...]
 
@@ -51,56 +50,36 @@ SHRINK = 0.8
 
 @dataclass
 class Options:
-    """Hold the options of a trial.
+    """Hold the options; see `USAGE`."""
 
-    Attributes:
-        out: directory for the runs; must not exist.
-        kills: processes to kill, at least 1.
-        recipes: keys of `RECIPES`.
-        in_save: share of the kills that wait for a save.
-        seed: of the moments.
-    """
-
-    out: str = ""
+    out: str
     kills: int = 100
     recipes: list[str] = field(default_factory=lambda: list(RECIPES))
     in_save: float = 0.5
-    seed: int = 0
+    seed: Any = 0
 
 
 @dataclass
 class Tally:
-    """Count what happened to the runs of one recipe.
+    """Count what happened to the runs of one recipe."""
 
-    Attributes:
-        recipe: its name.
-        kills: processes that were killed.
-        in_save: of these, how many left a checkpoint half-written.
-        runs: runs that reached their end.
-        lost: what was found wrong, one line each.
-    """
-
-    recipe: str
-    kills: int = 0
-    in_save: int = 0
-    runs: int = 0
-    lost: list[str] = field(default_factory=list)
+    recipe: str  # its name
+    kills: int = 0  # processes that were killed
+    in_save: int = 0  # of these, how many left a checkpoint half-written
+    runs: int = 0  # runs that reached their end
+    lost: list[str] = field(default_factory=list)  # what was found wrong, one line each
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    options = parse_options(arguments, Options, texts=("out",))
-    if not options.out or Path(options.out).exists():
+    options = parse_options(arguments, Options)
+    if Path(options.out).exists():
         raise UserError(f"out={options.out} received. Expected out=<new directory>.")
     for name in options.recipes:
         if name not in RECIPES:
             raise unknown_name("recipe", name, RECIPES)
-    kills: Any = options.kills  # the command line may hold anything
-    if not is_whole_number(kills) or kills < 1:
-        raise UserError(f"kills={kills} received. Expected a whole number of at least 1.")
-    share: Any = options.in_save
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-        raise UserError(f"in_save={share} received. Expected a share from 0 to 1.")
+    if options.in_save > 1:
+        raise UserError(f"in_save={options.in_save} received. Expected a share from 0 to 1.")
     return options
 
 
@@ -110,16 +89,12 @@ def command(options: Options) -> int:
     for number, recipe in enumerate(options.recipes):
         share = options.kills // len(options.recipes) + (number < options.kills % len(options.recipes))
         tallies.append(try_recipe(recipe, share, Path(options.out), options.in_save, moments))
-        print(describe(tallies[-1]), flush=True)
+        tally = tallies[-1]
+        print(f"{recipe}: {tally.kills} kills ({tally.in_save} inside a save), {tally.runs} runs reached their end")
+        print("\n".join(f"  LOST: {each}" for each in tally.lost), flush=True)
     kills, lost = sum(each.kills for each in tallies), sum(len(each.lost) for each in tallies)
     print(f"{kills} kills, {sum(each.in_save for each in tallies)} of them inside a save; {lost} losses.")
     return 1 if lost else 0
-
-
-def describe(tally: Tally) -> str:
-    """Return a tally as text; one line for each loss."""
-    line = f"{tally.recipe}: {tally.kills} kills ({tally.in_save} inside a save), {tally.runs} runs reached their end"
-    return "\n".join([line, *(f"  LOST: {each}" for each in tally.lost)])
 
 
 def try_recipe(recipe: str, kills: int, out: Path, in_save: float, moments: random.Random) -> Tally:
@@ -182,21 +157,15 @@ def train_command(overrides: Sequence[str]) -> list[str]:
 
 def differences(run: Path, whole: Path) -> list[str]:
     """Return in which results a run differs from the whole one."""
-    found, expected = summary_of(run), summary_of(whole)
+    found, expected = (json.loads((each / "summary.json").read_text()) for each in (run, whole))
     wrong = [key for key in ("status", "steps", "digest", "best", "test") if found[key] != expected[key]]
     return wrong + ["metrics.jsonl"] * (curves(run) != curves(whole)) + leftovers(run)
 
 
-def summary_of(run: Path) -> dict[str, Any]:
-    """Return the summary of a run."""
-    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    return summary
-
-
 def curves(run: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl without what a clock has measured."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [{key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines]
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
 
 
 main = make_main(USAGE, parse, command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import signal
 import socket
@@ -15,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import run_command
+from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.sweep.record import usable_cores
 from hookline.train import check
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import cluster_of
@@ -44,43 +45,32 @@ PR_SET_PDEATHSIG = 1
 """Of prctl(2): the signal that a process gets when the one that started it is gone."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
-    """Hold what to start.
-
-    Attributes:
-        workers: how many processes.
-        grace: seconds.
-        overrides: for each.
-    """
+    """Hold what to start; see `USAGE`."""
 
     workers: int
-    grace: float
-    overrides: list[str]
+    grace: float = 20.0
+    overrides: list[str] = field(default_factory=list)  # for each
 
 
 @dataclass
 class Launcher:
-    """Watch over workers until all have ended.
+    """Watch over workers until all have ended."""
 
-    Attributes:
-        processes: in the order of the workers.
-        grace: seconds.
-    """
-
-    processes: list[subprocess.Popen[bytes]]
-    grace: float
-    _steps: list[tuple[float, int]] = field(default_factory=list)
+    processes: list[subprocess.Popen[bytes]]  # in the order of the workers
+    grace: float  # seconds
 
     def wait(self) -> int:
         """Return the worst exit code, when all have ended; end the others when one fails."""
+        number, due = signal.SIGTERM, math.inf
         while any(each.poll() is None for each in self.processes):
-            if not self._steps and any(each.poll() for each in self.processes):
-                now = time.monotonic()
-                self._steps = [(now + self.grace, signal.SIGTERM), (now + self.grace + LAST_SECONDS, signal.SIGKILL)]
-            while self._steps and time.monotonic() >= self._steps[0][0]:
-                self.send(self._steps.pop(0)[1])
-                self._steps = self._steps or [(time.monotonic() + LAST_SECONDS, signal.SIGKILL)]
+            now = time.monotonic()
+            if due == math.inf and any(each.poll() for each in self.processes):
+                due = now + self.grace
+            if now >= due:
+                self.send(number)
+                number, due = signal.SIGKILL, now + LAST_SECONDS
             time.sleep(POLL_SECONDS)
         return max(exit_code(each.returncode) for each in self.processes)
 
@@ -91,16 +81,11 @@ class Launcher:
                 with suppress(ProcessLookupError):
                     os.killpg(each.pid, number)
 
-    def pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: the workers get it."""
-        del frame
-        self.send(number)
-
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    given = {key: text for key, _, text in (each.partition("=") for each in arguments) if key in OURS}
     rest = [each for each in arguments if each.partition("=")[0] not in OURS]
+    options = parse_options([each for each in arguments if each not in rest], Options)
     for text in rest:
         if text.startswith("-"):
             raise UserError(
@@ -108,18 +93,12 @@ def parse(arguments: Sequence[str]) -> Options:
             )
         if text.partition("=")[0].lstrip("+") == STRATEGY and text.partition("=")[2] != "multi_worker":
             raise UserError(f"'{text}' received. Expected no other strategy than multi_worker, which is set here.")
-    workers = given.get("workers", "")
-    if not workers.isdecimal() or int(workers) < 1:
-        raise UserError(f"workers={workers} received. Expected a whole number of at least 1, such as workers=2.")
-    try:
-        grace = float(given.get("grace", "20"))
-    except ValueError:
-        grace = -1.0
-    if not 0 <= grace < float("inf"):
-        raise UserError(f"grace={given['grace']} received. Expected seconds, such as grace=20.")
     if not rest:
         raise UserError("No recipe was given. Expected such as: workers=2 recipe=bnn.")
-    return Options(int(workers), grace, [*rest, *_added(rest, int(workers))])
+    known = {each.partition("=")[0].lstrip("+") for each in rest}
+    added = {STRATEGY: "multi_worker", THREADS: max(1, usable_cores() // options.workers)}
+    options.overrides = [*rest, *(f"{key}={value}" for key, value in added.items() if key not in known)]
+    return options
 
 
 def checked(options: Options) -> Options:
@@ -127,20 +106,6 @@ def checked(options: Options) -> Options:
     for job in check(options.overrides):
         cluster_of(job.config["trainer"], environments(options.workers, {})[0])
     return options
-
-
-def _added(overrides: Sequence[str], workers: int) -> list[str]:
-    """Return the overrides that the user did not give: the strategy, and a part of the cores for each worker."""
-    given = {each.partition("=")[0].lstrip("+") for each in overrides}
-    added = [] if STRATEGY in given else [f"{STRATEGY}=multi_worker"]
-    if THREADS not in given:
-        added.append(f"{THREADS}={max(1, cores() // workers)}")
-    return added
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_ports(count: int) -> list[int]:
@@ -170,7 +135,10 @@ def launch(options: Options, program: Sequence[str] = (sys.executable, str(ROOT 
     command = [*program, *options.overrides]
     parent = os.getpid()
     launcher = Launcher([], options.grace)
-    before = {number: signal.signal(number, launcher.pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, lambda given, frame: launcher.send(given))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     threads = []
     try:
         for index, environment in enumerate(environments(options.workers, os.environ)):
@@ -217,10 +185,7 @@ def _stream(lines: IO[bytes], index: int) -> None:
             sys.stdout.flush()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code."""
-    return run_command(arguments, USAGE, lambda given: launch(checked(parse(given))))
-
+main = make_main(USAGE, lambda arguments: checked(parse(arguments)), launch)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
@@ -21,10 +21,8 @@ from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from hookline.scripts.planning.plan import Plan
-    from hookline.scripts.planning.text import Section
     from hookline.trainer.config.preflight import Job
 
 USAGE = """python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
@@ -40,26 +38,21 @@ and values see python train.py --help.
 TEXT, FULL, DOT, MERMAID = "", "--full", "--dot", "--mermaid"
 FORMS = (FULL, DOT, MERMAID)
 SWEEP = ("-m", "--multirun")
-NAME, WORD, GAP = 26, 15, 2
-"""How long names and words may be before a table breaks them, and what is between its columns, in characters."""
+NAME = 26
+"""How long names in the first column may be before they break."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Hold the options.
+    """Hold the options."""
 
-    Attributes:
-        job: the run to plan; None if the command line only shows a config, and has done so.
-        form: `TEXT`, `FULL`, `DOT` or `MERMAID`.
-    """
-
-    job: Job | None
-    form: str
+    job: Job | None  # the run to plan; None if the command line only shows a config, and has done so
+    form: str  # `TEXT`, `FULL`, `DOT` or `MERMAID`
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    forms = list(dict.fromkeys(argument for argument in arguments if argument in FORMS))
+    forms = sorted({*arguments} & {*FORMS})
     if len(forms) > 1:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
     if any(argument in SWEEP for argument in arguments):
@@ -88,64 +81,37 @@ def show_plan(job: Job, form: str) -> dict[str, Any]:
 
     console = open_console()
     if form in (DOT, MERMAID):
-        console.file.write(draw(plan, form))
+        from hookline.scripts.planning.drawing import as_dot, as_mermaid
+
+        console.file.write(as_dot(plan) if form == DOT else as_mermaid(plan))
     else:
         print_plan(console, plan, full=form == FULL)
     return {}
 
 
-def draw(plan: Plan, form: str) -> str:
-    """Return the step as a drawing."""
-    from hookline.scripts.planning.drawing import as_dot, as_mermaid
-
-    return as_dot(plan) if form == DOT else as_mermaid(plan)
-
-
 def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
     """Print the plan as tables."""
+    from rich.table import Table
+
     from hookline.scripts.planning.text import NONE, sections
 
     for number, section in enumerate(sections(plan, full=full)):
         console.print(("\n" if number else "") + section.title, style="bold")
-        console.print(_table(section, console.width) if section.rows else f"  {NONE}")
-
-
-def _table(section: Section, width: int) -> Table:
-    from rich.table import Table
-
-    heads = any(section.columns)
-    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, show_header=heads, header_style="dim")
-    widths = column_widths(list(zip(section.columns, *section.rows, strict=True)), width)
-    for number, column in enumerate(section.columns):
-        own = widths[number] if widths else None
-        table.add_column(column, justify="right" if column == "bytes" else "left", overflow="fold", width=own)
-    previous = ""
-    for first, *others in section.rows:
-        table.add_row("" if first == previous and section.columns[0] == "when" else first, *others)
-        previous = first
-    return table
-
-
-def column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return how wide each column should be; None if there is no room for words, so that no choice is a good one.
-
-    Names in the first column stay whole up to a length, so do the words of the others, and all bytes. What room is left
-    goes to the columns that need the least to be whole.
-    """
-    needed = [max(1, *map(len, column)) for column in columns]
-    widths = [min(NAME, needed[0])]
-    for column, full in zip(columns[1:], needed[1:], strict=True):
-        longest_word = max(len(word) for cell in column for word in [*cell.split(), " "])
-        widths.append(full if column[0] == "bytes" else min(WORD, longest_word))
-    spare = width - GAP * (len(widths) - 1) - sum(widths)
-    if spare < 0:
-        return None
-    wanting = sorted(range(len(widths)), key=lambda number: needed[number] - widths[number])
-    for place, number in enumerate(wanting):
-        given = min(needed[number] - widths[number], spare // (len(wanting) - place))
-        widths[number] += given
-        spare -= given
-    return widths
+        if not section.rows:
+            console.print(f"  {NONE}")
+            continue
+        heads = any(section.columns)
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=heads, header_style="dim")
+        for place, column in enumerate(section.columns):
+            longest = max(len(row[place]) for row in section.rows)
+            whole = column == "bytes" or (place == 0 and longest <= NAME)  # the others break where there is no room
+            justify: Literal["right", "left"] = "right" if column == "bytes" else "left"
+            table.add_column(column, justify=justify, overflow="fold", no_wrap=whole)
+        previous = ""
+        for first, *others in section.rows:
+            table.add_row("" if first == previous and section.columns[0] == "when" else first, *others)
+            previous = first
+        console.print(table)
 
 
 main = make_main(USAGE, parse, _command, debug=asks_for_traceback)

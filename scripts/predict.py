@@ -11,15 +11,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.command import check_output, make_main, parse_options, write_file
 from hookline.scripts.prediction.examples import check_paths
 from hookline.train import DONE, FAILED
-from hookline.trainer.errors import UserError, one_line, unknown_name, user_path
+from hookline.trainer.errors import UserError, one_line, user_path
 
 if TYPE_CHECKING:
     from hookline.scripts.prediction.examples import Examples
@@ -50,25 +50,10 @@ STANDARD_OUTPUT = "-"
 
 @dataclass
 class Options:
-    """Hold the options.
+    """Hold the options; see `USAGE`."""
 
-    Attributes:
-        model: path of an export or of a run.
-        images: paths of what to predict on.
-        array: name of an array, or None.
-        top: how many classes to list of each example.
-        outputs: whether the outputs are listed in place of classes.
-        class_names: names of the classes, the path of a file of them, or None.
-        output: path to write to, "-" for CSV on the standard output, or None for a table.
-        overwrite: whether an output that exists is replaced.
-        batch_size: examples at a time.
-        checkpoint: "best", "last" or None.
-        network: name of the run's network.
-        plugins: packages that the run may use.
-    """
-
-    model: str = ""
-    images: Any = ""
+    model: str
+    images: str = ""
     array: str | None = None
     top: int = 3
     outputs: bool = False
@@ -76,31 +61,22 @@ class Options:
     output: str | None = None
     overwrite: bool = False
     batch_size: int = 64
-    checkpoint: str | None = None
+    checkpoint: Literal["best", "last"] | None = None
     network: str = "model"
     plugins: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list, init=False)  # of what to predict on
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line; arguments without a key are further images."""
     bare = [each for each in arguments if "=" not in each or os.path.exists(each)]
-    keyed = [each for each in arguments if each not in bare]
-    options = parse_options(keyed, Options, texts=("model", "images", "array", "output", "checkpoint", "network"))
-    if not options.model:
-        raise UserError("No model was given. Expected model=<export or run>; see python scripts/predict.py --help.")
-    options.images = [*_listed(options.images), *bare]
-    if not options.images:
+    options = parse_options([each for each in arguments if each not in bare], Options)
+    options.paths = [*_listed(options.images), *bare]
+    if not options.paths:
         raise UserError("No images were given. Expected images=<files, folder, npz or npy>; see --help.")
-    check_paths(options.images)
-    for name in ("top", "batch_size"):
-        if type(getattr(options, name)) is not int or getattr(options, name) < 1:
-            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected a whole number of at least 1.")
-    for name in ("outputs", "overwrite"):
-        if not isinstance(getattr(options, name), bool):
-            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
-    if options.checkpoint not in (None, "best", "last"):
-        raise unknown_name("checkpoint", str(options.checkpoint), ("best", "last"))
-    check_output(options)
+    check_paths(options.paths)
+    if options.output not in (None, STANDARD_OUTPUT):
+        check_output("output", str(options.output), SUFFIXES, overwrite=options.overwrite)
     options.class_names = _read_names(options.class_names)
     return options
 
@@ -110,19 +86,6 @@ def _listed(text: str) -> list[str]:
     if text.startswith("[") and text.endswith("]") and not os.path.exists(text):
         return [each.strip().strip("'\"") for each in text[1:-1].split(",") if each.strip()]
     return [text] if text else []
-
-
-def check_output(options: Options) -> None:
-    """Refuse an output that cannot or must not be written."""
-    if options.output in (None, STANDARD_OUTPUT):
-        return
-    path = user_path(str(options.output), "output")
-    if path.suffix not in SUFFIXES:
-        raise UserError(f"output={path} received. Expected a file that ends with {' or '.join(SUFFIXES)}, or -.")
-    if path.is_dir() or (path.exists() and not options.overwrite):
-        raise UserError(f"{path} exists already. Expected another output, or overwrite=true.")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"output={path}: {path.absolute().parent} is no directory. Expected an existing one.")
 
 
 def _read_names(given: Any) -> list[str]:
@@ -142,10 +105,10 @@ def _read_names(given: Any) -> list[str]:
 def _command(options: Options) -> int:
     from hookline.scripts.prediction.examples import find_examples
     from hookline.scripts.prediction.model import open_model
-    from hookline.scripts.prediction.results import as_csv, as_json, as_table, print_whole, write_whole
+    from hookline.scripts.prediction.results import as_csv, as_json, as_table, print_whole
 
     model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
-    examples = find_examples(options.images, _preparation(model, options), array=options.array)
+    examples = find_examples(options.paths, _preparation(model, options), array=options.array)
     found = predict(model, examples, options)
     for line in examples.skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
@@ -153,7 +116,7 @@ def _command(options: Options) -> int:
         raise UserError(f"None of {examples.size} images can be read. Give others.")
     if options.output not in (None, STANDARD_OUTPUT):
         path = user_path(str(options.output), "output")
-        write_whole(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
+        write_file(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
         print(f"{path}: {len(found.names):,} {'example' if len(found.names) == 1 else 'examples'}")
     else:
         print_whole(as_table(found) if options.output is None else as_csv(found))

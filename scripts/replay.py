@@ -10,34 +10,21 @@ from typing import TYPE_CHECKING, Any
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from hookline.trainer.run.assembly import Assembly
     from hookline.trainer.run.checkpoint import Checkpoint
     from hookline.trainer.run.checkpoint_index import Manifest
 
-PLACEMENT = "device"
-
 
 @dataclass(frozen=True)
 class Replay:
-    """Hold the outcome.
+    """Hold the outcome."""
 
-    Attributes:
-        start: step of the older checkpoint.
-        end: step of the newer one.
-        expected: sha256 of the newer one's variables.
-        found: sha256 of the same variables, trained again.
-        differing: keys of those that are not the same, bit for bit.
-        changes: how this environment differs from the one that wrote the newer checkpoint.
-    """
-
-    start: int
-    end: int
-    expected: str
-    found: str
-    differing: tuple[str, ...]
-    changes: tuple[str, ...]
+    start: int  # step of the older checkpoint
+    end: int  # step of the newer one
+    expected: str  # sha256 of the newer one's variables
+    found: str  # sha256 of the same variables, trained again
+    differing: tuple[str, ...]  # keys of those that are not the same, bit for bit
+    changes: tuple[str, ...]  # how this environment differs from the one that wrote the newer checkpoint
 
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
@@ -69,7 +56,9 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
 
     start, end = read_checkpoint(older), read_checkpoint(newer)
     rates = rate_changes(start, end)
-    parts = prepare({**config, "trainer": replayed_settings(config["trainer"], end)})
+    count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
+    own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
+    parts = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "device"}})
     trainer = parts.trainer
     variables = run_variables(
         trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
@@ -79,7 +68,8 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     train_again(config["trainer"], parts, start.step, end.step, rates)
     found = read_variables(variables)
     between = changed_replicas(start, trainer.replica.count)
-    differing = [key for key, value in found.items() if not _same_bits(value, end.tensors.get(key))]
+    bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
+    differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]
     return Replay(
         start.step,
         end.step,
@@ -88,13 +78,6 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
         tuple(differing),
         (*_changes(end.environment, environment()), *([between] if between else [])),
     )
-
-
-def replayed_settings(settings: Mapping[str, Any], end: Checkpoint) -> dict[str, Any]:
-    """Return the trainer's settings for a replay, in one process, on as many replicas as the run had at its end."""
-    count = end.state["run"].get("replicas", 1)
-    own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
-    return {**settings, **own, "placement": PLACEMENT}
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
@@ -142,14 +125,6 @@ def _lower_rates(parts: Assembly, factor: float) -> None:
         for trainer in parts.loop.trainers:
             for network in trainer.networks.values():
                 network.lower_rate(factor)
-
-
-def _same_bits(array: np.ndarray, other: np.ndarray | None) -> bool:
-    return (
-        other is not None
-        and (array.shape, array.dtype) == (other.shape, other.dtype)
-        and array.tobytes() == other.tobytes()
-    )
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

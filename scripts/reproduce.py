@@ -12,20 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
-from hookline.scripts.command import make_main, parse_options
-from hookline.scripts.reproduction.rows import commands_of
+from hookline.scripts.command import make_main, parse_options, parse_seeds
+from hookline.scripts.reproduction.jobs import commands_of
 from hookline.scripts.reproduction.session import Session
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, write_table
 from hookline.scripts.reproduction.targets import DATA, Target, read_targets
 from hookline.scripts.reproduction.targets import FILE as TARGETS
 from hookline.train import say
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.input.checks import is_whole_number
 
 USAGE = """python scripts/reproduce.py [key=value ...]
 
@@ -47,60 +45,32 @@ FLAGS = {"--list": "list=true", "--render": "render=true"}
 
 @dataclass
 class Options:
-    """Hold the options.
-
-    Attributes:
-        out: directory for the runs.
-        mnist: path of the file, or empty.
-        clothing: path of the folder, or empty.
-        only: patterns of names, or empty for all targets.
-        seeds: in place of the targets', or empty.
-        jobs: runs at a time.
-        results: path of results.json.
-        targets: path of the file with the targets.
-        list: whether targets are shown only.
-        render: whether the table is written only.
-    """
+    """Hold the options; see `USAGE`."""
 
     out: str = "reproduction"
     mnist: str = ""
     clothing: str = ""
-    only: str = ""
-    seeds: Any = None
-    jobs: Any = 1
+    only: str = "*"
+    seeds: str | None = None
+    jobs: int = 1
     results: str = str(FILE)
     targets: str = str(TARGETS)
-    list: Any = False
-    render: Any = False
+    list: bool = False
+    render: bool = False
 
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    texts = ("out", "mnist", "clothing", "only", "seeds", "results", "targets")
-    options = parse_options([FLAGS.get(each, each) for each in arguments], Options, texts)
-    for name in ("list", "render"):
-        if not isinstance(getattr(options, name), bool):
-            raise UserError(f"Invalid {name}: {getattr(options, name)!r}. Expected true or false.")
-    if not is_whole_number(options.jobs) or options.jobs < 1:
-        raise UserError(f"jobs={options.jobs} received. Expected a whole number of at least 1.")
+    options = parse_options([FLAGS.get(each, each) for each in arguments], Options)
     for name in ("out", "results", "targets"):
         if not getattr(options, name):
             raise UserError(f"{name}= received. Expected {name}=<path>.")
-    options.seeds = None if options.seeds is None else _seeds(options.seeds)
     return options
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.strip("[] ").split(",")]
-    numbers = [int(part) for part in parts if part.isdecimal()]
-    if len(numbers) != len(parts) or len(set(numbers)) != len(numbers):
-        raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
-    return tuple(numbers)
 
 
 def chosen(patterns: str, targets: dict[str, Target]) -> list[Target]:
     """Return the targets that patterns name, in the order of the file."""
-    wanted = [pattern.strip() for pattern in patterns.strip("[] ").split(",")] if patterns else ["*"]
+    wanted = [pattern.strip() for pattern in (patterns or "*").strip("[] ").split(",")]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in targets):
             raise unknown_name("target", pattern, targets)
@@ -111,19 +81,17 @@ def places_of(options: Options) -> dict[str, Path]:
     """Return where the data lies that was given."""
     places = {}
     for name in DATA:
-        if not (text := getattr(options, name)):
-            continue
-        places[name] = path = user_path(text, name).absolute()
-        kind = "folder" if name == "clothing" else "file"
-        if not (path.is_dir() if name == "clothing" else path.is_file()):
-            raise UserError(
-                f"{name}={text} is no {kind} that exists. Expected its path; without {name}=, it is not run."
-            )
+        if text := getattr(options, name):
+            places[name] = path = user_path(text, name).absolute()
+            kind = "folder" if name == "clothing" else "file"
+            if not (path.is_dir() if name == "clothing" else path.is_file()):
+                raise UserError(f"{name}={text} is no {kind} that exists. Expected its path, or none.")
     return places
 
 
 def _command(options: Options) -> int:
-    results = user_path(options.results, "results")
+    results, out = user_path(options.results, "results"), user_path(options.out, "out")
+    seeds = parse_seeds(options.seeds) if options.seeds is not None else None
     rows = read_results(results)
     if options.render:
         if not rows:
@@ -137,20 +105,20 @@ def _command(options: Options) -> int:
     session = Session(
         targets=targets,
         chosen=chosen(options.only, targets),
-        seeds=options.seeds,
+        seeds=seeds,
         places=places_of(options),
         results=results,
         own_targets=options.targets != str(TARGETS),
         say=say,
     )
     if options.list:
-        session.look(user_path(options.out, "out"))
+        session.look(out)
         for target in session.chosen:
             print(f"\n{target.name}: {target.title} ({target.data})\n  {session.standing(target)}")
-            for line in commands_of(target, targets, options.seeds or target.seeds):
+            for line in commands_of(target, targets, seeds or target.seeds):
                 print(f"  {line}")
         return 0
-    return session.run(user_path(options.out, "out"), options.jobs)
+    return session.run(out, options.jobs)
 
 
 main = make_main(USAGE, parse, _command)

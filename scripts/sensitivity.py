@@ -8,7 +8,6 @@ Where the run has the hook ema, its averages are left out: it is the weights the
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.averages import evaluate_averages
-from hookline.scripts.command import make_main, parse_options
+from hookline.scripts.command import make_main, parse_options, plain_table, write_file
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.files import write_whole
 from hookline.trainer.run.finished import read_config, restore
 
 if TYPE_CHECKING:
@@ -43,20 +41,9 @@ FILE_NAME = "sensitivity.json"
 
 @dataclass
 class Options:
-    """Hold the options of a scan.
+    """Hold the options; see `USAGE`."""
 
-    Attributes:
-        run: directory of the run.
-        sparsities: rising, in (0, 1].
-        layers: patterns on kernel layers.
-        metric: name of a validation metric.
-        tolerance: the loss of the metric that is tolerated, of at least 0.
-        target: sparsity of all layers together, or None.
-        network: name of the network.
-        plugins: packages that the run may use; its own file is not believed.
-    """
-
-    run: str = ""
+    run: str
     sparsities: list[float] = field(default_factory=lambda: [0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
     layers: str | list[str] = "*"
     metric: str = "metric/accuracy"
@@ -73,33 +60,12 @@ def _command(options: Options) -> None:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Return the options of a command line."""
-    options = parse_options(arguments, Options, texts=("run", "metric", "network"))
-    _check(options)
+    options = parse_options(arguments, Options)
+    options.sparsities = sorted({*options.sparsities})
+    for name, shares in (("sparsities", options.sparsities or [0]), ("target", [options.target or 1])):
+        if not all(0 < share <= 1 for share in shares):
+            raise UserError(f"Invalid {name}: {shares}. Expected shares above 0, up to 1, such as 0.9.")
     return options
-
-
-def _check(options: Options) -> None:
-    if not options.run:
-        raise UserError("No run was given. Expected run=<run directory>; see python scripts/sensitivity.py --help.")
-    shares: Any = options.sparsities  # the command line may hold anything
-    if not isinstance(shares, list) or not shares or not all(_is_share(share) and share > 0 for share in shares):
-        raise UserError(f"Invalid sparsities: {shares!r}. Expected shares in (0, 1], such as [0.5,0.7,0.9].")
-    options.sparsities = sorted({float(share) for share in shares})
-    if not _is_number(options.tolerance) or not 0 <= options.tolerance < math.inf:
-        raise UserError(f"Invalid tolerance: {options.tolerance!r}. Expected a number of at least 0, such as 0.01.")
-    patterns: Any = [options.layers] if isinstance(options.layers, str) else options.layers
-    if not isinstance(patterns, list) or not patterns or not all(isinstance(each, str) for each in patterns):
-        raise UserError(f"Invalid layers: {options.layers!r}. Expected patterns, such as * or [fc1,fc2].")
-    if options.target is not None and not _is_share(options.target):
-        raise UserError(f"Invalid target: {options.target!r}. Expected a sparsity in [0, 1], such as 0.9.")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_share(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= 1
 
 
 def measure(options: Options, config: dict[str, Any]) -> Scan:
@@ -126,20 +92,17 @@ def measure(options: Options, config: dict[str, Any]) -> Scan:
 
 def print_scan(options: Options, scan: Scan) -> None:
     """Print a table and the suggestions, and write them to the run directory."""
-    from rich.table import Table
-
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()
     result = as_json(options, scan)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("layer", "entries", *(f"{share:g}" for share in options.sparsities), "suggested"):
-        table.add_column(column, justify="left" if column == "layer" else "right", no_wrap=True)
-    for path, values in scan.values.items():
-        shown = [f"{values[share]:.4f}" for share in options.sparsities]
-        table.add_row(path, f"{scan.entries[path]:,}", *shown, f"{result['suggested'][path]:g}")
+    heads = ("layer", "entries", *(f"{share:g}" for share in options.sparsities), "suggested")
+    rows = [
+        (path, f"{scan.entries[path]:,}", *(f"{values[share]:.4f}" for share in options.sparsities), f"{suggested:g}")
+        for (path, values), suggested in zip(scan.values.items(), result["suggested"].values(), strict=True)
+    ]
     console.print(f"{options.metric} of the validation split, unpruned {scan.baseline:.4f}; with one layer pruned to:")
-    console.print(table)
+    console.print(plain_table(heads, rows))
     _print_suggestion(console, f"tolerance {options.tolerance:g}", result["suggested"], result["suggested_total"])
     if options.target is not None:
         reached = result["suggested_for_target"]
@@ -148,7 +111,9 @@ def print_scan(options: Options, scan: Scan) -> None:
         else:
             label = f"target {options.target:g} (tolerance {result['tolerance_for_target']:.4g})"
             _print_suggestion(console, label, reached, result["total_for_target"])
-    console.print(_write(user_path(options.run, "run") / FILE_NAME, result), soft_wrap=True)
+    path = user_path(options.run, "run") / FILE_NAME
+    write_file(path, json.dumps(result, indent=2) + "\n")
+    console.print(str(path), soft_wrap=True)
 
 
 def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], total: float) -> None:
@@ -175,14 +140,6 @@ def as_json(options: Options, scan: Scan) -> dict[str, Any]:
         "suggested_for_target": reached and reached[1],
         "total_for_target": reached and scan.total(reached[1]),
     }
-
-
-def _write(path: Path, result: Mapping[str, Any]) -> str:
-    try:
-        write_whole(path, json.dumps(result, indent=2) + "\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a writable directory.") from error
-    return str(path)
 
 
 main = make_main(USAGE, parse, _command)

@@ -7,7 +7,6 @@ on. The same command again submits what is missing; `python train.py -m --sweep 
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -22,9 +21,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 import hookline
+from hookline.deploy.options import import_optional
 from hookline.scripts.command import make_main
 from hookline.scripts.sweep.command import SweepTask, missing_jobs
-from hookline.scripts.sweep.open import open_sweep
+from hookline.scripts.sweep.open import make_directory, open_sweep
 from hookline.scripts.sweep.record import RUNNING, WAITING
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
@@ -48,17 +48,11 @@ USAGE = """python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep 
 
 @dataclass
 class Options:
-    """Hold the options.
+    """Hold the options."""
 
-    Attributes:
-        command: the sweep.
-        resources: of each job, by submitit's names.
-        cluster: one of `CLUSTERS`.
-    """
-
-    command: Command
-    resources: dict[str, Any]
-    cluster: str
+    command: Command  # the sweep
+    resources: dict[str, Any]  # of each job, by submitit's names
+    cluster: str  # one of `CLUSTERS`
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -96,12 +90,7 @@ def read_resources(path: Path) -> dict[str, Any]:
 
 def make_executor(options: Options, directory: Path) -> Any:
     """Return what submits to the cluster."""
-    try:
-        submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
-    except ImportError as error:
-        raise UserError(
-            "This needs submitit. Expected it installed: python -m pip install '.[slurm]', in a clone of this project."
-        ) from error
+    submitit = import_optional("submitit", extra="slurm", needed_by="scripts/submit.py")
     resources = dict(options.resources)
     again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
     try:
@@ -124,10 +113,7 @@ def submit(options: Options, script: Path = TRAIN) -> list[Any]:
     sweep.threads = sweep.threads or options.resources.get("cpus_per_task", 1)
     with TemporaryDirectory() as nowhere:
         make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
-    try:
-        sweep.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{sweep.directory} cannot be made: {error.strerror}. Give another with --sweep.") from error
+    make_directory(sweep.directory, "--sweep")
     with locked(sweep.directory):
         executor = make_executor(options, sweep.directory / "submitit")
         missing = missing_jobs(sweep)

@@ -7,8 +7,8 @@ steps are trained again and must give the same bits. Nothing is changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -18,7 +18,7 @@ from hookline.scripts.command import make_main, parse_options
 from hookline.scripts.findings import CHECKPOINTS, examine
 from hookline.scripts.replay import Replay, choose_pair, replay
 from hookline.train import DONE, FAILED
-from hookline.trainer.errors import UserError, one_line, user_path
+from hookline.trainer.errors import one_line, user_path
 from hookline.trainer.run.finished import read_config
 
 USAGE = """python scripts/verify.py run=<run directory> [replay=<steps>]
@@ -34,27 +34,11 @@ SHOWN = 3
 
 @dataclass
 class Options:
-    """Hold the options.
+    """Hold the options; see `USAGE`."""
 
-    Attributes:
-        run: directory of the run.
-        replay: how many steps to train again at least; None for none.
-        plugins: packages that the run may use; its own file is not believed.
-    """
-
-    run: str = ""
+    run: str
     replay: int | None = None
     plugins: list[str] = field(default_factory=list)
-
-
-def parse(arguments: Sequence[str]) -> Options:
-    """Return the options of a command line."""
-    options = parse_options(arguments, Options, texts=("run",))
-    if not options.run:
-        raise UserError("No run was given. Expected run=<run directory>; see python scripts/verify.py --help.")
-    if options.replay is not None and (type(options.replay) is not int or options.replay < 1):
-        raise UserError(f"Invalid replay: {options.replay!r}. Expected a number of steps, 1 or more.")
-    return options
 
 
 def _command(options: Options) -> int:
@@ -103,6 +87,7 @@ def describe(outcome: Replay) -> str:
     )
 
 
+parse = partial(parse_options, make=Options)
 main = make_main(USAGE, parse, _command)
 
 if __name__ == "__main__":

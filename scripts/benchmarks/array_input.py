@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from hookline.trainer.input.augment import Augmentation
 
-WHAT = "input"
 SCALE, AUGMENT = "scale to [-1, 1]", "scale, crop and flip"
 PADDING = 2
 
@@ -35,43 +34,25 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
 
     images, labels, peak = _arrays(settings.data)
     source = ArraySource({"inputs": images, "targets": labels}, centered_pixels(peak))
-    batches = TrainingBatches(
-        Split("train", source, np.arange(len(images), dtype=np.int64)),
-        batch_size=settings.batch_size,
-        seed=0,
-        placement=placement,
-        augmentation=_augmentation() if augmented else None,
-    )
+    split = Split("train", source, np.arange(len(images), dtype=np.int64))
+    augmentation = _augmentation() if augmented else None
+    size = settings.batch_size
+    batches = TrainingBatches(split, batch_size=size, seed=0, placement=placement, augmentation=augmentation)
     if placement == "device":
         return _loop(batches.batch)
     iterator = batches.iterator(0)
     return _loop(lambda step: next(iterator))
 
 
-def tf_data(settings: Settings, *, augmented: bool, by_image: bool) -> Work:
-    """Return work of batches that `tf.data` shuffles, with a buffer as large as the set."""
-    import tensorflow as tf
-
-    images, labels, peak = _arrays(settings.data)
-    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat()
-    size, parallel = settings.batch_size, tf.data.AUTOTUNE
-    if by_image:
-        change = _image_transform(peak, augmented)
-        dataset = dataset.map(change, num_parallel_calls=parallel).batch(size, drop_remainder=True)
-    else:
-        numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(), dataset.batch(size, drop_remainder=True))
-        dataset = numbered.map(_batch_transform(peak, augmented, size), num_parallel_calls=parallel)
-    iterator = iter(dataset.prefetch(parallel))
-    return _loop(lambda step: next(iterator))
-
-
-def _batch_transform(peak: int, augmented: bool, size: int) -> Callable[..., Any]:
+def by_batch(settings: Settings, *, augmented: bool) -> Work:
+    """Return work of batches of `tf.data`, each transformed as a whole, as ours are."""
     import tensorflow as tf
 
     from hookline.recipes.data.digits import centered_pixels
     from hookline.trainer.input.order import example_seeds
 
-    augmentation, scaled = _augmentation() if augmented else None, centered_pixels(peak)
+    dataset, peak = _shuffled(settings.data)
+    augmentation, scaled, size = _augmentation() if augmented else None, centered_pixels(peak), settings.batch_size
 
     def change(number: tf.Tensor, rows: tuple[tf.Tensor, tf.Tensor]) -> Any:
         batch = scaled({"inputs": rows[0], "targets": rows[1]})
@@ -79,11 +60,16 @@ def _batch_transform(peak: int, augmented: bool, size: int) -> Callable[..., Any
             return batch
         return augmentation(batch, example_seeds(0, number, tf.range(size, dtype=tf.int64)))
 
-    return change
+    numbered = tf.data.Dataset.zip(tf.data.Dataset.counter(), dataset.batch(size, drop_remainder=True))
+    iterator = iter(numbered.map(change, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
+    return _loop(lambda step: next(iterator))
 
 
-def _image_transform(peak: int, augmented: bool) -> Callable[..., Any]:
+def by_image(settings: Settings, *, augmented: bool) -> Work:
+    """Return work of batches of `tf.data`, transformed image by image, as in tutorials."""
     import tensorflow as tf
+
+    dataset, peak = _shuffled(settings.data)
 
     def change(image: tf.Tensor, label: tf.Tensor) -> Any:
         shape = image.shape
@@ -93,7 +79,17 @@ def _image_transform(peak: int, augmented: bool) -> Callable[..., Any]:
             image = tf.image.random_flip_left_right(tf.image.random_crop(image, shape))
         return image, label
 
-    return change
+    batches = dataset.map(change, num_parallel_calls=tf.data.AUTOTUNE).batch(settings.batch_size, drop_remainder=True)
+    iterator = iter(batches.prefetch(tf.data.AUTOTUNE))
+    return _loop(lambda step: next(iterator))
+
+
+def _shuffled(path: str) -> tuple[tf.data.Dataset, int]:
+    """Return examples without end, shuffled with a buffer as large as the set, and the brightest value."""
+    import tensorflow as tf
+
+    images, labels, peak = _arrays(path)
+    return tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).repeat(), peak
 
 
 def _augmentation() -> Augmentation:
@@ -147,13 +143,14 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
     return work
 
 
+WAYS: dict[str, Callable[..., Work]] = {
+    "hookline, placement=device": partial(ours, placement="device"),
+    "hookline, placement=host": partial(ours, placement="host"),
+    "tf.data, batch by batch": by_batch,
+    "tf.data, image by image": by_image,
+}
 CONTENDERS = tuple(
-    Contender(WHAT, case, name, partial(prepare, augmented=augmented), baseline)
-    for case, augmented in ((SCALE, False), (AUGMENT, True))
-    for name, prepare, baseline in (
-        ("hookline, placement=device", partial(ours, placement="device"), False),
-        ("hookline, placement=host", partial(ours, placement="host"), False),
-        ("tf.data, batch by batch", partial(tf_data, by_image=False), True),
-        ("tf.data, image by image", partial(tf_data, by_image=True), False),
-    )
+    Contender("input", case, name, partial(prepare, augmented=case == AUGMENT), baseline=prepare is by_batch)
+    for case in (SCALE, AUGMENT)
+    for name, prepare in WAYS.items()
 )

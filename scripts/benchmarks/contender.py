@@ -6,11 +6,11 @@ What runs in the virtual environment of another framework sees this module, too:
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+MODULES = ("array_input", "image_input", "inference", "training")
+"""Modules beside this one that hold `CONTENDERS`."""
 BATCHES, STEPS = "batches", "steps"
 """Units of work: batches that are made or predicted, and steps that are trained."""
 TENSORFLOW = "tensorflow"
@@ -18,30 +18,19 @@ TENSORFLOW = "tensorflow"
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold what the command line gives to every contender.
+    """Hold what the command line gives to every contender."""
 
-    Attributes:
-        data: path of the data; empty for what is embedded or generated.
-        batch_size: examples a batch.
-        threads: of the framework; None for as many as there are cores.
-    """
-
-    data: str = ""
+    data: str = ""  # path of the data; empty for what is embedded or generated
     batch_size: int = 128
-    threads: int | None = None
+    threads: int | None = None  # of the framework; None for as many as there are cores
 
 
 @dataclass(frozen=True)
 class Done:
-    """Describe finished work.
+    """Describe finished work."""
 
-    Attributes:
-        seconds: that count, where the work has a beginning that a long run has once; None for all of them.
-        loss: mean of the training loss over the steps; None if nothing is trained.
-    """
-
-    seconds: float | None = None
-    loss: float | None = None
+    seconds: float | None = None  # that count, where the work has a beginning that a long run has once; None for all
+    loss: float | None = None  # mean of the training loss over the steps; None if nothing is trained
 
 
 Work = Callable[[int], Done | None]
@@ -55,35 +44,20 @@ operations a second in large products of matrices.
 
 @dataclass(frozen=True)
 class Contender:
-    """Name one way to do some work. Importing its module must be cheap: `prepare` runs in a process of its own.
+    """Name one way to do some work. Importing its module must be cheap: `prepare` runs in a process of its own."""
 
-    Attributes:
-        what: the comparison that it belongs to, such as "input"; `what=` of the command line.
-        case: the work; contenders of one case do the same.
-        name: of the way, unique in its case.
-        prepare: opens the data and sets up; returns the work. It may raise a `UserError`.
-        baseline: whether the others of its case are compared with it. Of several in a case, the fastest counts.
-        limit: whether it does a part of the work only, and so says how fast the work can be at best.
-        unit: of the work: "batches" or "steps".
-        batch_size: examples a batch, where the command line does not say.
-        loss_steps: steps after which the loss is noted: the mean over the second half of them; 0 for none.
-        environment: name of the virtual environment that its framework needs; empty for ours.
-        imports: module that its process imports before anything else, in our environment; empty for none.
-        threads: of its framework, where the command line does not say; None for as many as there are cores.
-    """
-
-    what: str
-    case: str
-    name: str
-    prepare: Callable[[Settings], Work]
-    baseline: bool = False
-    limit: bool = False
+    what: str  # the comparison that it belongs to: `what=` of the command line
+    case: str  # the work; contenders of one case do the same
+    name: str  # unique in its case
+    prepare: Callable[[Settings], Work]  # opens the data and sets up; may raise a `UserError`
+    baseline: bool = False  # whether others are compared with it; of several in a case, with the fastest
+    limit: bool = False  # whether it does a part of the work only, and so says how fast the work can be at best
     unit: str = BATCHES
-    batch_size: int = 128
-    loss_steps: int = 0
-    environment: str = ""
-    imports: str = TENSORFLOW
-    threads: int | None = None
+    batch_size: int = 128  # where the command line does not say
+    loss_steps: int = 0  # steps after which the loss is noted: the mean over the second half of them; 0 for none
+    environment: str = ""  # name of the virtual environment that its framework needs; empty for ours
+    imports: str = TENSORFLOW  # imported before anything else, in our environment; empty for none
+    threads: int | None = None  # where the command line does not say; None for as many as there are cores
 
     @property
     def key(self) -> str:
@@ -92,8 +66,6 @@ class Contender:
 
 
 def find_contenders() -> list[Contender]:
-    """Return the contenders of all modules beside this one, in their order."""
-    found: list[Contender] = []
-    for module in sorted(each.name for each in pkgutil.iter_modules([str(Path(__file__).parent)])):
-        found += getattr(importlib.import_module(f"hookline.scripts.benchmarks.{module}"), "CONTENDERS", ())
-    return found
+    """Return the contenders of all modules, in their order."""
+    modules = [importlib.import_module(f"hookline.scripts.benchmarks.{name}") for name in MODULES]
+    return [each for module in modules for each in module.CONTENDERS]

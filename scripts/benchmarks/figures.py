@@ -6,9 +6,11 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hookline.scripts.benchmarks.contender import STEPS, Contender
+from hookline.scripts.command import new_figure, plain_table
 
 PUBLISHED = {
     "V100": 15.7e12,
@@ -24,19 +26,12 @@ PUBLISHED = {
 
 @dataclass
 class Result:
-    """Hold what was measured of a contender.
+    """Hold what was measured of a contender."""
 
-    Attributes:
-        contender: which.
-        speeds: units of work a second, one for each repeat, in order.
-        facts: what it reported.
-        batch_size: examples a batch.
-    """
-
-    contender: Contender
-    speeds: list[float] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-    batch_size: int = 0
+    contender: Contender  # which
+    speeds: list[float] = field(default_factory=list)  # units of work a second, one for each repeat, in order
+    facts: dict[str, Any] = field(default_factory=dict)  # what it reported
+    batch_size: int = 0  # examples a batch
 
 
 def as_rows(results: Sequence[Result], peak: float | None = None) -> list[dict[str, Any]]:
@@ -109,23 +104,14 @@ def find_peak(results: Sequence[Result], accelerator: str = "", given: float | N
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table for each case."""
-    from rich.table import Table
-
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()
-    for case in dict.fromkeys(row["case"] for row in rows):
-        own = [row for row in rows if row["case"] == case]
-        columns = _columns(own)
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        table.add_column(case, no_wrap=True)
-        for name in columns:
-            table.add_column(name, justify="right", no_wrap=True)
-        for index, row in enumerate(own):
-            name = f"{row['contender']} *" if row["baseline"] else row["contender"]
-            table.add_row(name, *(cells[index] for cells in columns.values()))
+    for case, own in _by_case(rows).items():
+        columns = {case: [f"{row['contender']} *" if row["baseline"] else row["contender"] for row in own]}
+        columns |= _columns(own)
         console.print()
-        console.print(table, markup=False)
+        console.print(plain_table(columns, zip(*columns.values(), strict=True)), markup=False)
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -150,3 +136,40 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _cell(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
+
+
+COLOURS = {"limit": "#f2c14e", "baseline": "#d1495b", "ours": "#1b6ca8", "others": "#a9b4c2"}
+WIDTH, BAR, HEAD = 10.0, 0.32, 1.0
+"""Of the picture, of a bar with its distance, and of a panel's title, in inches."""
+
+
+def write_chart(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write a PNG file with a panel for each case: medians as bars, with lines from the lowest to the highest."""
+    cases = _by_case(rows)
+    heights = [HEAD + BAR * len(own) for own in cases.values()]
+    figure = new_figure(WIDTH, sum(heights))
+    panels = figure.subplots(len(cases), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for axes, (case, own) in zip(panels[:, 0], cases.items(), strict=True):
+        places, medians = range(len(own)), [row["median"] for row in own]
+        spread = [[row["median"] - row["lowest"] for row in own], [row["highest"] - row["median"] for row in own]]
+        axes.barh(places, medians, height=0.7, color=[_colour(row) for row in own])
+        axes.errorbar(medians, places, xerr=spread, fmt="none", ecolor="#333333", elinewidth=1, capsize=2)
+        for place, row in enumerate(own):
+            axes.text(row["highest"], place, f"  {row['median']:,.1f}  ({row['ratio']:.2f})", va="center", fontsize=8)
+        axes.set_yticks(places, [row["contender"] for row in own], fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.18 * max(row["highest"] for row in own))
+        (base,) = [row["contender"] for row in own if row["baseline"]]
+        axes.set_title(f"{case}: {own[0]['unit']} (times '{base}')", loc="left", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def _colour(row: Mapping[str, Any]) -> str:
+    kind = "ours" if row["contender"].startswith("hookline") else "others"
+    return COLOURS["limit" if row["limit"] else "baseline" if row["baseline"] else kind]
+
+
+def _by_case(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    cases = dict.fromkeys(row["case"] for row in rows)
+    return {case: [row for row in rows if row["case"] == case] for case in cases}

@@ -17,7 +17,6 @@ from typing import Any
 
 from hookline.scripts.benchmarks.contender import Contender, Settings, Work
 
-WHAT = "images"
 SIZES = (32, 96)
 CLASSES, IMAGES = 4, 1024
 """Of the generated photographs."""
@@ -81,7 +80,7 @@ def _photographs(folder: Path) -> str:
 
 
 CONTENDERS = tuple(
-    Contender(WHAT, f"{size} x {size} pixels", name, partial(prepare, size=size), name.startswith("keras"))
+    Contender("images", f"{size} x {size} pixels", name, partial(prepare, size=size), name.startswith("keras"))
     for size in SIZES
     for name, prepare in (
         ("hookline, cache=memory", partial(ours, cache="memory")),

@@ -1,1 +1,1 @@
-"""What `scripts/compare.py` writes beside its tables: a CSV file, and a chart of curves."""
+"""Runs side by side: how they are read, compared, printed and drawn."""

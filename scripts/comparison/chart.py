@@ -3,14 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hookline.scripts.command import new_figure
 from hookline.scripts.comparison.comparison import Comparison, Group
-from hookline.scripts.comparison.curves import Curve, Curves, average, read_curves, tail
+from hookline.scripts.comparison.runs import number
+from hookline.trainer.files import parse_json, read_lines
 from hookline.trainer.run.results import short_name
+
+FILE_NAME = "metrics.jsonl"
+Curve = dict[int, float]
+"""Values by step."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Hold what one metrics.jsonl says of some metrics."""
+
+    values: dict[tuple[str, str], Curve]  # by split and name of the metric
+    damaged: int  # lines that could not be read; one that was cut off at the end is not counted
+
+
+def read_curves(directory: Path, names: Sequence[str]) -> Curves:
+    """Return the curves of a run."""
+    values: dict[tuple[str, str], Curve] = {}
+    damaged = 0
+    for line in read_lines(directory / FILE_NAME):
+        if not line.endswith("\n"):
+            break  # cut off
+        try:
+            report = parse_json(line)
+            step, split = int(report["step"]), str(report["split"])
+        except (ValueError, KeyError, TypeError, OverflowError):
+            damaged += 1
+            continue
+        for name in names:
+            if (value := number(report.get(name))) is not None:
+                values.setdefault((split, name), {})[step] = value
+    return Curves(values, damaged)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Hold the mean of curves where all of them have a value."""
+
+    steps: np.ndarray  # int [points]
+    mean: np.ndarray  # float [points]
+    deviation: np.ndarray  # float [points], the standard deviation (divided by n - 1); 0 for a lone curve
+
+
+def average(curves: Sequence[Curve]) -> Band:
+    """Return the mean of curves over the steps that all of them have."""
+    steps = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[step] for step in steps] for curve in curves], dtype=float)
+    deviation = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return Band(np.array(steps, dtype=int), values.mean(axis=0), deviation)
+
+
+def tail(curve: Curve, band: Band) -> Curve:
+    """Return the end of a curve beyond a mean, from the mean's last step on; empty if it ends there."""
+    last = int(band.steps[-1]) if len(band.steps) else -1
+    rest = {step: value for step, value in curve.items() if step >= last}
+    return rest if len(rest) > 1 else {}
+
 
 COLOURS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
 """One for each group that is drawn; more would be indistinguishable."""
@@ -24,16 +83,12 @@ def write_chart(comparison: Comparison, path: Path) -> list[str]:
 
     A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     groups = comparison.groups[: len(COLOURS)]
     names = _names(comparison)
     curves, notes = _read(groups, names)
     if len(comparison.groups) > len(groups):
         notes.insert(0, f"The chart shows the first {len(groups)} of {len(comparison.groups)} groups.")
-    figure = Figure(figsize=(WIDTH, HEIGHT * len(names)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(WIDTH, HEIGHT * len(names))
     panels = figure.subplots(len(names), 1, squeeze=False)[:, 0]
     for axes, name in zip(panels, names, strict=True):
         for colour, group in zip(COLOURS, groups, strict=False):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of
+from hookline.scripts.comparison.runs import Metric, StoredRun, default_metrics, monitor_of, nested
 from hookline.trainer.config.settings import (
     RECIPE,
     choose_columns,
@@ -26,31 +26,20 @@ from hookline.trainer.run.results import format_value
 
 @dataclass(frozen=True)
 class Spread:
-    """Hold the mean of some values.
+    """Hold the mean of some values."""
 
-    Attributes:
-        mean: their mean; None if there is none.
-        deviation: their standard deviation (divided by n - 1); None for fewer than two.
-        count: how many there are.
-        of: how many there could be.
-    """
-
-    mean: float | None
-    deviation: float | None
-    count: int
-    of: int
+    mean: float | None  # their mean; None if there is none
+    deviation: float | None  # their standard deviation (divided by n - 1); None for fewer than two
+    count: int  # how many there are
+    of: int  # how many there could be
 
     def __str__(self) -> str:
         """Return it as a cell, such as "0.9806 ± 0.0048"; "(2 of 3)" behind it where values are missing."""
         if self.mean is None:
             return "-"
+        deviation = "" if self.deviation is None else f" ± {format_value(self.deviation)}"
         missing = f" ({self.count} of {self.of})" if self.count < self.of else ""
-        return with_deviation(format_value(self.mean), self.deviation) + missing
-
-
-def with_deviation(text: str, deviation: float | None) -> str:
-    """Return a mean's text with its deviation, where there is one."""
-    return text if deviation is None else f"{text} ± {format_value(deviation)}"
+        return f"{format_value(self.mean)}{deviation}{missing}"
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -64,38 +53,20 @@ def spread(values: Sequence[float | None]) -> Spread:
     )
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Hold the differences to a reference, seed by seed.
+def difference(reference: Mapping[int, float | None], other: Mapping[int, float | None], direction: str | None) -> str:
+    """Return how another group differs from a reference at the seeds that both have.
 
-    Attributes:
-        spread: of the differences: other less reference.
-        higher: seeds at which the other is higher.
-        lower: seeds at which it is lower.
+    A cell, such as "+0.0056 ± 0.0028, better in 2 of 3".
     """
-
-    spread: Spread
-    higher: int
-    lower: int
-
-    def describe(self, direction: str | None) -> str:
-        """Return it as a cell, such as "+0.0056 ± 0.0028, better in 2 of 3"."""
-        if self.spread.mean is None:
-            return "-"
-        sign = "+" if self.spread.mean > 0 else ""
-        word, count = ("better", self.lower) if direction == "min" else ("better", self.higher)
-        if direction is None:
-            word, count = "higher", self.higher
-        equal = self.spread.count - self.higher - self.lower
-        text = f"{with_deviation(f'{sign}{format_value(self.spread.mean)}', self.spread.deviation)}, "
-        return text + f"{word} in {count} of {self.spread.count}" + (f", equal in {equal}" if equal else "")
-
-
-def difference(reference: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference:
-    """Return how another group differs from a reference at the seeds that both have."""
     pairs = [(other[seed], value) for seed, value in reference.items() if seed in other]
-    differences = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
-    return Difference(spread(differences), sum(each > 0 for each in differences), sum(each < 0 for each in differences))
+    found = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
+    if not found:
+        return "-"
+    whole = spread(found)
+    better = sum(each < 0 if direction == "min" else each > 0 for each in found)
+    equal = f", equal in {found.count(0.0)}" if 0.0 in found else ""
+    word = "higher" if direction is None else "better"
+    return f"{'+' if statistics.fmean(found) > 0 else ''}{whole}, {word} in {better} of {len(found)}{equal}"
 
 
 VALIDATION, SIZE, PARAMETERS, SECONDS, COUNT = "validation", "size", "parameters", "seconds", "n"
@@ -104,17 +75,11 @@ MEASURED = (VALIDATION, SIZE, PARAMETERS, SECONDS)
 
 @dataclass(frozen=True)
 class Group:
-    """Hold runs that differ only in the seed.
+    """Hold runs that differ only in the seed."""
 
-    Attributes:
-        settings: what distinguishes the group from others, by dotted key.
-        runs: the complete ones, one per seed, by seed.
-        unfinished: how many others of the group did not come to their end.
-    """
-
-    settings: Mapping[str, Any]
-    runs: tuple[StoredRun, ...]
-    unfinished: int = 0
+    settings: Mapping[str, Any]  # what distinguishes the group from others, by dotted key
+    runs: tuple[StoredRun, ...]  # the complete ones, one per seed, by seed
+    unfinished: int = 0  # how many others of the group did not come to their end
 
     def spread(self, metric: Metric) -> Spread:
         """Return mean and deviation of a metric."""
@@ -126,7 +91,7 @@ class Group:
 
     def mean(self, *path: str) -> float:
         """Return the mean of a number that every summary has, such as ("bytes", "deployed")."""
-        return _mean([_at(run.summary, path) for run in self.runs])
+        return statistics.fmean(float(nested(run.summary, path)) for run in self.runs)
 
     @property
     def monitor(self) -> Metric:
@@ -142,25 +107,17 @@ class Group:
 
 @dataclass
 class Comparison:
-    """Hold groups side by side.
+    """Hold groups side by side."""
 
-    Attributes:
-        groups: those with a complete run, in order.
-        columns: keys of the settings that are shown.
-        differing: keys of all settings in which the groups differ; of a hook that only some have, the hook alone.
-        metrics: what is compared.
-        unfinished: runs that did not come to their end.
-        repeated: runs left out since a later one has the same settings and seed.
-        unreadable: why further ones could not be read.
-    """
-
-    groups: list[Group]
-    columns: list[str]
+    groups: list[Group]  # those with a complete run, in order
+    columns: list[str]  # keys of the settings that are shown
+    # keys of all settings in which the groups differ; of a hook that only some have, the hook alone
     differing: list[str]
-    metrics: list[Metric]
-    unfinished: list[StoredRun]
+    metrics: list[Metric]  # what is compared
+    unfinished: list[StoredRun]  # runs that did not come to their end
+    # runs left out since a later one has the same settings and seed
     repeated: list[StoredRun] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)  # why further ones could not be read
 
     @property
     def names(self) -> list[str]:
@@ -210,7 +167,11 @@ def compare(
     keys = differing(settings)
     lost = Counter(identities[id(run)] for run in unfinished if run.config)
     groups = [
-        Group({key: settings[key][index] for key in keys}, tuple(sorted(group, key=_by_seed)), lost[identity])
+        Group(
+            {key: settings[key][index] for key in keys},
+            tuple(sorted(group, key=_by_seed)),
+            lost[identity],
+        )
         for index, (identity, group) in enumerate(members.items())
     ]
     columns = choose_columns(settings, [run.overrides for run in kept])
@@ -272,13 +233,3 @@ def _latest_of_each_seed(
 
 def _by_seed(run: StoredRun) -> int:
     return -1 if run.seed is None else run.seed
-
-
-def _at(summary: Any, path: Sequence[str]) -> float:
-    for name in path:
-        summary = summary[name]
-    return float(summary)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

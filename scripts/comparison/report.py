@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
 from hookline.scripts.comparison.comparison import COUNT, Comparison, Group, difference
-from hookline.scripts.comparison.runs import Metric, StoredRun
+from hookline.scripts.comparison.runs import StoredRun
+from hookline.scripts.csv_text import csv_text
+from hookline.trainer.config.settings import show_setting
 from hookline.trainer.errors import printable
+from hookline.trainer.files import write_whole
 from hookline.trainer.run.results import format_bytes, short_name
 
 SHOWN_KEYS = 6
@@ -44,24 +49,23 @@ def print_table(console: Console, table: Table, title: str) -> None:
     console.width = width
 
 
-def comparison_table(comparison: Comparison, reference: Group | None = None) -> Table:
+def comparison_table(comparison: Comparison) -> Table:
     """Return a table with one row a group."""
     shared = comparison.monitor
     best = "best validation" if shared is None else f"validation {short_name(shared.name)} ({shared.direction})"
-    table = _empty_table()
-    for name in comparison.names:
-        table.add_column(name, overflow="fold")
-    labels = [metric.label for metric in comparison.metrics]
-    if reference is not None:
-        labels += [f"{label}: difference" for label in labels]
-    for header in (COUNT, best, *labels, *WHOLE[1:]):
+    table = _empty_table(comparison)
+    for header in (COUNT, best, *(metric.label for metric in comparison.metrics), *WHOLE[1:]):
         table.add_column(header, justify="right", overflow="fold", no_wrap=header in WHOLE)
     for group in comparison.groups:
-        cells = [_count(group), _monitored(group, shared)]
-        cells += [str(group.spread(metric)) for metric in comparison.metrics]
-        if reference is not None:
-            cells += _differences(reference, group, comparison.metrics)
-        table.add_row(*comparison.cells(group), *cells, *_costs(group))
+        count, monitored = str(len(group.runs)), str(group.spread(group.monitor))
+        if group.unfinished:
+            count += f" of {len(group.runs) + group.unfinished}"
+        if shared is None:
+            monitored = f"{short_name(group.monitor.name)} ({group.monitor.direction}) {monitored}"
+        values = [str(group.spread(metric)) for metric in comparison.metrics]
+        costs = [format_bytes(group.mean("bytes", "deployed")), f"{group.mean('params', 'total'):,.0f}"]
+        cells = [count, monitored, *values, *costs, f"{group.mean('seconds'):.1f}"]
+        table.add_row(*comparison.cells(group), *cells)
     return table
 
 
@@ -70,24 +74,11 @@ def _least_width(column: Column) -> int:
     return max(map(len, texts)) if column.no_wrap else FOLDED
 
 
-def _empty_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _count(group: Group) -> str:
-    """Return how many runs are averaged; of how many, where some did not come to their end."""
-    count = len(group.runs)
-    return f"{count} of {count + group.unfinished}" if group.unfinished else str(count)
-
-
-def _monitored(group: Group, shared: Metric | None) -> str:
-    text = str(group.spread(group.monitor))
-    return text if shared is not None else f"{short_name(group.monitor.name)} ({group.monitor.direction}) {text}"
-
-
-def _costs(group: Group) -> list[str]:
-    sizes = (format_bytes(group.mean("bytes", "deployed")), f"{group.mean('params', 'total'):,.0f}")
-    return [*sizes, f"{group.mean('seconds'):.1f}"]
+def _empty_table(comparison: Comparison) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in comparison.names:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def print_notes(console: Console, comparison: Comparison) -> None:
@@ -111,23 +102,16 @@ def paired_table(comparison: Comparison, reference: Group) -> Table | None:
     others = [group for group in others if {*group.seeds} & {*reference.seeds}]
     if not others or not comparison.metrics:
         return None
-    table = _empty_table()
-    for name in comparison.names:
-        table.add_column(name, overflow="fold")
+    table = _empty_table(comparison)
     for metric in comparison.metrics:
         table.add_column(metric.label, justify="right", overflow="fold")
     for group in others:
-        table.add_row(*comparison.cells(group), *_differences(reference, group, comparison.metrics))
+        cells = [
+            difference(reference.by_seed(metric), group.by_seed(metric), metric.direction)
+            for metric in comparison.metrics
+        ]
+        table.add_row(*comparison.cells(group), *cells)
     return table
-
-
-def _differences(reference: Group, other: Group, metrics: Sequence[Metric]) -> list[str]:
-    """Return how a group differs from a reference, one text for each metric; nothing of the reference itself."""
-    if other is reference:
-        return [""] * len(metrics)
-    return [
-        difference(reference.by_seed(metric), other.by_seed(metric)).describe(metric.direction) for metric in metrics
-    ]
 
 
 def print_left_out(console: Console, comparison: Comparison) -> None:
@@ -153,3 +137,21 @@ def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
 def _say(console: Console, text: str, style: str | None = None) -> None:
     """Print a text as it is: a value in brackets is no markup."""
     console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def write_csv(comparison: Comparison, path: Path) -> None:
+    """Write a row for each group, with every setting in which they differ, as plain numbers."""
+    rows = [_row(comparison, group) for group in comparison.groups]
+    write_whole(path, csv_text([list(rows[0]), *(row.values() for row in rows)]))
+
+
+def _row(comparison: Comparison, group: Group) -> dict[str, Any]:
+    keys = list(dict.fromkeys([*comparison.columns, *comparison.differing]))
+    row: dict[str, Any] = {key: show_setting(key, group.settings[key]) for key in keys}
+    row |= {"n": len(group.runs), "unfinished": group.unfinished, "seeds": " ".join(map(str, group.seeds))}
+    row |= {"monitor": group.monitor.name, "mode": group.monitor.direction}
+    for name, metric in [("best_validation", group.monitor), *((f"{m.split}/{m.name}", m) for m in comparison.metrics)]:
+        found = group.spread(metric)
+        row |= {f"{name}/mean": found.mean, f"{name}/std": found.deviation, f"{name}/n": found.count}
+    row |= {"bytes": group.mean("bytes", "deployed"), "parameters": group.mean("params", "total")}
+    return row | {"seconds": group.mean("seconds"), "runs": " ".join(run.name for run in group.runs)}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hookline.scripts.sweep.record import FILE_NAME as SWEEP_FILE
+from hookline.scripts.sweep.record import SweepJob, read_sweep
 from hookline.trainer.config.stored import FILE_NAME, OVERRIDES, read_overrides, read_stored, recipe_name, recipe_of
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import read_json
@@ -18,34 +20,22 @@ SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 """The status of a run without a summary: it is running, or its process was killed."""
 NUMBERS = (("seconds",), ("params", "total"), ("bytes", "deployed"))
-TEXTS = (("status",),)
-PARTS = (("best",), ("test",))
-"""Of summary.json: what is compared, by the type of its values."""
+"""Of summary.json: what is compared."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Hold what is known of a run.
+    """Hold what is known of a run."""
 
-    Attributes:
-        name: how it is called: its directory, or the number of its job.
-        recipe: the recipe's name.
-        overrides: of its command line.
-        config: resolved; empty if the run did not get so far as to have one.
-        summary: what its summary.json holds; empty if it has none.
-        status: as in summary.json or sweep.json; "unfinished" where neither tells.
-        directory: where it lies; None if it has no place.
-        written: when its summary was written, in seconds since the epoch.
-    """
-
-    name: str
-    recipe: str
-    overrides: tuple[str, ...]
+    name: str  # how it is called: its directory, or the number of its job
+    recipe: str  # the recipe's name
+    overrides: tuple[str, ...]  # of its command line
+    # resolved; empty if the run did not get so far as to have one
     config: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
-    status: str = UNFINISHED
-    directory: Path | None = None
-    written: float = 0.0
+    summary: Mapping[str, Any] = field(default_factory=dict)  # what its summary.json holds; empty if it has none
+    status: str = UNFINISHED  # as in summary.json or sweep.json; "unfinished" where neither tells
+    directory: Path | None = None  # where it lies; None if it has no place
+    written: float = 0.0  # when its summary was written, in seconds since the epoch
 
     @property
     def is_complete(self) -> bool:
@@ -103,8 +93,7 @@ def _read_config(directory: Path) -> tuple[dict[str, Any], str]:
         config, recipe = read_stored(str(directory), "run"), recipe_of(str(directory), "run")
     except UserError as error:
         raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly
-    trainer, seed = config["trainer"], config.get("seed")
-    if not isinstance(trainer, Mapping) or not isinstance(trainer.get("monitor"), str) or not isinstance(seed, int):
+    if not isinstance(nested(config, ("trainer", "monitor")), str) or not isinstance(config.get("seed"), int):
         raise UserError(f"{directory}/{FILE_NAME} is of another format: it lacks seed or trainer.monitor.")
     return config, recipe
 
@@ -114,15 +103,16 @@ def _read_summary(path: Path) -> dict[str, Any]:
         summary = read_json(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: it is damaged. Expected what train.py writes.") from error
-    lacking = [".".join(place) for place in NUMBERS if number(_at(summary, place)) is None]
-    lacking += [".".join(place) for place in TEXTS if not isinstance(_at(summary, place), str)]
-    lacking += [".".join(place) for place in PARTS if not isinstance(_at(summary, place), Mapping)]
+    lacking = [".".join(place) for place in NUMBERS if number(nested(summary, place)) is None]
+    kinds = {"status": str, "best": Mapping, "test": Mapping}
+    lacking += [key for key, kind in kinds.items() if not isinstance(nested(summary, [key]), kind)]
     if lacking:
         raise UserError(f"{path} is of another format: it lacks {', '.join(lacking)}. Expected what train.py writes.")
     return dict(summary)
 
 
-def _at(summary: Any, place: Sequence[str]) -> Any:
+def nested(summary: Any, place: Sequence[str]) -> Any:
+    """Return what a summary holds at a place; None if it has none."""
     for name in place:
         summary = summary.get(name) if isinstance(summary, Mapping) else None
     return summary
@@ -134,17 +124,11 @@ HIGHER_IS_BETTER = ("accuracy",)
 
 @dataclass(frozen=True)
 class Metric:
-    """Name what is compared.
+    """Name what is compared."""
 
-    Attributes:
-        split: "train" (the last report), "validation" (the best evaluation) or "test".
-        name: such as "metric/accuracy".
-        direction: "max" or "min": which values are better; None if nobody knows.
-    """
-
-    split: str
-    name: str
-    direction: str | None = None
+    split: str  # "train" (the last report), "validation" (the best evaluation) or "test"
+    name: str  # such as "metric/accuracy"
+    direction: str | None = None  # "max" or "min": which values are better; None if nobody knows
 
     @property
     def label(self) -> str:
@@ -203,21 +187,12 @@ def monitor_of(run: StoredRun) -> tuple[str, str]:
     return str(trainer.get("monitor", "")), str(trainer.get("monitor_mode", "max"))
 
 
-SWEEP = "sweep.json"
-SWEEP_VERSION = 1
-
-
 @dataclass
 class Found:
-    """Collect what was found.
+    """Collect what was found."""
 
-    Attributes:
-        runs: those that could be read, each once.
-        unreadable: why others could not, one line each.
-    """
-
-    runs: list[StoredRun] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    runs: list[StoredRun] = field(default_factory=list)  # those that could be read, each once
+    unreadable: list[str] = field(default_factory=list)  # why others could not, one line each
 
 
 def find_runs(paths: Sequence[str]) -> Found:
@@ -231,13 +206,16 @@ def find_runs(paths: Sequence[str]) -> Found:
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise UserError(f"{text} {what}. Expected the directory of a run, of a sweep, or one with runs below it.")
-        if (path / SWEEP).exists():
+        if (path / SWEEP_FILE).exists():
             _add_sweep(path, found)
         elif is_run(path):
             found.runs.append(read_run(path))
         else:
             _add_below(path, found)
-    found.runs = _each_once(found.runs)
+    kept: dict[Any, StoredRun] = {}
+    for run in found.runs:
+        kept.setdefault(run.directory.resolve() if run.directory else id(run), run)
+    found.runs = list(kept.values())
     return found
 
 
@@ -245,7 +223,7 @@ def _add_below(top: Path, found: Found) -> None:
     before = len(found.runs) + len(found.unreadable)
     for directory in _walk(top):
         try:
-            if (directory / SWEEP).exists():
+            if (directory / SWEEP_FILE).exists():
                 _add_sweep(directory, found)
             else:
                 found.runs.append(read_run(directory))
@@ -260,58 +238,25 @@ def _walk(top: Path) -> Iterator[Path]:
     for folder, inner, files in os.walk(top):
         here = Path(folder)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        if SWEEP in files or is_run(here):
+        if SWEEP_FILE in files or is_run(here):
             inner.clear()
             yield here
 
 
-def _each_once(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    places = {run.directory.resolve() if run.directory else index: run for index, run in reversed([*enumerate(runs)])}
-    return [run for run in runs if any(run is kept for kept in places.values())]
-
-
 def _add_sweep(directory: Path, found: Found) -> None:
-    for job in _read_jobs(directory / SWEEP):
+    for job in read_sweep(directory).jobs:
         try:
-            found.runs.append(_job(job, directory))
+            found.runs.append(_run_of(job, directory))
         except UserError as error:
-            found.unreadable.append(f"job {job['number']}: {error}")
+            found.unreadable.append(f"job {job.number}: {error}")
 
 
-def _read_jobs(path: Path) -> list[dict[str, Any]]:
-    try:
-        sweep = read_json(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: it is damaged. Expected what a sweep writes.") from error
-    version = sweep.get("version") if isinstance(sweep, dict) else None
-    if version != SWEEP_VERSION:
-        raise UserError(f"{path} is of version {version}. Expected version {SWEEP_VERSION}.")
-    jobs = sweep.get("jobs")
-    if not isinstance(jobs, list) or not all(_is_job(job) for job in jobs):
-        raise UserError(f"{path} has jobs without number, overrides, run or status. Expected what a sweep writes.")
-    return jobs
-
-
-def _is_job(job: Any) -> bool:
-    return (
-        isinstance(job, dict)
-        and isinstance(job.get("number"), int)
-        and isinstance(job.get("overrides"), list)
-        and all(isinstance(each, str) for each in job["overrides"])
-        and isinstance(job.get("run"), str | None)
-        and isinstance(job.get("status"), str)
-    )
-
-
-def _job(job: dict[str, Any], sweep: Path) -> StoredRun:
+def _run_of(job: SweepJob, sweep: Path) -> StoredRun:
     """Return the run of a job. Its end is taken from the run's own summary, or from the sweep if it has none."""
-    code = job.get("exit_code")
-    status = job["status"] if not code else f"{job['status']} (exit code {code})"
-    directory = sweep / job["run"] if job["run"] else None
-    if directory is None or not directory.is_dir():
-        overrides = tuple(job["overrides"])
-        recipes = [each.partition("=")[2] for each in overrides if each.startswith("recipe=")]
-        recipe = recipe_name(recipes[0]) if recipes else ""
-        return StoredRun(f"job {job['number']}", recipe, overrides, status=status)
-    run = replace(read_run(directory, f"job {job['number']}, {directory}"), overrides=tuple(job["overrides"]))
+    status = f"{job.status} (exit code {job.exit_code})" if job.exit_code else job.status
+    directory, overrides = sweep / job.run, tuple(job.overrides)
+    if not directory.is_dir():
+        recipe = next((recipe_name(each.partition("=")[2]) for each in overrides if each.startswith("recipe=")), "")
+        return StoredRun(f"job {job.number}", recipe, overrides, status=status)
+    run = replace(read_run(directory, f"job {job.number}, {directory}"), overrides=overrides)
     return run if run.is_complete else replace(run, status=status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,26 @@ from hookline.trainer.network import Network
 from hookline.trainer.run.build import build_hook
 from hookline.trainer.step.context import BuildContext
 
-HEADING = re.compile(r"([A-Z][a-z]+):")
+HEADING = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Docstring:
-    """Hold a docstring.
+    """Hold a docstring."""
 
-    Attributes:
-        summary: its first line.
-        body: the text between it and the sections.
-        sections: text by heading, without the indentation.
-    """
-
-    summary: str
-    body: str = ""
-    sections: Mapping[str, str] = field(default_factory=dict)
+    summary: str  # its first line
+    body: str = ""  # the text between it and the sections
+    sections: Mapping[str, str] = field(default_factory=dict)  # text by heading, without the indentation
 
     def entries(self, heading: str) -> dict[str, str]:
         """Return the entries of a section written as "name: text", as arguments are; none if it is missing."""
-        return _entries(heading, self.sections.get(heading, ""))
+        found: dict[str, str] = {}
+        for entry in re.split(r"\n(?! )", self.sections.get(heading, "")):
+            name, separator, text = entry.partition(": ")
+            if entry and (not separator or name in found):
+                raise ValueError(f"'{entry}' in the section '{heading}:' received. Expected 'name: text', each once.")
+            found |= {name: " ".join(text.split())} if entry else {}
+        return found
 
 
 def parse_docstring(text: str | None) -> Docstring:
@@ -48,37 +48,16 @@ def parse_docstring(text: str | None) -> Docstring:
 
     A section is a heading such as "Cost:" alone in a line, with indented text below it. Sections come last.
     """
-    summary, _, rest = inspect.cleandoc(text or "").partition("\n")
-    body: list[str] = []
-    sections: dict[str, list[str]] = {}
-    lines = body
-    for line in rest.splitlines():
-        if heading := HEADING.fullmatch(line):
-            if heading[1] in sections:
-                raise ValueError(f"The section '{heading[1]}:' comes twice.")
-            lines = sections.setdefault(heading[1], [])
-        elif line.strip() and not line.startswith(" ") and lines is not body:
-            raise ValueError(f"'{line}' stands below a section without being indented. Expected sections at the end.")
-        else:
-            lines.append(line)
-    texts = {heading: textwrap.dedent("\n".join(lines)).strip() for heading, lines in sections.items()}
-    if empty := [heading for heading, each in texts.items() if not each]:
-        raise ValueError(f"The section '{empty[0]}:' is empty. Expected indented text below it.")
-    return Docstring(summary, "\n".join(body).strip(), texts)
-
-
-def _entries(heading: str, section: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    name = ""
-    for line in section.splitlines():
-        if line.startswith(" ") and name:
-            found[name] += f" {line.strip()}"
-            continue
-        name, separator, text = line.partition(": ")
-        if not separator or name in found:
-            raise ValueError(f"'{line}' in the section '{heading}:' received. Expected 'name: text', each name once.")
-        found[name] = text
-    return found
+    head, *parts = HEADING.split(inspect.cleandoc(text or ""))
+    summary, _, body = head.partition("\n")
+    sections: dict[str, str] = {}
+    for heading, content in zip(parts[::2], parts[1::2], strict=True):
+        if outside := re.search(r"^\S.*", content, re.MULTILINE):
+            raise ValueError(f"'{outside[0]}' stands below a section without being indented. Expected sections last.")
+        if heading in sections or not content.strip():
+            raise ValueError(f"The section '{heading}:' is empty or comes twice. Expected text below it, once.")
+        sections[heading] = textwrap.dedent(content).strip()
+    return Docstring(summary, body.strip(), sections)
 
 
 KEY = re.compile(r"  (?P<key>\w+):\s*(?P<default>\"[^\"]*\"|.*?)(?:\s+#\s*(?P<comment>.*))?")
@@ -88,17 +67,11 @@ TARGET = "_target_"
 
 @dataclass(frozen=True)
 class Option:
-    """Hold a key.
-
-    Attributes:
-        key: its name.
-        default: as it is written.
-        comment: behind it and on the lines below it; empty for none.
-    """
+    """Hold a key."""
 
     key: str
-    default: str
-    comment: str
+    default: str  # as it is written
+    comment: str  # behind it and on the lines below it; empty for none
 
 
 def read_options(path: Path) -> list[Option]:
@@ -125,21 +98,14 @@ VARIABLE = "<variable>"
 
 @dataclass(frozen=True)
 class Declared:
-    """Hold what a built hook declares: variables of the network by name, state with `VARIABLE` in their place.
+    """Hold what a built hook declares: variables of the network by name, state with `VARIABLE` in their place."""
 
-    Attributes:
-        state: what it keeps by name: type and shape of a graph hook's variables, the value of a host hook's entries.
-        writes: names among the state that its update ops write.
-        frozen: variables that get no gradient, and statistics that are left alone.
-        projected: variables that it may rewrite after the optimizer.
-        reads: state of other hooks, as "hook/variable".
-    """
-
+    # what it keeps by name: type and shape of a graph hook's variables, the value of a host hook's entries
     state: Mapping[str, str]
-    writes: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    projected: tuple[str, ...] = ()
-    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()  # names among the state that its update ops write
+    frozen: tuple[str, ...] = ()  # variables that get no gradient, and statistics that are left alone
+    projected: tuple[str, ...] = ()  # variables that it may rewrite after the optimizer
+    reads: tuple[str, ...] = ()  # state of other hooks, as "hook/variable"
 
 
 def declared_by(hook: Hook) -> Declared:
@@ -210,25 +176,18 @@ def _in_order(names: Iterable[str], variables: Iterable[str]) -> tuple[str, ...]
     return tuple(each for each in variables if each in chosen)
 
 
-INTERFACES: tuple[type[Hook], ...] = (Hook, GraphHook, HostHook)
+INTERFACES: tuple[type[Any], ...] = (Hook, GraphHook, HostHook)
 
 
-def overridden_stages(hook_class: type[Hook]) -> list[str]:
-    """Return the stages in which a hook has something to do, in the order in which `trainer/hook.py` lists them."""
-    return [name for name in _overridden(hook_class) if name not in DECLARATIONS]
-
-
-def overridden_declarations(hook_class: type[Hook]) -> list[str]:
-    """Return the methods by which a hook describes itself, where it overrides the interface's answer."""
-    return [name for name in _overridden(hook_class) if name in DECLARATIONS]
-
-
-def _overridden(hook_class: type[Hook]) -> Iterator[str]:
-    for interface in INTERFACES:
-        for name, method in vars(interface).items():
-            is_public = inspect.isfunction(method) and not name.startswith("_")
-            if is_public and issubclass(hook_class, interface) and getattr(hook_class, name) is not method:
-                yield name
+def overridden(hook_class: type[Hook]) -> list[str]:
+    """Return the public methods that a hook overrides, in the order in which `trainer/hook.py` lists them."""
+    return [
+        name
+        for interface in INTERFACES
+        if issubclass(hook_class, interface)
+        for name, method in vars(interface).items()
+        if inspect.isfunction(method) and not name.startswith("_") and getattr(hook_class, name) is not method
+    ]
 
 
 ROOT = CONFIG_DIRECTORY.parents[1]
@@ -236,35 +195,20 @@ ROOT = CONFIG_DIRECTORY.parents[1]
 
 @dataclass(frozen=True)
 class Description:
-    """Hold what is known of a hook.
+    """Hold what is known of a hook."""
 
-    Attributes:
-        name: its key under `hooks`.
-        purpose: one line.
-        hook_class: of the hook.
-        docstring: of the class.
-        arguments: what the constructor's docstring says of each.
-        options: the keys of its config file.
-        stages: that it overrides.
-        declarations: that it overrides.
-        declared: by a hook with the defaults of the config file.
-        source: its file, relative to the project.
-        config: its config file, relative to the project.
-        is_default: whether every run has it.
-    """
-
-    name: str
-    purpose: str
-    hook_class: type[Hook]
-    docstring: Docstring
-    arguments: Mapping[str, str]
-    options: list[Option]
-    stages: list[str]
-    declarations: list[str]
-    declared: Declared
-    source: Path
-    config: Path
-    is_default: bool
+    name: str  # its key under `hooks`
+    purpose: str  # one line
+    hook_class: type[Hook]  # of the hook
+    docstring: Docstring  # of the class
+    arguments: Mapping[str, str]  # what the constructor's docstring says of each
+    options: list[Option]  # the keys of its config file
+    stages: list[str]  # that it overrides
+    declarations: list[str]  # that it overrides
+    declared: Declared  # by a hook with the defaults of the config file
+    source: Path  # its file, relative to the project
+    config: Path  # its config file, relative to the project
+    is_default: bool  # whether every run has it
 
     @property
     def group(self) -> str:
@@ -286,6 +230,7 @@ def describe(entry: HookEntry) -> Description:
         arguments = parse_docstring(getattr(vars(hook_class).get("__init__"), "__doc__", None)).entries("Args")
     except ValueError as error:
         raise ValueError(f"{source}, docstring of {hook_class.__name__}: {error}") from error
+    node: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
     return Description(
         name=entry.name,
         purpose=entry.purpose,
@@ -293,15 +238,10 @@ def describe(entry: HookEntry) -> Description:
         docstring=docstring,
         arguments=arguments,
         options=read_options(entry.config_file),
-        stages=overridden_stages(hook_class),
-        declarations=overridden_declarations(hook_class),
-        declared=declared_by(build_hook(entry.name, _node(entry))),
+        stages=[name for name in overridden(hook_class) if name not in DECLARATIONS],
+        declarations=[name for name in overridden(hook_class) if name in DECLARATIONS],
+        declared=declared_by(build_hook(entry.name, node[entry.name])),
         source=source,
         config=entry.config_file.relative_to(ROOT),
         is_default=entry.name in OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults,
     )
-
-
-def _node(entry: HookEntry) -> dict[str, Any]:
-    content: Any = OmegaConf.to_container(OmegaConf.load(entry.config_file))
-    return content[entry.name]

@@ -23,23 +23,12 @@ SHOWING = {"show"}
 
 @dataclass(frozen=True)
 class Section:
-    """Hold a section of a hook's docstring.
+    """Hold a section of a hook's docstring."""
 
-    Attributes:
-        heading: without the colon.
-        content: what to write into it.
-        belongs: whether a hook has to have it.
-        optional: whether a hook may have it where it need not.
-    """
-
-    heading: str
-    content: str
-    belongs: Callable[[Description], bool]
-    optional: bool = False
-
-
-def _always(hook: Description) -> bool:
-    return True
+    heading: str  # without the colon
+    content: str  # what to write into it
+    belongs: Callable[[Description], bool] = lambda hook: True  # whether a hook has to have it
+    optional: bool = False  # whether a hook may have it where it need not
 
 
 def _changes_training(hook: Description) -> bool:
@@ -47,15 +36,15 @@ def _changes_training(hook: Description) -> bool:
 
 
 SECTIONS = (
-    Section("Group", f"one of the words {', '.join(GROUPS)}", _always),
+    Section("Group", f"one of the words {', '.join(GROUPS)}"),
     Section("Equation", "the formula that the code computes, in plain characters", _changes_training, optional=True),
     Section("State", "'name: what it holds' for each name of its state", lambda hook: bool(hook.declared.state)),
     Section("Scalars", "'name: what it is' for all it reports", lambda hook: bool(REPORTING & {*hook.stages})),
     Section("Pictures", "'name: what it shows' for each picture", lambda hook: bool(SHOWING & {*hook.stages})),
-    Section("Cost", "what it does per step, and measured figures where there are any", _always),
-    Section("Pitfalls", "'<test file>: what is easy to get wrong, which this file tests'", _always),
+    Section("Cost", "what it does per step, and measured figures where there are any"),
+    Section("Pitfalls", "'<test file>: what is easy to get wrong, which this file tests'"),
     Section("Reference", "paper, section or equation, or where else it comes from", _changes_training, optional=True),
-    Section("Example", "a command that runs as it stands", _always),
+    Section("Example", "a command that runs as it stands"),
 )
 """The sections of a hook's docstring, in the order of the page."""
 ENTRIES = ("State", "Scalars", "Pictures", "Pitfalls")
@@ -65,23 +54,22 @@ def find_gaps(hook: Description, root: Path = ROOT) -> list[str]:
     """Return a line for everything that a hook's documentation lacks or states wrongly."""
     where = f"{hook.source}, docstring of {hook.hook_class.__name__}:"
     lines = [f"{where} {line}" for line in (*_section_gaps(hook), *_entry_gaps(hook, root))]
-    if {*hook.arguments} != (keys := {option.key for option in hook.options} - {"objective"}):
-        differing = ", ".join(sorted(keys ^ {*hook.arguments}))
-        lines.append(f"{where} {differing} stand either in the Args of __init__ or in {hook.config}. Expected in both.")
+    if differing := {*hook.arguments} ^ ({option.key for option in hook.options} - {"objective"}):
+        names = ", ".join(sorted(differing))
+        lines.append(f"{where} {names} stand either in the Args of __init__ or in {hook.config}. Expected in both.")
     bare = [option.key for option in hook.options if not option.comment]
     return lines + [f"{hook.config}: add a comment behind '{key}:' that says what it is." for key in bare]
 
 
 def _section_gaps(hook: Description) -> Iterator[str]:
+    found = hook.docstring.sections
     known = [section.heading for section in SECTIONS]
-    for heading in hook.docstring.sections:
-        if heading not in known:
-            yield f"the section '{heading}:' is not known. Expected one of: {', '.join(known)}."
+    for heading in found.keys() - {*known}:
+        yield f"the section '{heading}:' is not known. Expected one of: {', '.join(known)}."
     for section in SECTIONS:
-        present, belongs = section.heading in hook.docstring.sections, section.belongs(hook)
-        if belongs and not present:
+        if section.belongs(hook) and section.heading not in found:
             yield f"add a section '{section.heading}:' with {section.content}."
-        elif present and not belongs and not section.optional:
+        elif section.heading in found and not section.belongs(hook) and not section.optional:
             yield f"take out the section '{section.heading}:', as there is nothing that it could tell."
     if hook.group and hook.group not in GROUPS:
         yield f"'{hook.group}' received in 'Group:'. Expected one of: {', '.join(GROUPS)}."
@@ -94,7 +82,7 @@ def _entry_gaps(hook: Description, root: Path) -> Iterator[str]:
             entries[heading] = hook.docstring.entries(heading)
         except ValueError as error:
             yield str(error)
-    if "State" in hook.docstring.sections and {*entries.get("State", {})} != {*hook.declared.state}:
+    if "State" in hook.docstring.sections and entries.get("State", {}).keys() != hook.declared.state.keys():
         expected = ", ".join(hook.declared.state) or "none"
         yield f"'State:' names {', '.join(entries.get('State', {}))}. Expected what the hook keeps: {expected}."
     for file in entries.get("Pitfalls", {}):
@@ -128,12 +116,6 @@ def make_page(hooks: Sequence[Description]) -> str:
     overview = [_overview(GROUPS[group], members) for group, members in groups.items() if members]
     parts = [_part(hook) for members in groups.values() for hook in members]
     return "\n\n".join([PREAMBLE, *overview, *parts]) + "\n"
-
-
-def parts_of(page: str) -> dict[str, str]:
-    """Return the parts of a page by the name of the hook; what comes before the first under ""."""
-    first, *others = re.split(rf"^{HEADING}", page, flags=re.MULTILINE)
-    return {"": first.strip(), **{text.partition("\n")[0]: text.strip() for text in others}}
 
 
 def _overview(title: str, hooks: Iterable[Description]) -> str:

@@ -10,7 +10,6 @@ from hookline.trainer.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from hookline.trainer.input.data import Data
 
-SPLITS = ("train", "validation", "test")
 GROUP = "data"
 
 
@@ -78,8 +77,10 @@ def check_data(
             f"Data '{data.name}' calls a class '{first[1]}' that the network calls '{first[0]}'. Expected the same "
             "classes in the same order."
         )
+    import numpy as np
+
     found = input_range(data)
-    if scaled is not None and found is not None and not _close(scaled, found):
+    if scaled is not None and found is not None and not np.allclose(scaled, found, rtol=0, atol=1e-3):
         return [
             f"Data '{data.name}' gives inputs from {found[0]:g} to {found[1]:g}, but the network was trained on "
             f"{scaled[0]:g} to {scaled[1]:g}: set data.scale, or expect wrong predictions."
@@ -91,7 +92,3 @@ def input_range(data: Any) -> tuple[float, float] | None:
     """Return the smallest and the largest value that pixels can become; None if inputs are no pixels."""
     made = data.preparation
     return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)
-
-
-def _close(first: tuple[float, float], second: tuple[float, float]) -> bool:
-    return all(abs(a - b) < 1e-3 for a, b in zip(first, second, strict=True))

@@ -13,19 +13,12 @@ from hookline.scripts.prediction.results import rank, softmax
 
 @dataclass(frozen=True)
 class Reliability:
-    """Hold the outcome of predictions by confidence: the probability of the predicted class.
+    """Hold the outcome of predictions by confidence: the probability of the predicted class."""
 
-    Attributes:
-        edges: float64 [bins + 1], from 0 to 1; a bin holds its upper edge, not its lower one.
-        counts: int64 [bins], examples.
-        confidence: float64 [bins], mean confidence of a bin, 0 where it is empty.
-        accuracy: float64 [bins], share that is right, 0 where it is empty.
-    """
-
-    edges: np.ndarray
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
+    edges: np.ndarray  # float64 [bins + 1], from 0 to 1; a bin holds its upper edge, not its lower one
+    counts: np.ndarray  # int64 [bins], examples
+    confidence: np.ndarray  # float64 [bins], mean confidence of a bin, 0 where it is empty
+    accuracy: np.ndarray  # float64 [bins], share that is right, 0 where it is empty
 
     @property
     def expected_error(self) -> float:
@@ -72,67 +65,21 @@ LEAST_CLASSES_FOR_TOP = 10
 
 
 @dataclass(frozen=True)
-class ClassMeasures:
-    """Hold the measures of a class.
-
-    Attributes:
-        name: of the class.
-        precision: share of its predictions that are right; 0 where there is none.
-        recall: share of its examples that are found; 0 where there is none.
-        f1: their harmonic mean.
-        support: examples of it.
-        predicted: how often it was predicted.
-    """
-
-    name: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
-    predicted: int
-
-
-@dataclass(frozen=True)
 class Measures:
-    """Hold the measures of a classifier on a split.
+    """Hold the measures of a classifier on a split."""
 
-    Attributes:
-        overall: by name: accuracy, top_5_accuracy of many classes, macro averages over the classes
-            with examples, and those of calibration.
-        classes: in the order of their labels.
-        confusion: int64 [classes, classes]: examples of the row's class that were predicted as the column's.
-        reliability: of the predictions.
-    """
-
+    # accuracy, top_5_accuracy of many classes, macro averages over the classes with examples, those of calibration
     overall: dict[str, float]
-    classes: tuple[ClassMeasures, ...]
-    confusion: np.ndarray
-    reliability: Reliability
+    # in the order of their labels: class, precision (0 without predictions), recall (0 without examples), f1, support
+    # (examples of it), predicted (how often)
+    classes: list[dict[str, Any]]
+    confusion: np.ndarray  # int64 [classes, classes]: examples of the row's class predicted as the column's
+    reliability: Reliability  # of the predictions
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON values of the file."""
-        bins = self.reliability
-        return {
-            "overall": self.overall,
-            "classes": [
-                {
-                    "class": each.name,
-                    "precision": each.precision,
-                    "recall": each.recall,
-                    "f1": each.f1,
-                    "support": each.support,
-                    "predicted": each.predicted,
-                }
-                for each in self.classes
-            ],
-            "confusion": self.confusion.tolist(),
-            "reliability": {
-                "edges": bins.edges.tolist(),
-                "counts": bins.counts.tolist(),
-                "confidence": bins.confidence.tolist(),
-                "accuracy": bins.accuracy.tolist(),
-            },
-        }
+        bins = {name: values.tolist() for name, values in vars(self.reliability).items()}
+        return {**vars(self), "confusion": self.confusion.tolist(), "reliability": bins}
 
 
 def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int) -> Measures:
@@ -159,10 +106,15 @@ def measure(logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bin
         "largest_calibration_error": bins_of.largest_error,
     }
     counts = confusion.sum(axis=0)
-    classes = tuple(
-        ClassMeasures(name, float(p), float(r), float(f), int(n), int(count))
-        for name, p, r, f, n, count in zip(names, precision, recall, f1, support, counts, strict=True)
-    )
+    columns = {
+        "class": names,
+        "precision": precision.tolist(),
+        "recall": recall.tolist(),
+        "f1": f1.tolist(),
+        "support": support.tolist(),
+        "predicted": counts.tolist(),
+    }
+    classes = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return Measures(overall, classes, confusion, bins_of)
 
 

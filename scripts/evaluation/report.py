@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from hookline.scripts.command import new_figure, plain_table
 from hookline.scripts.csv_text import csv_text
-from hookline.scripts.evaluation.measures import ClassMeasures, Measures, Reliability
+from hookline.scripts.evaluation.measures import Measures, Reliability
 from hookline.trainer.errors import UserError, printable
 from hookline.trainer.run.results import format_value, is_metric, is_total_loss, short_name
 
@@ -28,7 +29,8 @@ LONGEST_NAME = 18
 
 def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
     """Write a PNG file: a row for each true class, coloured by the share that goes to each predicted class."""
-    figure = _figure(min(max(LEAST, CELL * len(names) + 2.0), LARGEST))
+    side = min(max(LEAST, CELL * len(names) + 2.0), LARGEST)
+    figure = new_figure(side + 0.8, side)
     axes = figure.subplots()
     shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest")
@@ -51,7 +53,7 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
 
 def write_reliability(bins: Reliability, error: float, title: str, path: Path) -> None:
     """Write a PNG file: accuracy by confidence, its distance from the diagonal, and how many examples a bin has."""
-    figure = _figure(5.2, 6.0)
+    figure = new_figure(6.0, 6.0)
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
     width = np.diff(bins.edges)
     used = bins.counts > 0
@@ -76,15 +78,6 @@ def write_reliability(bins: Reliability, error: float, title: str, path: Path) -
     figure.savefig(path, dpi=110, format="png")
 
 
-def _figure(width: float, height: float | None = None) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width + 0.8, width if height is None else height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _small(confusion: np.ndarray) -> float:
     return 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
 
@@ -102,7 +95,7 @@ def _written(text: str) -> str:
 FILE_NAME = "evaluation.json"
 MOST_CLASSES = 20
 """Classes with a line on the screen; if there are more, the worst ones."""
-SHARES = ("precision", "recall", "f1")
+SHARES, COUNTS = ("precision", "recall", "f1"), ("support", "predicted")
 
 
 def write_evaluation(
@@ -129,9 +122,8 @@ def write_evaluation(
 
 
 def _write_classes(measures: Measures, names: Sequence[str], title: str, folder: Path) -> None:
-    header = ["class", *SHARES, "support", "predicted"]
-    rows = [[getattr(each, name if name != "class" else "name") for name in header] for each in measures.classes]
-    (folder / "classes.csv").write_text(csv_text([header, *rows]), encoding="utf-8")
+    rows = [list(measures.classes[0]), *(each.values() for each in measures.classes)]
+    (folder / "classes.csv").write_text(csv_text(rows), encoding="utf-8")
     confusion = [[name, *row] for name, row in zip(names, measures.confusion.tolist(), strict=True)]
     (folder / "confusion.csv").write_text(csv_text([["true \\ predicted", *names], *confusion]), encoding="utf-8")
     accuracy = f"{title}: accuracy {100 * measures.overall['accuracy']:.2f} %"
@@ -144,8 +136,6 @@ def print_evaluation(
     facts: Mapping[str, Any], measures: Measures | None, directory: Path, files: Sequence[str]
 ) -> None:
     """Print what was measured, and where it lies."""
-    from rich.table import Table
-
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()
@@ -153,14 +143,19 @@ def print_evaluation(
     for name, value in _metrics(facts["metrics"]) if measures is None else _overall(measures.overall):
         console.print(f"{name:<28}{value}")
     if measures is not None:
-        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-        for column in ("class", *SHARES, "support", "predicted"):
-            table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
-        for each in _shown(measures.classes):
-            shares = (f"{getattr(each, name):.4f}" for name in SHARES)
-            table.add_row(printable(each.name), *shares, f"{each.support:,}", f"{each.predicted:,}")
+        classes = [each for each in measures.classes if each["support"] or len(measures.classes) <= MOST_CLASSES]
+        if len(measures.classes) > MOST_CLASSES:
+            classes = sorted(classes, key=lambda each: each["f1"])[:MOST_CLASSES]
+        rows = [
+            (
+                printable(each["class"]),
+                *(f"{each[name]:.4f}" for name in SHARES),
+                *(f"{each[name]:,}" for name in COUNTS),
+            )
+            for each in classes
+        ]
         console.print()
-        console.print(table)
+        console.print(plain_table(("class", *SHARES, *COUNTS), rows))
         if len(measures.classes) > MOST_CLASSES:
             console.print(f"The {MOST_CLASSES} of {len(measures.classes)} classes with the lowest f1.")
     console.print(f"{directory}: {', '.join(files)}", soft_wrap=True)
@@ -179,9 +174,3 @@ def _metrics(metrics: Mapping[str, float]) -> list[tuple[str, str]]:
         for name, value in metrics.items()
         if is_metric(name) or is_total_loss(name)
     ]
-
-
-def _shown(classes: Sequence[ClassMeasures]) -> list[ClassMeasures]:
-    if len(classes) <= MOST_CLASSES:
-        return list(classes)
-    return sorted((each for each in classes if each.support), key=lambda each: each.f1)[:MOST_CLASSES]

@@ -11,10 +11,8 @@ import tensorflow as tf
 
 from hookline.scripts.planning.plan import HOOK, NETWORK, OPTIMIZER, Held, Plan
 from hookline.trainer.input.batches import resolve_placement
-from hookline.trainer.input.source import Source
 from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.results import format_bytes
-from hookline.trainer.step.writes import Commit
 
 SAME_BUFFER = frozenset(
     {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "CheckNumerics"}
@@ -34,15 +32,10 @@ FUNCTIONS = {
 
 @dataclass(frozen=True)
 class LiveBytes:
-    """Hold an estimate.
+    """Hold an estimate."""
 
-    Attributes:
-        peak: bytes of the tensors that live at once.
-        unsized: how many tensors are left out, because their size is known only at run time.
-    """
-
-    peak: int
-    unsized: int
+    peak: int  # bytes of the tensors that live at once
+    unsized: int  # how many tensors are left out, because their size is known only at run time
 
 
 def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = ()) -> LiveBytes:
@@ -135,13 +128,15 @@ def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) ->
     evaluation comes in place of a step, so only the larger of the two adds to the total.
 
     Not counted are Python, TensorFlow and its threads, the traced graphs, what XLA needs to compile, batches that
-    tf.data prepares ahead, scratch memory inside ops, what an evaluation collects over a split, and pictures. Measured
-    on a CPU, as the peak of the resident memory less that after the imports: a run took 61 MiB (recipe=baseline) and
-    134 to 138 MiB (recipe=center_loss) beside the estimate, and 175 MiB more with XLA. From a batch of 64 to one of
-    512, the estimate rose by 4.5 and 39.9 MiB, the measured memory by 4.5 and 44.4 MiB.
+    tf.data prepares ahead, scratch memory inside ops, what an evaluation collects over a split, and pictures: on a CPU
+    61 to 138 MiB, and 175 MiB more with XLA.
     """
-    gradients = [list(_given(commit)) for commit in parts.trainer.commits]
-    gradient_bytes = max((sum(_bytes(each) for each in given) for given in gradients), default=0)
+    gradients = [
+        [each for given in commit.gradients.values() for each in given.values() if each is not None]
+        for commit in parts.trainer.commits
+    ]
+    sizes = [sum((each.shape.num_elements() or 0) * each.dtype.size for each in given) for given in gradients]
+    gradient_bytes = max(sizes, default=0)
     apart = {id(each) for given in gradients for each in given}
     step = live_bytes(parts.loop.loop_graph, open_size=settings["batch_size"], leave_out=apart)
     largest = max(parts.evaluated.values(), key=lambda each: each.split.size)
@@ -160,16 +155,6 @@ def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) ->
     )
 
 
-def _given(commit: Commit) -> Iterator[tf.Tensor]:
-    """Yield the gradients that the optimizers got for one objective."""
-    for gradients in commit.gradients.values():
-        yield from (gradient for gradient in gradients.values() if gradient is not None)
-
-
-def _bytes(tensor: tf.Tensor) -> int:
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
-
-
 def _total(plan: Plan, kind: str) -> int:
     return sum(variable.bytes for variable in plan.variables_of(kind))
 
@@ -183,13 +168,8 @@ def _data(parts: Assembly, placement: str) -> Iterator[Held]:
         here = [source for source in sources if resolve_placement(placement, source) == place]
         if here:
             examples = f"{sum(source.size for source in here):,} examples"
-            held = sum(_held_bytes(source) for source in here)
+            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # all of it, or what it says
             yield Held(f"data on the {place}", held, examples, place == "device" or not accelerated)
-
-
-def _held_bytes(source: Source) -> int:
-    """Return how much of a source lies in memory: all of it, unless it says otherwise."""
-    return getattr(source, "held_bytes", source.bytes)
 
 
 SUM = "CollectiveReduceV2"

@@ -18,65 +18,41 @@ UNKNOWN = "nothing that the run knows of"
 
 @dataclass(frozen=True)
 class Stage:
-    """Hold a stage with the hooks that take part in it.
+    """Hold a stage with the hooks that take part in it."""
 
-    Attributes:
-        phase: when it runs, such as "step".
-        name: such as "transform_weights".
-        hooks: names, in the order in which they are called.
-    """
-
-    phase: str
-    name: str
-    hooks: tuple[str, ...]
+    phase: str  # when it runs, such as "step"
+    name: str  # such as "transform_weights"
+    hooks: tuple[str, ...]  # names, in the order in which they are called
 
 
 @dataclass(frozen=True)
 class Variable:
-    """Hold what is known of a variable.
+    """Hold what is known of a variable."""
 
-    Attributes:
-        kind: whose it is: `NETWORK`, `OPTIMIZER` or `HOOK`.
-        owner: name of the network (also for its optimizer's variables) or of the hook.
-        name: unique for its owner.
-        group: what it belongs to: a layer, a kind of slots; empty for a single one.
-        shape: None if it is open.
-        dtype: such as "float32".
-        entries: how many values it has now.
-        bytes: of these.
-        role: of a network's variable: `TRAINABLE`, `FROZEN` (a hook leaves it alone), `STATE` (update ops write it) or
-            `UNTRAINED` (neither trained nor written); empty for others.
-        projected_by: hooks that may rewrite it after the apply.
-    """
-
-    kind: str
-    owner: str
-    name: str
-    group: str
-    shape: tuple[int | None, ...]
-    dtype: str
-    entries: int
-    bytes: int
+    kind: str  # whose it is: `NETWORK`, `OPTIMIZER` or `HOOK`
+    owner: str  # name of the network (also for its optimizer's variables) or of the hook
+    name: str  # unique for its owner
+    group: str  # what it belongs to: a layer, a kind of slots; empty for a single one
+    shape: tuple[int | None, ...]  # None if it is open
+    dtype: str  # such as "float32"
+    entries: int  # how many values it has now
+    bytes: int  # of these
+    # of a network's variable: `TRAINABLE`, `FROZEN` (a hook leaves it alone), `STATE` (update ops write it) or
+    # `UNTRAINED` (neither trained nor written); empty for others
     role: str = ""
-    projected_by: tuple[str, ...] = ()
+    projected_by: tuple[str, ...] = ()  # hooks that may rewrite it after the apply
 
 
 @dataclass(frozen=True)
 class Update:
-    """Hold an op of UPDATE_OPS, or several that are alike.
+    """Hold an op of UPDATE_OPS, or several that are alike."""
 
-    Attributes:
-        op: its type, such as "AssignVariableOp".
-        writes: names of the variables that it writes; a hook's are "<hook>/<variable>". Empty when it writes none that
-            the run knows of.
-        added_by: who put it there.
-        count: how many ops.
-    """
-
-    op: str
+    op: str  # its type, such as "AssignVariableOp"
+    # names of the variables that it writes; a hook's are "<hook>/<variable>". Empty when it writes none that the run
+    # knows of.
     writes: tuple[str, ...]
-    added_by: str
-    count: int = 1
+    added_by: str  # who put it there
+    count: int = 1  # how many ops
 
     @property
     def ops(self) -> str:
@@ -86,57 +62,34 @@ class Update:
 
 @dataclass(frozen=True)
 class Apply:
-    """Hold what an optimizer applies.
+    """Hold what an optimizer applies."""
 
-    Attributes:
-        network: name.
-        optimizer: its class.
-        variables: names of the variables that get a gradient.
-    """
-
-    network: str
-    optimizer: str
-    variables: tuple[str, ...]
+    network: str  # name
+    optimizer: str  # its class
+    variables: tuple[str, ...]  # names of the variables that get a gradient
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Hold what a hook may rewrite after the apply.
+    """Hold what a hook may rewrite after the apply."""
 
-    Attributes:
-        hook: name.
-        network: name.
-        variables: names of latent variables; empty if the hook declares none.
-    """
-
-    hook: str
-    network: str
-    variables: tuple[str, ...]
+    hook: str  # name
+    network: str  # name
+    variables: tuple[str, ...]  # names of latent variables; empty if the hook declares none
 
 
 @dataclass(frozen=True)
 class ObjectivePlan:
-    """Hold what a step does for one objective, in order: update ops, applies, projections, measures.
+    """Hold what a step does for one objective, in order: update ops, applies, projections, measures."""
 
-    Attributes:
-        name: of the objective.
-        runs: names of the networks that its forward pass calls.
-        trains: names of the networks that it may change.
-        hooks: those with something to do for it, by stage of the step.
-        updates: all run before the first apply.
-        applies: one for each network that it changes.
-        projections: in order.
-        times: how many times a step runs it, each time on its own part of the batch.
-    """
-
-    name: str
-    runs: tuple[str, ...]
-    trains: tuple[str, ...]
-    hooks: Mapping[str, tuple[str, ...]]
-    updates: tuple[Update, ...]
-    applies: tuple[Apply, ...]
-    projections: tuple[Projection, ...]
-    times: int = 1
+    name: str  # of the objective
+    runs: tuple[str, ...]  # names of the networks that its forward pass calls
+    trains: tuple[str, ...]  # names of the networks that it may change
+    hooks: Mapping[str, tuple[str, ...]]  # those with something to do for it, by stage of the step
+    updates: tuple[Update, ...]  # all run before the first apply
+    applies: tuple[Apply, ...]  # one for each network that it changes
+    projections: tuple[Projection, ...]  # in order
+    times: int = 1  # how many times a step runs it, each time on its own part of the batch
 
     def alike_updates(self) -> list[Update]:
         """Return the update ops with those that are of one type and added by the same in one."""
@@ -151,59 +104,35 @@ class ObjectivePlan:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Hold the names of what will be reported.
+    """Hold the names of what will be reported."""
 
-    Attributes:
-        training: in every training report.
-        evaluation: of the validation and of the test split.
-        monitor: in words: which of them decides what is best.
-    """
-
-    training: tuple[str, ...] = ()
-    evaluation: tuple[str, ...] = ()
-    monitor: str = ""
+    training: tuple[str, ...] = ()  # in every training report
+    evaluation: tuple[str, ...] = ()  # of the validation and of the test split
+    monitor: str = ""  # in words: which of them decides what is best
 
 
 @dataclass(frozen=True)
 class Held:
-    """Hold an item of the memory estimate.
+    """Hold an item of the memory estimate."""
 
-    Attributes:
-        name: what takes memory.
-        bytes: how much.
-        note: what that counts.
-        adds: whether it adds to the total; not if it replaces something larger, or lies elsewhere.
-    """
-
-    name: str
-    bytes: int
-    note: str = ""
-    adds: bool = True
+    name: str  # what takes memory
+    bytes: int  # how much
+    note: str = ""  # what that counts
+    adds: bool = True  # whether it adds to the total; not if it replaces something larger, or lies elsewhere
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold the plan of a run.
+    """Hold the plan of a run."""
 
-    Attributes:
-        stages: that hooks have something to do in.
-        objectives: in the order in which a step runs them.
-        networks: names, with the class and name of the model.
-        variables: of networks, then optimizers, then hooks.
-        metrics: that will be reported.
-        memory: the estimate, item by item.
-        facts: about the run, label and text.
-        advice: of hooks on what will silently go wrong, by hook.
-    """
-
-    stages: tuple[Stage, ...]
-    objectives: tuple[ObjectivePlan, ...]
-    networks: Mapping[str, str]
-    variables: tuple[Variable, ...]
-    metrics: Metrics = field(default_factory=Metrics)
-    memory: tuple[Held, ...] = ()
-    facts: Mapping[str, str] = field(default_factory=dict)
-    advice: tuple[tuple[str, str], ...] = ()
+    stages: tuple[Stage, ...]  # that hooks have something to do in
+    objectives: tuple[ObjectivePlan, ...]  # in the order in which a step runs them
+    networks: Mapping[str, str]  # names, with the class and name of the model
+    variables: tuple[Variable, ...]  # of networks, then optimizers, then hooks
+    metrics: Metrics = field(default_factory=Metrics)  # that will be reported
+    memory: tuple[Held, ...] = ()  # the estimate, item by item
+    facts: Mapping[str, str] = field(default_factory=dict)  # about the run, label and text
+    advice: tuple[tuple[str, str], ...] = ()  # of hooks on what will silently go wrong, by hook
 
     def variables_of(self, kind: str, owner: str | None = None) -> list[Variable]:
         """Return the variables of one kind."""

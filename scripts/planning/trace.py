@@ -27,7 +27,7 @@ from hookline.scripts.planning.plan import (
     list_variables,
 )
 from hookline.scripts.planning.text import as_markdown
-from hookline.trainer.hook import Gradients, GraphHook, Hook, HostHook
+from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
 from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.control import Best, Run
@@ -66,29 +66,23 @@ DECLARATIONS = frozenset({"declare", "summary", "shipped_bits", "next_step", "st
 
 def own_stages(hook: Hook) -> list[str]:
     """Return the stages in which a hook does something: those that its class overrides."""
-    stages = [stage for stages in PHASES.values() for stage in stages]
-    return [stage for stage in stages if _has(hook, stage)]
+    found = []
+    for stage in (stage for stages in PHASES.values() for stage in stages):
+        base: type[Any] = next(base for base in (Hook, GraphHook, HostHook) if stage in vars(base))
+        if isinstance(hook, base) and getattr(type(hook), stage) is not getattr(base, stage):
+            found.append(stage)
+    return found
 
 
 def stages_of(graph_hooks: Sequence[GraphHook], host_hooks: Iterable[HostHook]) -> tuple[Stage, ...]:
     """Return the stages in which at least one hook has something to do, in the order in which they run."""
-    hooks = list({id(hook): hook for hook in (*graph_hooks, *host_hooks)}.values())
-    found = []
-    for phase, stages in PHASES.items():
-        for stage in stages:
-            if names := tuple(hook.name for hook in hooks if _has(hook, stage)):
-                found.append(Stage(phase, stage, names))
-    return tuple(found)
-
-
-def _base(stage: str) -> type[Hook]:
-    """Return the class of the interface that defines a stage."""
-    return next(base for base in (Hook, GraphHook, HostHook) if stage in vars(base))
-
-
-def _has(hook: Hook, stage: str) -> bool:
-    base = _base(stage)
-    return isinstance(hook, base) and getattr(type(hook), stage) is not getattr(base, stage)
+    hooks = {id(hook): (hook.name, own_stages(hook)) for hook in (*graph_hooks, *host_hooks)}.values()
+    return tuple(
+        Stage(phase, stage, names)
+        for phase, stages in PHASES.items()
+        for stage in stages
+        if (names := tuple(name for name, own in hooks if stage in own))
+    )
 
 
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
@@ -177,21 +171,23 @@ def _plan_objective(commit: Commit, updates: Sequence[Update], trainer: Trainer)
         hooks=stages,
         updates=tuple(updates),
         applies=tuple(
-            Apply(name, _optimizer_name(trainer.networks[name]), _given(gradients))
+            Apply(
+                name,
+                _optimizer_name(trainer.networks[name]),
+                tuple(variable for variable, gradient in gradients.items() if gradient is not None),
+            )
             for name, gradients in commit.gradients.items()
         ),
-        projections=tuple(_projection(hook, trainer) for hook in changed if "project" in own_stages(hook)),
+        projections=tuple(
+            Projection(
+                hook.name,
+                hook.network,
+                tuple(name for name in trainer.networks[hook.network].variables if name in hook.declare().projected),
+            )
+            for hook in changed
+            if "project" in own_stages(hook)
+        ),
     )
-
-
-def _given(gradients: Gradients) -> tuple[str, ...]:
-    return tuple(name for name, gradient in gradients.items() if gradient is not None)
-
-
-def _projection(hook: GraphHook, trainer: Trainer) -> Projection:
-    projected = hook.declare().projected
-    order = [name for name in trainer.networks[hook.network].variables if name in projected]
-    return Projection(hook.name, hook.network, tuple(order))
 
 
 def _optimizer_name(network: Network) -> str:

@@ -27,17 +27,12 @@ CHUNKS = re.compile(r"(\d+)")
 
 @dataclass(frozen=True)
 class Examples:
-    """Hold what to predict on.
+    """Hold what to predict on."""
 
-    Attributes:
-        size: how many there are, unreadable ones included.
-        batches: returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them.
-        skipped: reasons, filled while batches are made: a line for each example that cannot be read.
-    """
-
-    size: int
+    size: int  # how many there are, unreadable ones included
+    # returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them
     batches: Callable[[int], Iterator[tuple[list[str], np.ndarray]]]
-    skipped: list[str]
+    skipped: list[str]  # reasons, filled while batches are made: a line for each example that cannot be read
 
 
 def check_paths(paths: Sequence[str]) -> None:

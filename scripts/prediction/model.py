@@ -18,15 +18,10 @@ RUN_CONFIG = "config.yaml"
 
 @dataclass(frozen=True)
 class Model:
-    """Hold a network that predicts.
+    """Hold a network that predicts."""
 
-    Attributes:
-        predict: inputs float32 [n, *shape] to outputs float32 [n, outputs].
-        card: of it; None for an export that has none.
-    """
-
-    predict: Callable[[np.ndarray], np.ndarray]
-    card: Card | None
+    predict: Callable[[np.ndarray], np.ndarray]  # inputs float32 [n, *shape] to outputs float32 [n, outputs]
+    card: Card | None  # of it; None for an export that has none
 
 
 def is_run(path: Path) -> bool:

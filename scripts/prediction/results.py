@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hookline.scripts.csv_text import csv_text
-from hookline.trainer import files
 from hookline.trainer.errors import UserError, printable
 
 
@@ -50,19 +49,12 @@ SHOWN_OUTPUTS = 8
 
 @dataclass(frozen=True)
 class Predictions:
-    """Hold the predictions of all examples that could be read, in their order.
+    """Hold the predictions of all examples that could be read, in their order."""
 
-    Attributes:
-        names: what each example is called.
-        labels: int [examples, top]; None if the outputs are asked for.
-        values: probabilities [examples, top], or outputs [examples, outputs].
-        classes: what each label is called; of outputs, empty.
-    """
-
-    names: Sequence[str]
-    labels: np.ndarray | None
-    values: np.ndarray
-    classes: Sequence[str] = ()
+    names: Sequence[str]  # what each example is called
+    labels: np.ndarray | None  # int [examples, top]; None if the outputs are asked for
+    values: np.ndarray  # probabilities [examples, top], or outputs [examples, outputs]
+    classes: Sequence[str] = ()  # what each label is called; of outputs, empty
 
     @property
     def columns(self) -> list[str]:
@@ -104,10 +96,9 @@ def as_json(predictions: Predictions) -> str:
 def as_table(predictions: Predictions) -> str:
     """Return predictions as lines with aligned columns."""
     rows = [_shown(predictions, index) for index in range(len(predictions.names))]
-    header = ["example", *(["outputs"] if predictions.labels is None else ["prediction", ""])]
-    width = max(len(row) for row in [header, *rows])
-    lines = [[*row, *([""] * (width - len(row)))] for row in [header, *rows]]
-    widths = [max(len(line[column]) for line in lines) for column in range(width)]
+    header = ["example", "outputs" if predictions.labels is None else "prediction"]
+    columns = list(itertools.zip_longest(header, *rows, fillvalue=""))
+    widths, lines = [max(map(len, column)) for column in columns], zip(*columns, strict=True)
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines) + "\n"
 
 
@@ -115,27 +106,12 @@ def _shown(predictions: Predictions, index: int) -> list[str]:
     example, values = printable(predictions.names[index]), predictions.values[index]
     if predictions.labels is None:
         more = " ..." if len(values) > SHOWN_OUTPUTS else ""
-        return [
-            example,
-            " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more,
-        ]
-    names = (printable(predictions.classes[label]) for label in predictions.labels[index])
+        return [example, " ".join(f"{value:.4g}" for value in values[:SHOWN_OUTPUTS]) + more]
+    pairs = zip(predictions.labels[index], values, strict=True)
     return [
         example,
-        *(text for pair in zip(names, map(_percent, values), strict=True) for text in pair),
+        *(text for label, p in pairs for text in (printable(predictions.classes[label]), f"{100 * p:.1f} %")),
     ]
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * probability:.1f} %"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file by a temporary name, so that nobody sees half of it."""
-    try:
-        files.write_whole(path, text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror}. Expected a place that can.") from error
 
 
 def print_whole(text: str) -> None:

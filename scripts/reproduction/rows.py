@@ -1,4 +1,4 @@
-"""A row of the table."""
+"""A row of the table: what the runs and exports of a target reached, and under which conditions."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ import platform
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from hookline.deploy.inference.container import PACKED, SPARSE, read_container
 from hookline.deploy.inference.sparse_file import NETWORK
-from hookline.scripts.comparison.runs import StoredRun, number, read_run
-from hookline.scripts.reproduction.targets import DATA, PLACEHOLDER, Export, Goal, Measure, Target, Variant
+from hookline.scripts.comparison.runs import StoredRun, nested, number, read_run
+from hookline.scripts.reproduction.jobs import commands_of, job_name
+from hookline.scripts.reproduction.targets import Export, Goal, Measure, Target
 from hookline.scripts.sweep.record import usable_cores
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_append, parse_json, read_json, read_text
 
-SCRIPTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
 
 
 def export_path(run: Path, export: Export) -> Path:
@@ -55,25 +57,21 @@ def _call(script: Path, *arguments: str) -> None:
 
 def read_export(run: Path, export: Export, value: str) -> float | None:
     """Return a measure of an export; None if there is none that can be read."""
+    path = export_path(run, export)
     try:
-        if value == "bytes":
-            return data_bytes(export_path(run, export))
-        content = read_json(evaluation_path(run, export))
-        return number(content["overall"]["accuracy"])
+        if value == "accuracy":
+            return number(read_json(evaluation_path(run, export))["overall"]["accuracy"])
+        _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
     except (OSError, UserError, ValueError, KeyError, TypeError):
         return None
-
-
-def data_bytes(path: Path) -> int:
-    """Return the bytes of the weights in a packed or sparse file, without its description of the network."""
-    _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
-    return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)
+    return sum(array.nbytes for name, array in arrays.items() if name != NETWORK)  # without the network's description
 
 
 FILE_NAME = "conditions.jsonl"
 CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
 """What a run may depend on; results and data may lie beside it."""
-ROOT = Path(__file__).resolve().parents[2]
+OWN = ("recipes/results.json", "recipes/RESULTS.md")
+"""What this command itself writes."""
 SPARE = 1.0
 """How far the load may be above the number of cores before the times count as upper bounds: a run alone has some
 threads more than cores."""
@@ -81,27 +79,16 @@ threads more than cores."""
 
 @dataclass(frozen=True)
 class Conditions:
-    """Hold the conditions of one process of a run.
+    """Hold the conditions of one process of a run."""
 
-    Attributes:
-        run: name of its directory.
-        day: on which it began, such as "2026-01-31".
-        commit: of the project; None if it is no clone.
-        clean: whether nothing was changed since the commit; None if nobody knows.
-        cpu: name of the processor.
-        cores: that the process could use.
-        load: average number of processes that wanted a core, in the minute before its start and before its end.
-        niced: whether it ran at lower priority.
-    """
-
-    run: str
-    day: str
-    commit: str | None
-    clean: bool | None
-    cpu: str
-    cores: int
-    load: tuple[float, float]
-    niced: bool
+    run: str  # name of its directory
+    day: str  # on which it began, such as "2026-01-31"
+    commit: str | None  # of the project; None if it is no clone
+    clean: bool | None  # whether nothing was changed since the commit; None if nobody knows
+    cpu: str  # name of the processor
+    cores: int  # that the process could use
+    load: tuple[float, float]  # processes that wanted a core, in the minutes before its start and before its end
+    niced: bool  # whether it ran at lower priority
 
     @property
     def under_load(self) -> bool:
@@ -109,47 +96,20 @@ class Conditions:
         return self.niced or max(self.load) > self.cores + SPARE
 
 
-@dataclass(frozen=True)
-class _Begun:
-    day: str
-    load: float
-    commit: str | None
-    clean: bool | None
+def conditions_now() -> Conditions:
+    """Return the conditions at the start of a process."""
+    load, today = round(os.getloadavg()[0], 2), date.today().isoformat()
+    return Conditions("", today, *commit_of(ROOT), cpu_name(), usable_cores(), (load, load), os.nice(0) > 0)
 
 
-@dataclass
-class Watch:
-    """Note the conditions of processes from their start to their end."""
-
-    _begun: dict[int, _Begun] = field(default_factory=dict)
-
-    def begin(self, number: int) -> None:
-        """Note the conditions at the start of a process."""
-        # A commit made meanwhile is not the run's.
-        self._begun[number] = _Begun(date.today().isoformat(), os.getloadavg()[0], *commit_of(ROOT))
-
-    def end(self, number: int, run: str) -> Conditions:
-        """Return the conditions of a process that has ended."""
-        begun = self._begun.pop(number)
-        return Conditions(
-            run=run,
-            day=begun.day,
-            commit=begun.commit,
-            clean=begun.clean,
-            cpu=cpu_name(),
-            cores=usable_cores(),
-            load=(round(begun.load, 2), round(os.getloadavg()[0], 2)),
-            niced=os.nice(0) > 0,
-        )
-
-
-def append(directory: Path, conditions: Conditions) -> None:
-    """Add a line to the record of a directory."""
+def append_conditions(directory: Path, run: str, begun: Conditions) -> None:
+    """Add those of a process that has ended to the record of a directory."""
+    ended = replace(begun, run=run, load=(begun.load[0], round(os.getloadavg()[0], 2)))
     with open_append(directory / FILE_NAME) as file:
-        file.write(f"{json.dumps(asdict(conditions))}\n".encode())
+        file.write(f"{json.dumps(asdict(ended))}\n".encode())
 
 
-def read(directory: Path) -> dict[str, list[Conditions]]:
+def read_conditions(directory: Path) -> dict[str, list[Conditions]]:
     """Return the conditions of each run's processes, by name; a line that was cut by a kill is left out."""
     found: dict[str, list[Conditions]] = {}
     try:
@@ -158,17 +118,13 @@ def read(directory: Path) -> dict[str, list[Conditions]]:
         return found
     for line in lines:
         try:
-            each = _from_json(parse_json(line))
-        except (ValueError, TypeError, KeyError):
+            content = parse_json(line)
+            before, after = content.pop("load")
+            each = Conditions(**content, load=(float(before), float(after)))
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
         found.setdefault(each.run, []).append(each)
     return found
-
-
-def _from_json(content: Mapping[str, Any]) -> Conditions:
-    values = {each.name: content[each.name] for each in fields(Conditions)}
-    before, after = values["load"]
-    return Conditions(**{**values, "load": (float(before), float(after))})
 
 
 def cpu_name() -> str:
@@ -177,8 +133,7 @@ def cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def commit_of(directory: Path) -> tuple[str | None, bool | None]:
@@ -186,9 +141,7 @@ def commit_of(directory: Path) -> tuple[str | None, bool | None]:
     commit, changed = _git(directory, "rev-parse", "HEAD"), _git(directory, "status", "--porcelain", "--", *CODE)
     if commit is None or changed is None:
         return None, None
-    # Files that this command itself writes do not count as changes.
-    own = [line for line in changed.splitlines() if line[3:] not in ("recipes/results.json", "recipes/RESULTS.md")]
-    return commit.strip(), not own
+    return commit.strip(), all(line[3:] in OWN for line in changed.splitlines())
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
@@ -197,112 +150,6 @@ def _git(directory: Path, *arguments: str) -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-@dataclass(frozen=True)
-class Job:
-    """Hold one run to make.
-
-    Attributes:
-        name: of its run directory, such as "bnn/bnn_0".
-        overrides: of train.py, with placeholders, and the seed.
-        variant: key in results.json of what it repeats with another seed.
-        needs: names of jobs that have to be complete before, by placeholder.
-        data: data whose place it takes.
-    """
-
-    name: str
-    overrides: tuple[str, ...]
-    variant: tuple[str, str]
-    needs: Mapping[str, str]
-    data: tuple[str, ...]
-
-    def filled(self, places: Mapping[str, str]) -> list[str]:
-        """Return the overrides with the names in braces replaced by places."""
-        return [PLACEHOLDER.sub(lambda found: places[found[1]], text) for text in self.overrides]
-
-
-def job_name(variant: Variant, seed: int) -> str:
-    """Return the name of a run."""
-    return f"{variant.target}/{variant.name}_{seed}"
-
-
-def jobs_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[int]) -> dict[str, Job]:
-    """Return the runs that a target needs, by name: all variants of a seed, then those of the next."""
-    jobs: dict[str, Job] = {}
-    for seed in seeds:
-        for variant in target.runs.values():
-            for job in _with_needs(variant, targets, seed):
-                jobs.setdefault(job.name, job)
-    return jobs
-
-
-def _with_needs(variant: Variant, targets: Mapping[str, Target], seed: int) -> Iterator[Job]:
-    """Yield the run of a variant after those that it begins from."""
-    owner = targets[variant.target]
-    whole = owner.runs[variant.name]
-    first = {name: owner.runs[name] for name in whole.placeholders if name not in DATA}
-    for each in first.values():
-        yield from _with_needs(each, targets, seed)
-    yield Job(
-        job_name(whole, seed),
-        (*whole.overrides, f"seed={seed}"),
-        (whole.target, whole.name),
-        {name: job_name(each, seed) for name, each in first.items()},
-        tuple(name for name in whole.placeholders if name in DATA),
-    )
-
-
-def commands_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[int]) -> list[str]:
-    """Return the command lines that make the runs and exports of a target, as a user types them."""
-    shown = {**jobs_of(target, targets, seeds[:1])}
-    named = {name for job in shown.values() for name in job.needs.values()}
-    exported: dict[str, list[Export]] = {}
-    for export in target.exports.values():
-        exported.setdefault(job_name(target.runs[export.run], seeds[0]), []).append(export)
-    if not named and not exported and len(seeds) > 1:
-        several = ",".join(map(str, seeds))
-        return [_line(job, "-m --jobs 1 ", several, ()) for job in shown.values()]
-    seed = str(seeds[0]) if len(seeds) == 1 else "$seed"
-    lines = []
-    for job in shown.values():
-        lines.append(_line(job, "", seed, (*named, *exported)))
-        for export in exported.get(job.name, ()):
-            lines += _export_lines(export, _run(job.name, seed), alone=len(exported[job.name]) == 1)
-    if len(seeds) == 1:
-        return lines
-    return [f"for seed in {' '.join(map(str, seeds))}; do", *(f"    {line}" for line in lines), "done"]
-
-
-def _line(job: Job, flags: str, seed: str, named: Collection[str]) -> str:
-    """Return the command of a run; it has a run_dir= where others name it."""
-    places = {name: _shown(name) for name in job.data}
-    places |= {key: _run(name, seed) for key, name in job.needs.items()}
-    words = [*map(_quoted, job.filled(places)[:-1]), f"seed={seed}"]
-    own = [f"run_dir={_run(job.name, seed)}"] if job.name in named else []
-    return f"python train.py {flags}{' '.join([*words, *own])}"
-
-
-def _export_lines(export: Export, run: str, *, alone: bool) -> list[str]:
-    """Return the commands that write and judge an export; one of several needs a path of its own."""
-    path = f"{run}/export/{'model' if alone else export.name}{export.ending}"
-    output = [] if alone else [f"output={path}"]
-    return [
-        " ".join([f"python scripts/export.py run={run}", *export.options, *output]),
-        f"python scripts/evaluate.py model={path}",
-    ]
-
-
-def _run(name: str, seed: str) -> str:
-    return f"runs/{name.rpartition('_')[0]}_{seed}"
-
-
-def _shown(data: str) -> str:
-    return {"mnist": "mnist.npz"}.get(data, data)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if any(character in text for character in "{}[]*' ") else text
 
 
 Row = dict[str, Any]
@@ -316,17 +163,13 @@ def make_row(
     seeds: Sequence[int],
     directory: Directory,
     conditions: Mapping[str, Sequence[Conditions]],
-    name_of: Callable[[str], str],
 ) -> Row:
-    """Return the row of a target whose runs are complete and whose exports are made."""
-    stored = {
-        (name, seed): read_run(directory(job_name(variant, seed)))
-        for name, variant in target.runs.items()
-        for seed in seeds
-    }
+    """Return the row of a target whose runs are complete and whose exports are made; conditions by name of the job."""
+    names = {(name, seed): job_name(variant, seed) for name, variant in target.runs.items() for seed in seeds}
+    stored = {key: read_run(directory(name)) for key, name in names.items()}
     measures = [_measured(measure, target, seeds, stored, directory) for measure in target.measures.values()]
     means = {each["name"]: each["mean"] for each in measures}
-    noted = {key: list(conditions.get(name_of(job_name(target.runs[key[0]], key[1])), ())) for key in stored}
+    noted = {key: conditions.get(name, ()) for key, name in names.items()}
     first = next(iter(target.runs))
     own = [run for (name, _), run in stored.items() if name == first]
     return {
@@ -344,15 +187,12 @@ def make_row(
             for variant in target.runs
         },
         "threads": max(_threads(run) for run in own),
-        "under_load": _under_load(noted, next(iter(target.runs))),
+        # A run that a kill has cut out of the record may have had other work beside it.
+        "under_load": any(
+            not each or any(one.under_load for one in each) for (name, _), each in noted.items() if name == first
+        ),
         "environment": _environment(stored.values(), [one for each in noted.values() for one in each]),
     }
-
-
-def _under_load(noted: Mapping[tuple[str, int], Sequence[Conditions]], variant: str) -> bool:
-    """Return whether a variant had other work beside it; one that a kill has cut out of the record may have had any."""
-    own = [each for (name, _), each in noted.items() if name == variant]
-    return any(not each or any(one.under_load for one in each) for each in own)
 
 
 def _measured(
@@ -371,7 +211,8 @@ def _measured(
         else:
             run = stored[measure.run, seed]
             where = run.directory or Path()
-            found = run.value(measure.split, measure.metric) if measure.metric else _at(run.summary, measure.summary)
+            at = nested(run.summary, measure.summary.split("."))
+            found = run.value(measure.split, measure.metric) if measure.metric else number(at)
         if found is None:
             raise UserError(f"{target.name}: {where} has no {measure.metric or measure.summary or measure.value}.")
         values[str(seed)] = measure.unit.of(found)
@@ -384,12 +225,6 @@ def _measured(
         "low": min(values.values()),
         "high": max(values.values()),
     }
-
-
-def _at(summary: Any, path: str) -> float | None:
-    for name in path.split("."):
-        summary = summary.get(name) if isinstance(summary, Mapping) else None
-    return number(summary)
 
 
 def _judged(goal: Goal, means: Mapping[str, float]) -> Row:
@@ -409,8 +244,7 @@ def _median(values: Iterable[float]) -> float:
 
 
 def _threads(run: StoredRun) -> int:
-    chosen = run.config["trainer"].get("threads")
-    return int(chosen or _stored_environment(run).get("cpu_count") or 0)
+    return int(run.config["trainer"].get("threads") or _stored_environment(run).get("cpu_count") or 0)
 
 
 def _stored_environment(run: StoredRun) -> dict[str, Any]:
@@ -425,11 +259,10 @@ def _environment(runs: Iterable[StoredRun], conditions: Sequence[Conditions]) ->
     """Return all that the runs were made with: one value each, or several where they differ."""
     environments = [_stored_environment(run) for run in runs]
     packages = [each.get("packages", {}) for each in environments]
-    clean = {each.clean for each in conditions}
     return {
         "dates": sorted({each.day for each in conditions}),
         "commits": _all([*(each.commit for each in conditions), *(each.get("git_commit") for each in environments)]),
-        "clean": clean == {True},
+        "clean": {each.clean for each in conditions} == {True},
         "python": _all(each.get("python") for each in environments),
         "tensorflow": _all(each.get("tensorflow") for each in packages),
         "keras": _all(each.get("keras") for each in packages),

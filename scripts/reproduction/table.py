@@ -22,8 +22,6 @@ training, evaluation and saving, without the start of Python; "at most" where th
 TITLES = ("target", "data, seeds", "ours", "beside it", "held against", "reached", "size", "time")
 COMMAND_HEAD = "## Commands"
 ORDER = "From top to bottom: a run that several targets begin from is made where it comes first."
-BAR = "\\|"
-"""A bar inside of a cell."""
 FEW = 4
 """Seeds that are named one by one."""
 
@@ -68,7 +66,8 @@ def render_short(row: Mapping[str, Any]) -> str:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |"
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -77,23 +76,20 @@ def _name(row: Mapping[str, Any]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     first, *others = row["measures"]
-    size = "" if row["bytes"] is None else format_bytes(row["bytes"])
+    seeds = f"{len(row['seeds'])} seeds"
+    if len(row["seeds"]) < FEW:
+        seeds = f"seed{'s' if len(row['seeds']) > 1 else ''} {', '.join(map(str, row['seeds']))}"
+    reached = ["yes" if goal["reached"] else "no" for goal in row["goals"]]
     return [
         _name(row),
-        f"{row['data']}, {_seeds(row['seeds'])}",
+        f"{row['data']}, {seeds}",
         _measure(first),
         "; ".join(map(_measure, others)),
         "; ".join(_goal(goal, row["measures"]) for goal in row["goals"]),
-        _reached(row["goals"]),
-        size,
+        "; ".join(reached if len({*reached}) > 1 else reached[:1]),
+        "" if row["bytes"] is None else format_bytes(row["bytes"]),
         _time(row),
     ]
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    return f"seeds {', '.join(map(str, seeds))}" if len(seeds) < FEW else f"{len(seeds)} seeds"
 
 
 def _measure(measure: Mapping[str, Any]) -> str:
@@ -112,22 +108,11 @@ def figure(value: float, measure: Mapping[str, Any], *, unit: bool = True) -> st
 
 def _goal(goal: Mapping[str, Any], measures: Sequence[Mapping[str, Any]]) -> str:
     measure = next(each for each in measures if each["name"] == goal["measure"])
-    shown = figure(goal["figure"], {**measure, "decimals": max(measure["decimals"], _decimals(goal["figure"]))})
-    if goal["source"].startswith("our "):
-        shown = figure(goal["figure"], measure)
+    decimals = measure["decimals"]
+    if not goal["source"].startswith("our "):
+        decimals = max(decimals, min(3, len(f"{goal['figure']:g}".partition(".")[2])))
     name = "" if measure is measures[0] else f"{goal['measure']} "
-    return f"{name}{goal['relation']} {shown}: {goal['source']}"
-
-
-def _decimals(value: float) -> int:
-    return min(3, len(f"{value:g}".partition(".")[2]))
-
-
-def _reached(goals: Sequence[Mapping[str, Any]]) -> str:
-    if not goals:
-        return ""
-    words = ["yes" if goal["reached"] else "no" for goal in goals]
-    return words[0] if len(set(words)) == 1 else "; ".join(words)
+    return f"{name}{goal['relation']} {figure(goal['figure'], {**measure, 'decimals': decimals})}: {goal['source']}"
 
 
 def _time(row: Mapping[str, Any]) -> str:
@@ -142,9 +127,8 @@ def _environments(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for row in rows:
         groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
-    if len(groups) == 1:
-        return ["## Measured with", "", *(f"{text}." for text in groups), ""]
-    return ["## Measured with", "", *(f"- {', '.join(names)}: {text}." for text, names in groups.items()), ""]
+    lines = [f"- {', '.join(names)}: {text}." for text, names in groups.items()]
+    return ["## Measured with", "", *(lines if len(groups) > 1 else [f"{text}." for text in groups]), ""]
 
 
 def _environment(environment: Mapping[str, Any]) -> str:
@@ -158,33 +142,14 @@ def _environment(environment: Mapping[str, Any]) -> str:
     cores = " and ".join(map(str, environment["cores"])) or "unknown"
     cpus = " and ".join(environment["cpus"]) or "unknown processor"
     gpus = f", {environment['gpus']} GPUs" if environment["gpus"] else ""
-    days = " to ".join(_ends(environment["dates"]))
+    days = " to ".join(dict.fromkeys([*environment["dates"][:1], *environment["dates"][-1:]]))
     return f"{days}, commit {commits}{changed}; {versions}; {cpus}, {cores} cores{gpus}"
-
-
-def _ends(dates: Sequence[str]) -> list[str]:
-    """Return the first and the last day."""
-    return [*dates[:1], *(dates[-1:] if len(dates) > 1 else [])]
 
 
 FILE = Path(__file__).resolve().parents[2] / "recipes" / "results.json"
 TABLE = "RESULTS.md"
 VERSION = 1
 REMEDY = "Expected what reproduce.py writes: take it from version control, or remove it."
-KEYS: dict[str, type | tuple[type, ...]] = {
-    "title": str,
-    "recipe": str,
-    "data": str,
-    "seeds": list,
-    "commands": list,
-    "measures": list,
-    "goals": list,
-    "bytes": (int, float, type(None)),
-    "seconds": dict,
-    "threads": int,
-    "under_load": bool,
-    "environment": dict,
-}
 
 
 def read_results(path: Path) -> list[Row]:
@@ -202,11 +167,7 @@ def read_results(path: Path) -> list[Row]:
 
 
 def _is_row(row: Any) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("name"), str):
-        return False
-    if "not_run" in row:
-        return all(isinstance(row.get(key), str) for key in ("title", "recipe", "data", "not_run"))
-    return all(isinstance(row.get(key, ...), kind) for key, kind in KEYS.items()) and bool(row["measures"])
+    return isinstance(row, dict) and isinstance(row.get("name"), str)
 
 
 def merge(rows: Sequence[Row], new: Row, order: Sequence[str]) -> list[Row]:

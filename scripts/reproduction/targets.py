@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,11 @@ EXPORT_VALUES = ("bytes", "accuracy")
 
 @dataclass(frozen=True)
 class Unit:
-    """Hold how a value is shown.
+    """Hold how a value is shown."""
 
-    Attributes:
-        scale: that the value is multiplied by.
-        complement: whether one less the value is meant.
-        text: behind the number.
-        decimals: shown.
-    """
-
-    scale: float
-    complement: bool
-    text: str
+    scale: float  # that the value is multiplied by
+    complement: bool  # whether one less the value is meant
+    text: str  # behind the number
     decimals: int
 
     def of(self, value: float) -> float:
@@ -52,17 +45,11 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """Hold one way to train, made with every seed.
+    """Hold one way to train, made with every seed."""
 
-    Attributes:
-        target: that owns the runs.
-        name: of the variant in that target.
-        overrides: of train.py, with placeholders, without a seed; empty if another target owns it.
-    """
-
-    target: str
-    name: str
-    overrides: tuple[str, ...] = ()
+    target: str  # that owns the runs
+    name: str  # of the variant in that target
+    overrides: tuple[str, ...] = ()  # of train.py, with placeholders, without a seed; empty if another target owns it
 
     @property
     def placeholders(self) -> tuple[str, ...]:
@@ -72,17 +59,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Export:
-    """Hold an exported file that is measured, too.
+    """Hold an exported file that is measured, too."""
 
-    Attributes:
-        run: variant that is exported.
-        options: of scripts/export.py.
-        ending: of the file.
-    """
-
-    run: str
-    options: tuple[str, ...]
-    ending: str
+    run: str  # variant that is exported
+    options: Sequence[str]  # of scripts/export.py
+    ending: str  # of the file
 
     @property
     def name(self) -> str:
@@ -92,75 +73,43 @@ class Export:
 
 @dataclass(frozen=True)
 class Measure:
-    """Hold what is read off a run or an export; one of `metric`, `summary` and `value` is set.
-
-    Attributes:
-        name: as the table shows it.
-        unit: how it is shown.
-        run: variant, or empty.
-        export: key of an export, or empty.
-        metric: of the split.
-        split: train, validation or test.
-        summary: path in summary.json, joined by dots.
-        value: of the export.
-    """
+    """Hold what is read off a run or an export; one of `metric`, `summary` and `value` is set."""
 
     name: str
     unit: Unit
-    run: str = ""
-    export: str = ""
-    metric: str = ""
+    run: str = ""  # variant, or empty
+    export: str = ""  # key of an export, or empty
+    metric: str = ""  # of the split
     split: str = "test"
-    summary: str = ""
-    value: str = ""
+    summary: str = ""  # path in summary.json, joined by dots
+    value: str = ""  # of the export
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Hold what a measure is compared with.
-
-    Attributes:
-        measure: its name.
-        at_least: whether the measure shall be at least the figure; else at most.
-        figure: a number, or the name of another measure.
-        source: of the figure.
-    """
+    """Hold what a measure is compared with."""
 
     measure: str
-    at_least: bool
-    figure: float | str
-    source: str
+    at_least: bool  # whether the measure shall be at least the figure; else at most
+    figure: float | str  # a number, or the name of another measure
+    source: str  # of the figure
 
 
 @dataclass(frozen=True)
 class Target:
-    """Hold a row of the table before it is measured.
-
-    Attributes:
-        name: key in the file.
-        title: one phrase.
-        recipe: name of the recipe.
-        data: as the table shows it.
-        needs: data that the user gives the place of.
-        seeds: of every variant.
-        runs: variants by name; the first gives size and time.
-        exports: by name.
-        measures: by name; the first is the figure of the row.
-        goals: what to reach.
-        size: whether the size of what is shipped is shown.
-    """
+    """Hold a row of the table before it is measured; the file says what each entry is."""
 
     name: str
     title: str
     recipe: str
     data: str
-    needs: tuple[str, ...]
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     runs: Mapping[str, Variant]
-    exports: Mapping[str, Export]
     measures: Mapping[str, Measure]
-    goals: tuple[Goal, ...]
-    size: bool
+    needs: Sequence[str] = ()
+    exports: Mapping[str, Export] = field(default_factory=dict)
+    goals: Sequence[Goal] = ()
+    size: bool = True
 
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
@@ -172,45 +121,30 @@ def read_targets(path: Path = FILE) -> dict[str, Target]:
         raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
     if not isinstance(content, dict):
         raise UserError(f"targets={path} is no mapping. Expected a file as {FILE.name} is.")
-    targets = {}
-    for name, entry in content.items():
-        if str(name).startswith("_"):  # shared parts
-            continue
-        try:
-            targets[name] = _target(name, entry)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _wrong(path, name, f"{type(error).__name__}: {error}") from error
-    for target in targets.values():
-        if fault := _fault(target, targets):
-            raise _wrong(path, target.name, fault)
+    entries = {name: entry for name, entry in content.items() if not str(name).startswith("_")}  # others are shared
+    targets: dict[str, Target] = {}
+    name: Any = ""
+    try:
+        for name in entries:
+            targets[name] = _target(name, entries[name])
+        for name in entries:
+            _check(name, targets)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"targets={path} has a mistake in '{name}': {type(error).__name__}: {error}. Expected the form at the top "
+            f"of {FILE.name}."
+        ) from error
     return targets
 
 
-def _wrong(path: Path, name: object, fault: str) -> UserError:
-    return UserError(f"targets={path} has a mistake in '{name}': {fault}. Expected the form at the top of {FILE.name}.")
-
-
 def _target(name: str, entry: Mapping[str, Any]) -> Target:
-    known = ("title", "recipe", "data", "needs", "seeds", "size", "runs", "exports", "measures", "goals")
-    if unknown := set(entry) - set(known):
-        raise ValueError(f"unknown {', '.join(sorted(unknown))}")
-    exports = {
-        key: Export(value["run"], tuple(value["options"]), value["ending"])
-        for key, value in entry.get("exports", {}).items()
+    parts = {
+        "runs": {key: _variant(name, key, value) for key, value in entry["runs"].items()},
+        "exports": {key: Export(**value) for key, value in entry.get("exports", {}).items()},
+        "measures": {key: _measure(key, **value) for key, value in entry["measures"].items()},
+        "goals": [_goal(**value) for value in entry.get("goals", ())],
     }
-    return Target(
-        name=name,
-        title=entry["title"],
-        recipe=entry["recipe"],
-        data=entry["data"],
-        needs=tuple(entry.get("needs", ())),
-        seeds=tuple(entry["seeds"]),
-        runs={key: _variant(name, key, value) for key, value in entry["runs"].items()},
-        exports=exports,
-        measures={key: _measure(key, dict(value)) for key, value in entry["measures"].items()},
-        goals=tuple(_goal(value) for value in entry.get("goals", ())),
-        size=entry.get("size", True),
-    )
+    return Target(name=name, **{**entry, **parts})
 
 
 def _variant(target: str, name: str, value: Any) -> Variant:
@@ -229,11 +163,9 @@ def _flat(values: Sequence[Any]) -> list[str]:
     return found
 
 
-def _measure(name: str, value: dict[str, Any]) -> Measure:
+def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
     unit = UNITS[value.pop("as")]
-    if "decimals" in value:
-        unit = Unit(unit.scale, complement=unit.complement, text=unit.text, decimals=value.pop("decimals"))
-    measure = Measure(name, unit, **value)
+    measure = Measure(name, unit if decimals is None else replace(unit, decimals=decimals), **value)
     if sum(map(bool, (measure.metric, measure.summary, measure.value))) != 1 or bool(measure.run) == bool(
         measure.export
     ):
@@ -241,38 +173,35 @@ def _measure(name: str, value: dict[str, Any]) -> Measure:
     return measure
 
 
-def _goal(value: Mapping[str, Any]) -> Goal:
-    (relation,) = {"at_least", "at_most"} & set(value)
-    figure = value[relation]
-    default = f"our {figure}" if isinstance(figure, str) else ""
-    return Goal(value["measure"], relation == "at_least", figure, value.get("source", default))
+def _goal(measure: str, source: str = "", **relation: Any) -> Goal:
+    ((word, figure),) = relation.items()
+    at_least = {"at_least": True, "at_most": False}[word]
+    return Goal(measure, at_least, figure, source or (f"our {figure}" if isinstance(figure, str) else ""))
 
 
-def _fault(target: Target, targets: Mapping[str, Target]) -> str | None:
-    """Return what a target refers to that does not exist."""
+def _check(name: str, targets: Mapping[str, Target]) -> None:
+    """Refuse a target that refers to what does not exist."""
+    target = targets[name]
     for variant in target.runs.values():
         if variant.target not in targets or variant.name not in targets[variant.target].runs:
-            return f"there is no variant '{variant.name}' of '{variant.target}'"
-        if variant.target != target.name and not targets[variant.target].runs[variant.name].overrides:
-            return f"'{variant.target}' does not own its variant '{variant.name}'"
-        for name in variant.placeholders:
-            if name not in (*target.needs, *target.runs):
-                return f"{{{name}}} is neither data that it needs nor a variant"
-            if name in target.runs and set(target.runs[name].placeholders) & set(target.runs):
-                return f"'{variant.name}' begins from '{name}', which begins from another run"
-    for wrong in set(target.needs) - set(DATA):
-        return f"needs {wrong}"
-    for export in target.exports.values():
-        if export.run not in target.runs:
-            return f"an export of '{export.run}', which is no variant"
-    for measure in target.measures.values():
-        if measure.run and measure.run not in target.runs:
-            return f"'{measure.name}' of '{measure.run}', which is no variant"
-        if measure.export and (measure.export not in target.exports or measure.value not in EXPORT_VALUES):
-            return f"'{measure.name}' of an export or a value that does not exist"
-    for goal in target.goals:
-        if goal.measure not in target.measures or (isinstance(goal.figure, str) and goal.figure not in target.measures):
-            return f"a goal of '{goal.measure}' against '{goal.figure}', one of which is no measure"
+            raise ValueError(f"there is no variant '{variant.name}' of '{variant.target}'")
+        if variant.target != name and not targets[variant.target].runs[variant.name].overrides:
+            raise ValueError(f"'{variant.target}' does not own its variant '{variant.name}'")
+        for each in variant.placeholders:
+            if each not in (*target.needs, *target.runs):
+                raise ValueError(f"{{{each}}} is neither data that it needs nor a variant")
+            if each in target.runs and {*target.runs[each].placeholders} & {*target.runs}:
+                raise ValueError(f"'{variant.name}' begins from '{each}', which begins from another run")
+    named = [("needs", DATA, target.needs), ("run", target.runs, [each.run for each in target.exports.values()])]
+    measures = target.measures.values()
+    named += [("run", target.runs, [each.run for each in measures if each.run])]
+    named += [("export", target.exports, [each.export for each in measures if each.export])]
+    named += [("value", EXPORT_VALUES, [each.value for each in measures if each.export])]
+    named += [("measure", target.measures, [each.measure for each in target.goals])]
+    named += [("figure", target.measures, [each.figure for each in target.goals if isinstance(each.figure, str)])]
+    for what, known, given in named:
+        for each in given:
+            if each not in known:
+                raise ValueError(f"{what}: '{each}' does not exist")
     if not target.seeds or not target.runs or not target.measures:
-        return "no seeds, runs or measures"
-    return None
+        raise ValueError("no seeds, runs or measures")

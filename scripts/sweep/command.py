@@ -7,8 +7,7 @@ import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from hookline.scripts.sweep.open import (
     command_of,
     is_done,
     job_arguments,
+    make_directory,
     new_job,
     open_sweep,
     own_overrides,
@@ -38,8 +38,6 @@ from hookline.scripts.sweep.record import (
     read_summary,
     read_sweep,
     record,
-    usable_cores,
-    usable_gpus,
 )
 from hookline.scripts.sweep.run import TRAIN, SweepRun, describe_best
 from hookline.scripts.sweep.search import Search
@@ -49,19 +47,6 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_lock, write_whole
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
 from hookline.trainer.run.lock import locked
-
-
-@dataclass(frozen=True)
-class Result:
-    """Hold how one job ended.
-
-    Attributes:
-        overrides: the job's, one value each.
-        summary: what its summary.json holds; empty when the job did not end well.
-    """
-
-    overrides: Sequence[str]
-    summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SweepTask:
@@ -98,16 +83,7 @@ class SweepTask:
             _say(f"Job {number} is complete: nothing is left to do.")
             return 0
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
-        left: list[SweepJob] = [job]
-        self._run = SweepRun(
-            sweep,
-            Slots(({},), 1),
-            next_job=lambda: left.pop() if left else None,
-            arguments=lambda each: job_arguments(sweep, each, added_threads(sweep, checked)),
-            label=lambda each: " ".join(each.overrides),
-            say=_say,
-            script=script,
-        )
+        self._run = listed_run(sweep, [job], {number: checked}, Slots(({},), 1), _say, script)
         return self._run.run()
 
     def checkpoint(self) -> Any:
@@ -137,10 +113,7 @@ def run_command(command: Command, say: Say, script: Path = TRAIN) -> int:
             "time: python scripts/launch.py workers=<number> ..., or trainer.strategy=mirrored."
         )
     directory = opened.sweep.directory
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{directory} cannot be made: {error.strerror}. Give another with --sweep.") from error
+    make_directory(directory, "--sweep")
     with locked(directory):
         worst = _run(opened, command.jobs, say, script)
     _report(opened, say)
@@ -152,23 +125,41 @@ def _run(opened: OpenSweep, asked: int | None, say: Say, script: Path) -> int:
     missing = missing_jobs(sweep)
     count = len(missing) + (max(0, sweep.trials - len(sweep.jobs)) if sweep.trials else 0)
     spread = any(job.config["trainer"]["strategy"] != NONE for job in _examples(opened))
-    slots = divide(count, asked, usable_cores(), usable_gpus(), spread=spread)
+    slots = divide(count, asked, spread=spread)
     sweep.threads = sweep.threads or slots.threads
     sweep.write()
     say(describe_start(opened, count, len(slots)))
     if not count:
         return 0
-    supply = _Supply(opened, missing, say)
-    run = SweepRun(
+    run = listed_run(sweep, missing, opened.checked, slots, say, script, label=lambda job: _label(opened, job))
+    if not sweep.trials:
+        return run.run()
+    supply = _Supply(opened, run.next_job, say)
+    run.next_job = supply
+    return max(run.run(), supply.worst)
+
+
+def listed_run(
+    sweep: Sweep,
+    jobs: Iterable[SweepJob],
+    checked: Mapping[int, Job],
+    slots: Slots,
+    say: Say,
+    script: Path = TRAIN,
+    *,
+    label: Callable[[SweepJob], str] = lambda job: " ".join(job.overrides),
+) -> SweepRun:
+    """Return what runs jobs of a sweep, whose checked forms are known by number."""
+    waiting = iter(jobs)
+    return SweepRun(
         sweep,
         slots,
-        next_job=supply,
-        arguments=lambda job: job_arguments(sweep, job, added_threads(sweep, opened.checked[job.number])),
-        label=lambda job: _label(opened, job),
+        next_job=lambda: next(waiting, None),
+        arguments=lambda job: job_arguments(sweep, job, added_threads(sweep, checked[job.number])),
+        label=label,
         say=say,
         script=script,
     )
-    return max(run.run(), supply.worst)
 
 
 def _examples(opened: OpenSweep) -> list[Job]:
@@ -192,33 +183,29 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
 class _Supply:
     """Yield the jobs that are missing, then those that a search chooses; note which choices were wrong."""
 
-    def __init__(self, opened: OpenSweep, missing: Sequence[SweepJob], say: Say) -> None:
-        self._opened, self._missing, self._say = opened, list(missing), say
+    def __init__(self, opened: OpenSweep, missing: Callable[[], SweepJob | None], say: Say) -> None:
+        assert opened.example is not None
+        self._opened, self._missing, self._say = opened, missing, say
+        self._search = Search(opened.sweep, opened.fixed, opened.space, opened.example.config)
         self.worst = 0
-        config = opened.example.config if opened.example else {}
-        sweep = opened.sweep
-        self._search = Search(sweep, opened.fixed, opened.space, config) if sweep.trials else None
 
     def __call__(self) -> SweepJob | None:
-        if self._missing:
-            return self._missing.pop(0)
-        sweep = self._opened.sweep
-        while self._search is not None and len(sweep.jobs) < (sweep.trials or 0):
+        if (job := self._missing()) is not None:
+            return job
+        sweep, fixed = self._opened.sweep, self._opened.fixed
+        while len(sweep.jobs) < (sweep.trials or 0):
             overrides = self._search.suggest()
-            job = new_job(
-                len(sweep.jobs) + 1, overrides, [each for each in overrides if each not in self._opened.fixed]
-            )
+            job = new_job(len(sweep.jobs) + 1, overrides, [each for each in overrides if each not in fixed])
             sweep.jobs.append(job)
             try:
                 (self._opened.checked[job.number],) = preflight_each(command_of(sweep), [overrides])
+                return job
             except UserError as error:  # values that are right one by one, but not together
                 job.status, job.exit_code = FAILED, WRONG
-                self.worst = max(self.worst, WRONG)
+                self.worst = WRONG
                 write_whole(sweep.log(job), f"Error: {error}\n")
                 record(sweep, job)
                 self._say(f"[{job.number}/{sweep.trials}] {FAILED:<11} {_label(self._opened, job)}: Error: {error}")
-            else:
-                return job
         return None
 
 
@@ -249,40 +236,34 @@ def describe_start(opened: OpenSweep, missing: int, places: int) -> str:
 def _report(opened: OpenSweep, say: Say) -> None:
     """Show the jobs side by side, what is missing, and where to look next."""
     sweep = opened.sweep
-    results = []
-    for job in sweep.jobs:
-        summary = read_summary(sweep.run_directory(job))
-        results.append(Result(job.overrides, summary if is_complete(summary) else {}))
-    if any(each.summary for each in results):
+    summaries = {job.number: read_summary(sweep.run_directory(job)) for job in sweep.jobs}
+    summaries = {number: summary for number, summary in summaries.items() if is_complete(summary)}
+    if summaries:
         console = Console()
         with console.capture() as capture:
             print_comparison(console, compare(find_runs([str(sweep.directory)]).runs))
         say("\n" + capture.get().rstrip())
-    say(describe_end(opened, results))
+    say(describe_end(opened, summaries))
 
 
-def describe_end(opened: OpenSweep, results: Sequence[Result]) -> str:
-    """Return the outcome of the jobs and what can be done next."""
+def describe_end(opened: OpenSweep, summaries: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return the outcome of the jobs, by the summaries of those that ended well, and what can be done next."""
     sweep = opened.sweep
     directory = shlex.quote(str(sweep.directory))
     lines = [
         f"Job {job.number} {job.status}: see {sweep.log(job)}"
-        for job, result in zip(sweep.jobs, results, strict=True)
-        if not result.summary and job.exit_code is not None
+        for job in sweep.jobs
+        if job.number not in summaries and job.exit_code is not None
     ]
     if missing_jobs(sweep) or len(sweep.jobs) < (sweep.trials or 0):
         lines.append(f"Run what is missing: python train.py -m --sweep {directory}")
-    mode = opened.example.config["trainer"]["monitor_mode"] if opened.example else ""
-    if opened.example and (best := best_result(results, mode)) is not None:
-        value = describe_best(dict(best.summary)).rstrip(", ")
-        lines.append(f"Best {value}: {' '.join(each for each in best.overrides if each not in opened.fixed)}")
-    if any(result.summary for result in results):
+    values = {number: (summary.get("best") or {}).get("value") for number, summary in summaries.items()}
+    known = {number: value for number, value in values.items() if value is not None}
+    if opened.example and known:
+        choose = max if opened.example.config["trainer"]["monitor_mode"] == "max" else min
+        best = choose(known, key=lambda number: known[number])
+        own = [each for each in sweep.jobs[best - 1].overrides if each not in opened.fixed]
+        lines.append(f"Best {describe_best(summaries[best]).rstrip(', ')}: {' '.join(own)}")
+    if summaries:
         lines.append(f"Compare: python scripts/compare.py {directory}; tensorboard --logdir {directory}")
     return "\n".join(lines)
-
-
-def best_result(results: Sequence[Result], mode: str) -> Result | None:
-    """Return the result with the best value of what is monitored; None if none has one."""
-    values = {number: (each.summary.get("best") or {}).get("value") for number, each in enumerate(results)}
-    found = {number: value for number, value in values.items() if value is not None}
-    return results[(max if mode == "max" else min)(found, key=lambda number: found[number])] if found else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -39,7 +40,7 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
         plugins = [each for each in job.overrides if each.startswith("plugins=")]
         return [f"resume={quoted(run)}", *plugins, *sweep.flags]
     if run.exists():
-        job.run = _unused(sweep.directory, job.run)
+        job.run = unused(re.sub(r"_try\d+$", "", job.run), lambda name: (sweep.directory / name).exists())
     own = [] if threads is None else [f"trainer.threads={threads}"]
     return [*job.overrides, f"run_dir={quoted(sweep.run_directory(job))}", *own, *sweep.flags]
 
@@ -76,37 +77,36 @@ def quoted(path: Path) -> str:
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
 
 
-def _unused(directory: Path, name: str) -> str:
-    base = re.sub(r"_try\d+$", "", name)
-    tries = 2
-    while (directory / f"{base}_try{tries}").exists():
+def unused(name: str, taken: Callable[[str], bool]) -> str:
+    """Return a name of a run directory that is not taken."""
+    tries, found = 1, name
+    while taken(found):
         tries += 1
-    return f"{base}_try{tries}"
+        found = f"{name}_try{tries}"
+    return found
+
+
+def make_directory(path: Path, option: str) -> None:
+    """Make a directory that an option names."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path} cannot be made: {error.strerror}. Give another with {option}.") from error
 
 
 DIRECTORY = Path("runs") / "sweeps"
-OWN_KEYS = ("run_dir",)
 
 
 @dataclass
 class OpenSweep:
-    """Hold a sweep with its jobs checked; nothing is written yet.
+    """Hold a sweep with its jobs checked; nothing is written yet."""
 
-    Attributes:
-        sweep: as it shall be recorded.
-        checked: the jobs by number.
-        added: how many jobs a sweep that existed gets besides its own.
-        fixed: of a search: the overrides that every job has.
-        space: of a search: the overrides that it sets.
-        example: of a search: a job of its space.
-    """
-
-    sweep: Sweep
-    checked: dict[int, Job] = field(default_factory=dict)
-    added: int = 0
-    fixed: list[str] = field(default_factory=list)
-    space: list[Dimension] = field(default_factory=list)
-    example: Job | None = None
+    sweep: Sweep  # as it shall be recorded
+    checked: dict[int, Job] = field(default_factory=dict)  # the jobs by number
+    added: int = 0  # how many jobs a sweep that existed gets besides its own
+    fixed: list[str] = field(default_factory=list)  # of a search: the overrides that every job has
+    space: list[Dimension] = field(default_factory=list)  # of a search: the overrides that it sets
+    example: Job | None = None  # of a search: a job of its space
 
 
 def open_sweep(command: Command, now: datetime) -> OpenSweep:
@@ -131,12 +131,9 @@ def _is_used(directory: Path) -> bool:
 
 def _directory(command: Command, now: datetime) -> Path:
     if command.directory is None:
-        path = candidate = DIRECTORY / now.strftime("%Y-%m-%d_%H-%M-%S")
-        count = 0
-        while candidate.exists():
-            count += 1
-            candidate = path.with_name(f"{path.name}_{count}")
-        path = candidate
+        first = DIRECTORY / now.strftime("%Y-%m-%d_%H-%M-%S")
+        names = itertools.chain([first], (first.with_name(f"{first.name}_{count}") for count in itertools.count(1)))
+        path = next(each for each in names if not each.exists())
     else:
         path = user_path(command.directory, "--sweep")
     nearest = next(each for each in (path, *path.absolute().parents) if each.exists())
@@ -204,24 +201,25 @@ def command_of(sweep: Sweep) -> Command:
 def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSweep:
     found = preflight(command)
     check_own_keys(command.overrides)
-    _check_each_once(found)
+    asked = {frozenset(job.overrides): job for job in found}
+    if len(asked) < len(found):
+        twice = next(job for job in reversed(found) if asked[frozenset(job.overrides)] is not job)
+        raise UserError(f"The sweep has the job '{' '.join(twice.overrides)}' twice. Expected each once.")
     sweep = recorded or Sweep(directory, flags=command.flags)
     if command.flags != sweep.flags:
         raise UserError(
             f"{directory} was begun with other flags: {' '.join(sweep.flags) or 'none'}. Expected the same."
         )
-    asked = {frozenset(job.overrides): job for job in found}
-    for recorded_job in sweep.jobs:
-        if frozenset(recorded_job.overrides) not in asked:
+    before = [frozenset(job.overrides) for job in sweep.jobs]
+    for other in sweep.jobs:
+        if frozenset(other.overrides) not in asked:
             raise UserError(
-                f"{directory} holds another sweep: of the job '{' '.join(recorded_job.overrides)}', which this command "
-                "line lacks. Expected all of its jobs, with more or without, or another directory."
+                f"{directory} holds another sweep: of the job '{' '.join(other.overrides)}', which this command line "
+                "lacks. Expected all of its jobs, with more or without, or another directory."
             )
-    before = {frozenset(job.overrides): job.number for job in sweep.jobs}
-    for key, job in asked.items():
-        if key not in before:
-            check_early(job, directories=False)
     new = [job for key, job in asked.items() if key not in before]
+    for job in new:
+        check_early(job, directories=False)
     lists = [job.overrides for job in found]
     for job in new:
         sweep.jobs.append(new_job(len(sweep.jobs) + 1, job.overrides, own_overrides(job.overrides, lists)))
@@ -245,15 +243,7 @@ def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> l
 def check_own_keys(overrides: Sequence[str]) -> None:
     """Refuse what a sweep itself sets."""
     for override in overrides:
-        if override.partition("=")[0].lstrip("+") in OWN_KEYS:
+        if override.partition("=")[0].lstrip("+") == "run_dir":
             raise UserError(
                 f"'{override}' received with -m. Expected --sweep <directory>: each job has a run directory in it."
             )
-
-
-def _check_each_once(jobs: Sequence[Job]) -> None:
-    seen: set[frozenset[str]] = set()
-    for job in jobs:
-        if (key := frozenset(job.overrides)) in seen:
-            raise UserError(f"The sweep has the job '{' '.join(job.overrides)}' twice. Expected each once.")
-        seen.add(key)

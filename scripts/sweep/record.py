@@ -20,26 +20,30 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Slots:
-    """Hold the places for jobs.
+    """Hold the places for jobs."""
 
-    Attributes:
-        environments: variables for the job in each place.
-        threads: that each job gets of the cores.
-    """
-
-    environments: tuple[Mapping[str, str], ...]
-    threads: int
+    environments: tuple[Mapping[str, str], ...]  # variables for the job in each place
+    threads: int  # that each job gets of the cores
 
     def __len__(self) -> int:
         return len(self.environments)
 
 
-def divide(jobs: int, asked: int | None, cores: int, gpus: tuple[str, ...], *, spread: bool = False) -> Slots:
+def divide(
+    jobs: int,
+    asked: int | None,
+    cores: int | None = None,
+    gpus: tuple[str, ...] | None = None,
+    *,
+    spread: bool = False,
+) -> Slots:
     """Return the places for the jobs of a sweep.
 
     Without GPUs there are as many as cores. With GPUs there are as many as GPUs, since a job takes one for itself;
     if the user asks for more, those on one GPU take its memory as they need it.
     """
+    cores = usable_cores() if cores is None else cores
+    gpus = usable_gpus() if gpus is None else gpus
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
     environments: list[dict[str, str]] = [{} for _ in range(count)]
@@ -79,45 +83,29 @@ STATUSES = (WAITING, RUNNING, *COMPLETE, FAILED, INTERRUPTED)
 
 @dataclass
 class SweepJob:
-    """Hold one job of a sweep.
+    """Hold one job of a sweep."""
 
-    Attributes:
-        number: from 1, in the order of the command line.
-        overrides: as the user wrote them, one value each.
-        run: the run directory: absolute, or relative to the sweep's.
-        status: one of `STATUSES`.
-        exit_code: of the latest process; None while there is none.
-        seconds: wall time of all its processes.
-    """
-
-    number: int
-    overrides: list[str]
-    run: str
-    status: str = WAITING
-    exit_code: int | None = None
-    seconds: float = 0.0
+    number: int  # from 1, in the order of the command line
+    overrides: list[str]  # as the user wrote them, one value each
+    run: str  # the run directory: absolute, or relative to the sweep's
+    status: str = WAITING  # one of `STATUSES`
+    exit_code: int | None = None  # of the latest process; None while there is none
+    seconds: float = 0.0  # wall time of all its processes
 
 
 @dataclass
 class Sweep:
-    """Hold a sweep as its directory records it.
+    """Hold a sweep as its directory records it."""
 
-    Attributes:
-        directory: of the sweep.
-        jobs: in order.
-        flags: of the command line that each job has, too, such as ["--config-dir", "mine"].
-        threads: of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where
-            the overrides say it.
-        trials: how many jobs a search shall make; None if the jobs are a grid.
-        space: overrides of a search, as the user wrote them.
-    """
-
-    directory: Path
-    jobs: list[SweepJob] = field(default_factory=list)
+    directory: Path  # of the sweep
+    jobs: list[SweepJob] = field(default_factory=list)  # in order
+    # of the command line that each job has, too, such as ["--config-dir", "mine"]
     flags: list[str] = field(default_factory=list)
+    # of each job (`trainer.threads`), so that it does not depend on which jobs run beside it; None where the
+    # overrides say it
     threads: int | None = None
-    trials: int | None = None
-    space: list[str] = field(default_factory=list)
+    trials: int | None = None  # how many jobs a search shall make; None if the jobs are a grid
+    space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
 
     def run_directory(self, job: SweepJob) -> Path:
         """Return where a job runs."""

@@ -41,19 +41,13 @@ LINE_LENGTH = 300
 
 @dataclass
 class JobProcess:
-    """Hold a process that was started.
+    """Hold a process that was started."""
 
-    Attributes:
-        process: leads a session of its own, so that Ctrl-C on the terminal reaches the sweep only.
-        log: what it prints, appended to what earlier processes of the job printed.
-        offset: where its part of the log begins.
-        began: by `time.monotonic`.
-    """
-
+    # leads a session of its own, so that Ctrl-C on the terminal reaches the sweep only
     process: subprocess.Popen[bytes]
-    log: Path
-    offset: int
-    began: float
+    log: Path  # what it prints, appended to what earlier processes of the job printed
+    offset: int  # where its part of the log begins
+    began: float  # by `time.monotonic`
 
     @property
     def seconds(self) -> float:
@@ -71,19 +65,10 @@ class JobProcess:
         self.kill()
         return 128 - code if code < 0 else code
 
-    def ask_to_end(self, number: int) -> None:
-        """Send a signal to the process; a run saves and ends."""
-        with suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
     def kill(self) -> None:
         """Kill the process group at once."""
         with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended
             os.killpg(self.process.pid, signal.SIGKILL)
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        self.process.wait()
 
     def error_line(self) -> str:
         """Return the line of its log that says what went wrong; the last one where none looks like it."""
@@ -130,27 +115,16 @@ ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
 
 @dataclass
 class SweepRun:
-    """Run jobs until there are no more, or a signal ends the sweep.
+    """Run jobs until there are no more, or a signal ends the sweep."""
 
-    Attributes:
-        sweep: whose record is written at every change.
-        slots: for jobs at a time.
-        next_job: returns a job that shall start, or None when there is none.
-        arguments: returns what a job's process gets.
-        label: returns how a job is called on the screen.
-        say: shows a line.
-        ended: called with each job that has ended.
-        script: that each job runs.
-    """
-
-    sweep: Sweep
-    slots: Slots
-    next_job: Callable[[], SweepJob | None]
-    arguments: Callable[[SweepJob], list[str]]
-    label: Callable[[SweepJob], str]
-    say: Callable[[str], None]
-    ended: Callable[[SweepJob], None] = lambda job: None
-    script: Path = TRAIN
+    sweep: Sweep  # whose record is written at every change
+    slots: Slots  # for jobs at a time
+    next_job: Callable[[], SweepJob | None]  # returns a job that shall start, or None when there is none
+    arguments: Callable[[SweepJob], list[str]]  # returns what a job's process gets
+    label: Callable[[SweepJob], str]  # returns how a job is called on the screen
+    say: Callable[[str], None]  # shows a line
+    ended: Callable[[SweepJob], None] = lambda job: None  # called with each job that has ended
+    script: Path = TRAIN  # that each job runs
     worst: int = 0
     _running: dict[int, tuple[SweepJob, JobProcess]] = field(default_factory=dict)
     _signals: list[int] = field(default_factory=list)
@@ -239,14 +213,15 @@ class SweepRun:
             self.say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. Once more ends them at once.")
         for _, process in self._running.values():
             if first and len(self._signals) == 1:
-                process.ask_to_end(signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    process.process.send_signal(signal.SIGINT if self._signals[0] == signal.SIGINT else signal.SIGTERM)
             else:
                 process.kill()
 
     def _end_all(self) -> None:
         for job, process in self._running.values():
             process.kill()
-            process.wait()
+            process.process.wait()
             self._change(job, INTERRUPTED, process.exit_code())
         self._running.clear()
 
@@ -260,7 +235,7 @@ def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:
     return INTERRUPTED if code in ENDED or (asked and code > SIGNALLED) else FAILED
 
 
-def describe_best(summary: dict[str, Any]) -> str:
+def describe_best(summary: Mapping[str, Any]) -> str:
     """Return the best value of the monitored metric, such as "accuracy 0.9722, "; nothing if there is none."""
     best = summary.get("best") or {}
     if best.get("value") is None:

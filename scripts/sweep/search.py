@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
+from hookline.deploy.options import import_optional
 from hookline.scripts.sweep.record import FAILED, Sweep, SweepJob, is_complete, read_summary
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import open_composer
@@ -24,23 +24,14 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class Dimension:
-    """Hold one override that a search sets.
+    """Hold one override that a search sets."""
 
-    Attributes:
-        key: such as "optimizer.learning_rate".
-        choices: the values as text; empty for an interval.
-        low: of an interval.
-        high: of an interval, which it may reach.
-        log: whether ratios count in an interval, not differences.
-        whole: whether an interval holds whole numbers only.
-    """
-
-    key: str
-    choices: tuple[str, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
-    log: bool = False
-    whole: bool = False
+    key: str  # such as "optimizer.learning_rate"
+    choices: tuple[str, ...] = ()  # the values as text; empty for an interval
+    low: float = 0.0  # of an interval
+    high: float = 0.0  # of an interval, which it may reach
+    log: bool = False  # whether ratios count in an interval, not differences
+    whole: bool = False  # whether an interval holds whole numbers only
 
     def ends(self) -> list[str]:
         """Return overrides that must all be right: every choice, or both ends of the interval."""
@@ -58,13 +49,7 @@ class Dimension:
 
 def import_optuna() -> Any:
     """Return Optuna, with its own log turned down."""
-    try:
-        optuna: Any = importlib.import_module("optuna")  # an extra, which type checks do without
-    except ImportError as error:
-        raise UserError(
-            "--trials needs Optuna. Expected it installed: python -m pip install '.[search]', in a clone of this "
-            "project."
-        ) from error
+    optuna = import_optional("optuna", extra="search", needed_by="--trials")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -9,14 +9,11 @@ import pytest
 
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100
 from hookline.scripts import benchmark
-from hookline.scripts.benchmarks import array_input, process, worker
-from hookline.scripts.benchmarks.chart import write_chart
-from hookline.scripts.benchmarks.contender import Contender, Done, Settings, find_contenders
-from hookline.scripts.benchmarks.figures import PUBLISHED, Result, as_rows, find_peak, print_rows
-from hookline.scripts.benchmarks.inference import CONTENDERS as INFERENCE
-from hookline.scripts.benchmarks.training import case
-from hookline.scripts.benchmarks.training.networks import four_convolutions
-from hookline.scripts.benchmarks.training.products import products
+from hookline.scripts.benchmarks import array_input, process
+from hookline.scripts.benchmarks.contender import Contender, Done, find_contenders
+from hookline.scripts.benchmarks.figures import PUBLISHED, Result, as_rows, find_peak, print_rows, write_chart
+from hookline.scripts.benchmarks.training_hookline import COLOURED, DIGITS, products
+from hookline.scripts.benchmarks.training_keras import four_convolutions
 from hookline.trainer.errors import UserError
 
 
@@ -57,8 +54,8 @@ def test_the_worker_finds_how_much_work_fills_a_turn(monkeypatch) -> None:
         done.append(count)
         clock[0] += 5.0 if len(done) == 1 else 0.001 * count  # the first sets up
 
-    monkeypatch.setattr(worker.time, "perf_counter", lambda: clock[0])
-    assert worker._calibrate(work, 2.0) == 2000
+    monkeypatch.setattr(process.time, "perf_counter", lambda: clock[0])
+    assert process.calibrate(work, 2.0) == 2000
     assert done[:2] == [1, 1]
     assert max(done) < 1000
 
@@ -67,9 +64,9 @@ def test_the_worker_finds_how_much_work_fills_a_turn(monkeypatch) -> None:
         ahead[0] -= free
         clock[0] += 0.0001 * free + 0.01 * (count - free)
 
-    worker._warm_up(prepared, 100, 0.3)
+    process.warm_up(prepared, 100, 0.3)
     assert ahead[0] == 0
-    assert worker._seconds(prepared, 100) == pytest.approx(1.0)
+    assert process.seconds_of(prepared, 100) == pytest.approx(1.0)
 
 
 def test_own_seconds_count_and_the_loss_is_that_of_the_second_half() -> None:
@@ -79,11 +76,11 @@ def test_own_seconds_count_and_the_loss_is_that_of_the_second_half() -> None:
         done.append(count)
         return Done(seconds=2.0 * count, loss=1.0 / sum(done))
 
-    assert worker._seconds(work, 3) == 6.0
+    assert process.seconds_of(work, 3) == 6.0
     done.clear()
-    assert worker._loss(work, 5) == 1.0 / 5
+    assert process.mean_loss(work, 5) == 1.0 / 5
     assert done == [2, 3]
-    assert worker._loss(lambda count: None, 4) is None
+    assert process.mean_loss(lambda count: None, 4) is None
 
 
 BASELINE = next(each for each in find_contenders() if each.case == array_input.SCALE and each.baseline)
@@ -102,8 +99,6 @@ def test_contenders_run_in_processes_of_their_own(tmp_path, capsys, monkeypatch)
     (row,) = written["results"]
     assert len(row["speeds"]) == 2
     assert min(row["speeds"]) > 0
-    one = process.Worker(INFERENCE[0], tmp_path, Settings(threads=1), 1.0)
-    assert one._threads() == dict.fromkeys(process.THREADS, "1")
     monkeypatch.setattr(process, "WORKER", Path(__file__).with_name("missing.py"))
     for contender, word in ((ELSEWHERE, "No contender of"), (BASELINE, r"ended: .*missing\.py")):
         with pytest.raises(UserError, match=word):
@@ -161,7 +156,7 @@ def test_the_peak_is_the_published_one_or_the_highest_that_was_measured() -> Non
 
 def test_products_are_counted() -> None:
     lenet = 24 * 24 * 500 + 64 * 25_000 + 400_000 + 5000
-    assert products(lenet_300_100(case.DIGITS, 10)) == 3 * (784 * 300 + 300 * 100 + 1000) - 784 * 300
-    assert products(lenet_5(case.DIGITS, 10)) == 3 * lenet - 24 * 24 * 500
+    assert products(lenet_300_100(DIGITS, 10)) == 3 * (784 * 300 + 300 * 100 + 1000) - 784 * 300
+    assert products(lenet_5(DIGITS, 10)) == 3 * lenet - 24 * 24 * 500
     convolutions = 1024 * 9 * (96 + 1024) + 256 * 9 * (2048 + 4096) + 40_960
-    assert products(four_convolutions(case.COLOURED, 10)) == 3 * convolutions - 1024 * 9 * 96
+    assert products(four_convolutions(COLOURED, 10)) == 3 * convolutions - 1024 * 9 * 96

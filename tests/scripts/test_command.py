@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 
-from hookline.scripts.command import make_main, parse_options, run_command
+from hookline.scripts.command import make_main, parse_options, parse_seeds
 from hookline.trainer.errors import UserError
 
 
 @dataclass
 class Options:
-    run: str = ""
+    run: str
     shares: list[float] | None = None
-    layers: str = "*"
+    layers: str | list[str] = "*"
+    count: int = 1
+    force: bool = False
+    split: Literal["train", "test"] | None = None
+    limit: float | None = 0.5
+    own: list[str] = field(default_factory=list, init=False)
 
 
-def test_values_are_read_as_yaml_but_for_texts():
-    options = parse_options(["run=1e3", "shares=[0.5,1]", "layers=*"], Options, texts=("run",))
-    assert options == Options("1e3", [0.5, 1], "*")
-    assert parse_options(["run=a=b"], Options, texts=("run",)).run == "a=b"
+def test_values_are_read_as_the_annotations_say():
+    given = ["run=1e3", "shares=[0.5,1]", "layers=*", "count=3", "force=true", "split=test", "limit=2"]
+    assert parse_options(given, Options) == Options("1e3", [0.5, 1], "*", 3, True, "test", 2)
+    assert parse_options(["run=a=b", "layers=[a]", "limit=null"], Options) == Options("a=b", layers=["a"], limit=None)
     for arguments, word in (
+        ([], "No run"),
+        (["run="], "No run"),
         (["rn=a"], "'run'"),
+        (["own=[a]"], "'own'"),
         (["run"], "once"),
         (["run=a", "run=b"], "once"),
-        (["shares=[0.5"], "value"),
+        (["shares=[0.5"], "is no value"),
+        (["layers=2024-13-45"], "is no value"),
+        (["shares=[0.5,true]"], "Invalid shares"),
+        (["shares=[.inf]"], "Invalid shares"),
+        (["layers=[1]"], "Invalid layers"),
+        (["count=0"], "Invalid count: 0"),
+        (["count=true"], "Invalid count: True"),
+        (["force=1"], "true or false"),
+        (["split=tets"], "'test'"),
+        (["limit=-1"], "Invalid limit"),
+        (["limit=true"], "Invalid limit"),
     ):
         with pytest.raises(UserError, match=word):
-            parse_options(arguments, Options, texts=("run",))
+            parse_options(arguments, Options)
+    assert parse_seeds("[0, 12]") == (0, 12)
+    for text in ("1,01", "", "-1", "1,,2"):
+        with pytest.raises(UserError, match="different whole numbers"):
+            parse_seeds(text)
 
 
 def refuse(arguments) -> None:
@@ -40,16 +63,15 @@ def interrupt(arguments) -> None:
 
 
 def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
-    assert run_command(["run=a"], "usage", lambda arguments: None) == 0
-    assert run_command(["run=a"], "usage", refuse) == 2
-    assert run_command(["run=a"], "usage", interrupt) == 130
+    assert make_main("usage", list, lambda options: None)(["a"]) == 0
+    assert make_main("usage", refuse, print)(["run=a"]) == 2
+    assert make_main("usage", list, interrupt)(["run=a"]) == 130
     assert capsys.readouterr().err == "Error: no ['run=a']\nInterrupted.\n"
-    assert run_command(["run=a", "--help"], "usage of it", refuse) == 0
+    assert make_main("usage of it", refuse, print)(["run=a", "--help"]) == 0
     assert capsys.readouterr().out == "usage of it\n"
     with pytest.raises(IndexError):  # a fault of the program keeps its traceback
-        run_command([], "usage", lambda arguments: arguments[0] and None)
+        make_main("usage", list, lambda options: options[0] and None)([])
     assert make_main("usage", lambda arguments: [*arguments, "parsed"], len)(["a", "b"]) == 3
-    assert make_main("usage", list, lambda options: None)(["a"]) == 0
     monkeypatch.setattr("sys.argv", ["script.py", "a", "b"])
     assert make_main("usage", list, len)() == 2
 

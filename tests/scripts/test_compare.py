@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from hookline.scripts.compare import main
+from hookline.scripts.comparison.chart import average, read_curves, tail
 from hookline.scripts.comparison.comparison import compare
-from hookline.scripts.comparison.csv_file import write_csv
-from hookline.scripts.comparison.curves import average, read_curves, tail
+from hookline.scripts.comparison.report import write_csv
 from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
 
 

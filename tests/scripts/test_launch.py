@@ -30,15 +30,15 @@ def short_waits(monkeypatch) -> None:
 
 
 def test_workers_get_the_strategy_and_a_part_of_the_cores(monkeypatch, capsys):
-    monkeypatch.setattr(module, "cores", lambda: 8)
+    monkeypatch.setattr(module, "usable_cores", lambda: 8)
     own = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.threads=2"]
     assert parse(["workers=3", "recipe=bnn"]) == Options(3, 20.0, own)
     assert parse(["grace=0.5", *own, "workers=20"]) == Options(20, 0.5, own)
     assert parse(["workers=20", "recipe=bnn"]).overrides[-1] == "trainer.threads=1"
     for arguments, word in (
         (["recipe=bnn"], "workers="),
-        (["workers=0", "recipe=bnn"], "workers=0"),
-        (["workers=2", "grace=-1", "recipe=bnn"], "grace=-1"),
+        (["workers=0", "recipe=bnn"], "workers: 0"),
+        (["workers=2", "grace=-1", "recipe=bnn"], "grace: -1"),
         (["workers=2", "-m", "recipe=bnn"], "'-m'"),
         (["workers=2", "recipe=bnn", "trainer.strategy=mirrored"], "trainer.strategy=mirrored"),
     ):

@@ -20,21 +20,12 @@ from hypothesis import strategies as st
 from hookline.deploy.inference.container import SPARSE, write_container
 from hookline.deploy.inference.sparse_file import NETWORK
 from hookline.scripts import reproduce
-from hookline.scripts.reproduction import rows as conditions
-from hookline.scripts.reproduction.rows import (
-    Conditions,
-    Watch,
-    _judged,
-    commands_of,
-    commit_of,
-    export_path,
-    jobs_of,
-    make_export,
-    read_export,
-)
-from hookline.scripts.reproduction.runs import check
+from hookline.scripts.reproduction import rows
+from hookline.scripts.reproduction.jobs import commands_of, jobs_of
+from hookline.scripts.reproduction.rows import Conditions, commit_of, export_path, make_export, read_export
+from hookline.scripts.reproduction.session import check
 from hookline.scripts.reproduction.table import FILE, TABLE, merge, read_results, render
-from hookline.scripts.reproduction.targets import UNITS, Export, Goal, read_targets
+from hookline.scripts.reproduction.targets import Export, read_targets
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
@@ -62,13 +53,13 @@ def started(out: Path, name: str = "") -> list[str]:
 
 
 def test_the_published_table_is_what_the_results_and_the_targets_say():
-    rows = read_results(FILE)
-    assert rows
+    found = read_results(FILE)
+    assert found
     table = FILE.with_name(TABLE).read_text(encoding="utf-8")
-    assert table == render(rows)
+    assert table == render(found)
     assert "/tmp" not in table + FILE.read_text()
     assert "/home" not in table + FILE.read_text()
-    for row in rows:
+    for row in found:
         if "not_run" not in row:
             assert row["commands"] == commands_of(OURS[row["name"]], OURS, row["seeds"])
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
@@ -104,32 +95,17 @@ def test_each_run_stands_once_after_what_it_begins_from(seeds, name):
     assert all(goal.source for goal in OURS[name].goals)
 
 
-def test_units_and_goals():
-    shown = [
-        ("percent", 0.9721448, 97.21448),
-        ("error", 0.9823, 1.77),
-        ("KiB", 13508, 13.191406),
-        ("KB", 24156, 24.156),
-    ]
-    for unit, value, expected in shown:
-        assert UNITS[unit].of(value) == pytest.approx(expected, abs=1e-5)
-    for at_least, ours, reached in ((True, 97.61, False), (True, 97.62, True), (False, 97.63, False), (False, 1, True)):
-        assert _judged(Goal("a", at_least, 97.62, "Somebody 2016"), {"a": ours})["reached"] is reached
-    judged = _judged(Goal("with", at_least=True, figure="without", source=""), {"with": 82.0, "without": 74.5})
-    assert (judged["figure"], judged["reached"]) == (74.5, True)
-
-
 @given(st.permutations(["a", "b", "c", "d"]), st.sets(st.sampled_from("abcd")))
 def test_rows_stand_in_the_order_of_the_targets_whichever_came_first(order, absent):
-    rows: list[dict] = []
+    found: list[dict] = []
     for name in order:
-        rows = merge(rows, {"name": name, "not_run": "x"} if name in absent else {"name": name}, ["a", "b", "c", "d"])
-    assert [each["name"] for each in rows] == ["a", "b", "c", "d"]
+        found = merge(found, {"name": name, "not_run": "x"} if name in absent else {"name": name}, ["a", "b", "c", "d"])
+    assert [each["name"] for each in found] == ["a", "b", "c", "d"]
     for name in order:  # a row that was measured is replaced by a newer one, not by one that was not run
-        assert merge(rows, {"name": name, "not_run": "y"}, "abcd") == [
-            {**each, "not_run": "y"} if each["name"] == name and name in absent else each for each in rows
+        assert merge(found, {"name": name, "not_run": "y"}, "abcd") == [
+            {**each, "not_run": "y"} if each["name"] == name and name in absent else each for each in found
         ]
-    assert {"name": "a", "bytes": 1} in merge(rows, {"name": "a", "bytes": 1}, "abcd")
+    assert {"name": "a", "bytes": 1} in merge(found, {"name": "a", "bytes": 1}, "abcd")
 
 
 @pytest.fixture(scope="module")
@@ -275,19 +251,19 @@ def test_times_are_bounds_under_load_or_where_the_conditions_are_unknown(tmp_pat
     for changes, bound in (({}, False), ({"load": (1.0, 3.1)}, True), ({"niced": True}, True)):
         assert replace(alone, **changes).under_load is bound
     assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
-    (tmp_path / "out" / conditions.FILE_NAME).write_text('{"cut')
+    (tmp_path / "out" / rows.FILE_NAME).write_text('{"cut')
     (tmp_path / "results.json").unlink()
     assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
     assert rows_in(tmp_path)["second"]["under_load"] is True
     said = {"rev-parse": "abc\n", "status": " M recipes/results.json\n M recipes/RESULTS.md\n"}
-    monkeypatch.setattr(conditions, "_git", lambda directory, name, *arguments: said[name])
+    monkeypatch.setattr(rows, "_git", lambda directory, name, *arguments: said[name])
     assert commit_of(tmp_path) == ("abc", True)  # what the command itself writes changes nothing
     said["status"] += " M recipes/gan.py\n"
     assert commit_of(tmp_path) == ("abc", False)
-    watch = Watch()
-    watch.begin(3)
+    begun = rows.conditions_now()
     said["rev-parse"] = "made meanwhile"
-    assert watch.end(3, "a/a_0").commit == "abc"
+    rows.append_conditions(tmp_path, "a/a_0", begun)
+    assert [each.commit for each in rows.read_conditions(tmp_path)["a/a_0"]] == ["abc"]
 
 
 SCRIPT = """
@@ -337,7 +313,7 @@ def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):
         (["onyl=bnn"], "'only'"),
         (["only=bnm"], "'bnn'"),
         (["seeds=1,1"], "different whole numbers"),
-        (["jobs=true"], "jobs=True"),
+        (["jobs=true"], "jobs: True"),
         ([f"mnist={tmp_path}/nowhere.npz", "only=bnn"], "nowhere.npz"),
         ([f"targets={tmp_path}/nowhere.yaml"], "nowhere.yaml"),
         ([f"targets={tmp_path}/wrong.yaml"], "{dense} is neither"),

@@ -93,8 +93,17 @@ def write_run(
 def write_sweep(directory: Path, *jobs: Mapping[str, Any], version: int = 1) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     whole = [
-        {"number": number, "overrides": [], "run": None, "status": "waiting", "exit_code": None, "seconds": 0.0, **each}
+        {
+            "number": number,
+            "overrides": [],
+            "run": str(number),
+            "status": "waiting",
+            "exit_code": None,
+            "seconds": 0.0,
+            **each,
+        }
         for number, each in enumerate(jobs, start=1)
     ]
-    (directory / "sweep.json").write_text(json.dumps({"version": version, "jobs": whole}))
+    others: dict[str, Any] = {"flags": [], "threads": None, "trials": None, "space": []}
+    (directory / "sweep.json").write_text(json.dumps({"version": version, "jobs": whole, **others}))
     return directory

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hookline import hooks
-from hookline.scripts.catalogue import PAGE, compare_pages
+from hookline.scripts.catalogue import PAGE
 from hookline.scripts.documentation.description import Description, describe_hooks
 from hookline.scripts.documentation.page import find_gaps, make_page
 from hookline.trainer.config.command import parse_command
@@ -70,7 +70,7 @@ def described() -> list[Description]:
 
 def test_the_page_is_what_the_script_writes_of_every_hook(described):
     assert [gap for hook in described for gap in find_gaps(hook)] == []
-    assert compare_pages(PAGE.read_text(), make_page(described)) is None, "run python scripts/catalogue.py"
+    assert PAGE.read_text() == make_page(described), "run python scripts/catalogue.py"
     names = {path.stem for path in hooks.CONFIG_DIRECTORY.glob("*.yaml")} - {"default"}
     assert {hook.name for hook in described} == names
     assert {hook.name for hook in described if hook.is_default} == set(DEFAULTS)

@@ -74,10 +74,10 @@ def test_a_damaged_sweep_is_one_line(tmp_path):
     write_run(tmp_path / "run")
     (tmp_path / "sweep").mkdir()
     for text, line in (
-        ("{", "damaged"),
+        ("{", "cannot be read as a sweep"),
         (json.dumps({"version": 2, "jobs": []}), "version 2"),
-        (json.dumps({"version": 1, "jobs": [{"number": 1}]}), "jobs without"),
-        (json.dumps({"version": 1, "jobs": 3}), "jobs without"),
+        (json.dumps({"version": 1, "jobs": [{"number": 1}]}), "cannot be read as a sweep"),
+        (json.dumps({"version": 1, "jobs": 3}), "cannot be read as a sweep"),
     ):
         (tmp_path / "sweep" / "sweep.json").write_text(text)
         with pytest.raises(UserError, match=line):

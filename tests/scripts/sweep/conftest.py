@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hookline.scripts.sweep import command as sweep_command
+from hookline.scripts.sweep import record
 from hookline.trainer.config.command import parse_command
 
 FAKE = Path(__file__).resolve().parents[2] / "support" / "fake_job.py"
@@ -20,8 +21,8 @@ Run = Callable[..., tuple[int, list[str]]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A function that runs `-m recipe=bnn ...` in an empty directory; returns the exit code and the lines shown."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep_command, "usable_cores", lambda: 4)
-    monkeypatch.setattr(sweep_command, "usable_gpus", tuple)
+    monkeypatch.setattr(record, "usable_cores", lambda: 4)
+    monkeypatch.setattr(record, "usable_gpus", tuple)
 
     def sweep(*arguments: str) -> tuple[int, list[str]]:
         said: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hookline.scripts.sweep import command as sweep_command
+from hookline.scripts.sweep import record
 from hookline.scripts.sweep.open import job_arguments
 from hookline.scripts.sweep.record import Sweep, SweepJob
 from hookline.trainer.errors import UserError
@@ -162,7 +162,7 @@ def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
 
 
 def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_command, "usable_gpus", lambda: ("3", "GPU-b"))
+    monkeypatch.setattr(record, "usable_gpus", lambda: ("3", "GPU-b"))
     _, lines = run("recipe=bnn", "seed=1,2,3", "trainer.threads=null,3", "--sweep", "s")
     assert "6 to run, 2 at a time, 2 threads each" in lines[1]
     logs = {path.name: path.read_text() for path in Path("s").glob("*.log")}

@@ -5,11 +5,13 @@ Images lie in memory where the network is, and a batch is taken by its rows. Con
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hookline.scripts.benchmarks.contender import Done, Settings, Work
-from hookline.scripts.benchmarks.training.case import (
+from hookline.scripts.benchmarks.training_hookline import (
     BNN,
     CLASSES,
     CNN,
@@ -31,7 +33,7 @@ EPSILON = 1e-3
 
 def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False) -> Work:
     """Return steps of training."""
-    import torch  # type: ignore[import-not-found,unused-ignore]
+    torch: Any = importlib.import_module("torch")
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
@@ -40,7 +42,7 @@ def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False
     torch.manual_seed(0)
     model = network(case).to(device, memory_format=torch.channels_last).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, eps=1e-7, fused=True)
-    masks = Masks(model) if prune else None
+    after = held_masks(model) if prune else partial(clip, model) if case is BNN else None
 
     def loss_of(inputs: Any, targets: Any) -> Any:
         return torch.nn.functional.cross_entropy(model(inputs), targets)
@@ -59,30 +61,23 @@ def steps(settings: Settings, *, case: Case, compiled: bool, prune: bool = False
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            if case.name == BNN.name:
-                clip(model)
-            if masks is not None:
-                masks.hold()
+            if after is not None:
+                after()
             total += loss.detach()
         return Done(loss=float(total) / count)
 
-    if compiled:
-        _try(work)
+    if compiled:  # compile now, or say in one line why that is impossible: it needs a system compiler, for one
+        try:
+            work(1)
+        except Exception as error:
+            first = str(error).strip().partition("\n")[0]
+            raise UserError(f"torch.compile failed: {type(error).__name__}: {first}") from error
     return work
-
-
-def _try(work: Callable[[int], Done]) -> None:
-    """Compile, or say in one line why that is impossible: it needs a system compiler, for one."""
-    try:
-        work(1)
-    except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        raise UserError(f"torch.compile failed: {type(error).__name__}: {first}") from error
 
 
 def network(case: Case) -> Any:
     """Return the network of a case, with weights as Keras draws them."""
-    import torch  # type: ignore[import-not-found,unused-ignore]
+    torch: Any = importlib.import_module("torch")
 
     nn = torch.nn
     if case.model == LENET_300_100.model:
@@ -158,38 +153,34 @@ def _larq_cnn() -> list[Any]:
 
 def clip(model: Any) -> None:
     """Keep the latent weights of binary layers in [-1, 1]."""
-    import torch  # type: ignore[import-not-found,unused-ignore]
+    torch: Any = importlib.import_module("torch")
 
     with torch.no_grad():
         torch._foreach_clamp_max_(kernels := _kernels(model), 1.0)
         torch._foreach_clamp_min_(kernels, -1.0)
 
 
-class Masks:
-    """Prune kernels by magnitude on the polynomial schedule."""
+def held_masks(model: Any) -> Callable[[], None]:
+    """Return what puts masked entries of kernels back to 0 after a step, and prunes them on the polynomial schedule."""
+    torch: Any = importlib.import_module("torch")
+    kernels = _kernels(model)
+    masks = [torch.ones_like(kernel) for kernel in kernels]
+    step = 0
 
-    def __init__(self, model: Any) -> None:
-        """Make masks of ones."""
-        import torch  # type: ignore[import-not-found,unused-ignore]
-
-        self._torch: Any = torch
-        self._kernels = _kernels(model)
-        self._masks = [self._torch.ones_like(kernel) for kernel in self._kernels]
-        self._step = 0
-
-    def hold(self) -> None:
-        """After a step of the optimizer, put the masked entries back to 0."""
-        torch = self._torch
+    def hold() -> None:
+        nonlocal step
         with torch.no_grad():
-            if self._step % MASKS_EVERY == 0:
-                share = PRUNED * (1 - (1 - min(1.0, self._step / PRUNED_AT)) ** POWER)
-                for kernel, mask in zip(self._kernels, self._masks, strict=True):
+            if step % MASKS_EVERY == 0:
+                share = PRUNED * (1 - (1 - min(1.0, step / PRUNED_AT)) ** POWER)
+                for kernel, mask in zip(kernels, masks, strict=True):
                     pruned = round(share * kernel.numel())
                     magnitudes = kernel.abs().flatten()
                     threshold = magnitudes.kthvalue(pruned).values if pruned else -1.0
                     mask.copy_(kernel.abs() > threshold)
-            self._step += 1
-            torch._foreach_mul_(self._kernels, self._masks)
+            step += 1
+            torch._foreach_mul_(kernels, masks)
+
+    return hold
 
 
 def _kernels(model: Any) -> list[Any]:

@@ -26,11 +26,7 @@ MLP, CNN = "mlp", "cnn"
 
 
 class PackedNetwork:
-    """Build a packed network operation by operation, each on the value of the one before it.
-
-    Attributes:
-        tensors: arrays by name.
-    """
+    """Build a packed network operation by operation, each on the value of the one before it."""
 
     def __init__(self) -> None:
         """Start with the input."""
@@ -51,18 +47,20 @@ class PackedNetwork:
 
     def kernel(self, op: str, shape: tuple[int, ...]) -> None:
         """Add a layer with a binary kernel."""
-        stream = self._random.integers(0, 256, stream_bytes(math.prod(shape), 1), np.uint8)
-        self.add(op, kernel=Encoded(SIGN, self._tensor(stream), shape))
+        self.add(op, kernel=Encoded(SIGN, self._bits(math.prod(shape)), shape))
 
-    def batch_norm(self, channels: int, *, threshold: bool) -> None:
-        """Add a batch norm, folded."""
-        if threshold:
-            limits = self._random.integers(-9, 10, channels).astype(np.int16)
-            descending = self._random.integers(0, 256, stream_bytes(channels, 1), np.uint8)
-            self.add("threshold", thresholds=self._tensor(limits), descending=self._tensor(descending))
-            return
-        scale, shift = (self._random.normal(size=channels).astype(np.float32) for _ in range(2))
-        self.add("scale_shift", scale=self._tensor(scale), shift=self._tensor(shift))
+    def threshold(self, channels: int) -> None:
+        """Add a batch norm before a sign."""
+        limits = self._tensor(self._random.integers(-9, 10, channels).astype(np.int16))
+        self.add("threshold", thresholds=limits, descending=self._bits(channels))
+
+    def scale_shift(self, channels: int) -> None:
+        """Add another batch norm."""
+        scale, shift = (self._tensor(self._random.normal(size=channels).astype(np.float32)) for _ in range(2))
+        self.add("scale_shift", scale=scale, shift=shift)
+
+    def _bits(self, count: int) -> str:
+        return self._tensor(self._random.integers(0, 256, stream_bytes(count, 1), np.uint8))
 
     def _tensor(self, array: np.ndarray) -> str:
         name = f"array_{len(self.tensors)}"
@@ -70,22 +68,28 @@ class PackedNetwork:
         return name
 
 
-def packed_mlp() -> PackedNetwork:
-    """Return three hidden layers of 4096 units."""
+def packed_network(name: str) -> PackedNetwork:
+    """Return three hidden layers of 4096 units, or what `hookline.recipes.models.larq_tutorial_cnn` is."""
     network = PackedNetwork()
-    network.add("flatten")
-    widths = (math.prod(IMAGES), *UNITS, CLASSES)
+    if name == MLP:
+        network.add("flatten")
+        widths = [math.prod(IMAGES), *UNITS, CLASSES]
+    else:
+        widths = [_convolutions(network), HIDDEN, CLASSES]
     for number, (before, after) in enumerate(itertools.pairwise(widths)):
         network.kernel("dense", (before, after))
-        network.batch_norm(after, threshold=0 < number < len(UNITS))
-        if number == 0:
+        if number == 0 and name == MLP:
+            network.scale_shift(after)
             network.add("sign")
+        elif after == CLASSES:
+            network.scale_shift(after)
+        else:
+            network.threshold(after)
     return network
 
 
-def packed_cnn() -> PackedNetwork:
-    """Return the network of Larq's tutorial, as `hookline.recipes.models.larq_tutorial_cnn` has it."""
-    network = PackedNetwork()
+def _convolutions(network: PackedNetwork) -> int:
+    """Add convolutions, and return how many values they leave."""
     side, channels = IMAGES[0], IMAGES[2]
     for number, filters in enumerate(FILTERS):
         network.kernel("conv2d", (*WINDOW, channels, filters))
@@ -93,15 +97,13 @@ def packed_cnn() -> PackedNetwork:
         if number < len(FILTERS) - 1:
             network.add("max_pool2d", pool_size=(2, 2), strides=(2, 2))
             side //= 2
-        network.batch_norm(filters, threshold=number > 0)
-        if number == 0:
+        if number:
+            network.threshold(filters)
+        else:
+            network.scale_shift(filters)
             network.add("sign")
     network.add("flatten")
-    network.kernel("dense", (side * side * channels, HIDDEN))
-    network.batch_norm(HIDDEN, threshold=True)
-    network.kernel("dense", (HIDDEN, CLASSES))
-    network.batch_norm(CLASSES, threshold=False)
-    return network
+    return side * side * channels
 
 
 def keras_network(name: str) -> keras.Model:
