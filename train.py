@@ -61,14 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def asked_help(arguments: Sequence[str]) -> str | None:
-    """Return the help that a command line asks for: all, or about the one name that follows; None for none.
-
-    Args:
-        arguments: without the program's name.
-
-    Raises:
-        UserError: a name that does not exist.
-    """
+    """Return the help that a command line asks for: all, or about the one name that follows; None for none."""
     flag = next((each for each in arguments if each in ("--help", "-h")), None)
     if flag is None:
         return None
@@ -81,15 +74,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
 
 
 def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
-    """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none.
-
-    Args:
-        arguments: without the program's name.
-        directories: whether to look at those of the run, too; not for what writes none.
-
-    Raises:
-        UserError: a mistake that shows before anything is built.
-    """
+    """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
     from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
     from hookline.trainer.config.compose import show
     from hookline.trainer.config.preflight import check_display, preflight
@@ -119,14 +104,7 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
 
 
 def sweep(arguments: Sequence[str]) -> int | None:
-    """Run a sweep, each job in a process of its own, and return the worst exit code; None without -m.
-
-    Args:
-        arguments: without the program's name.
-
-    Raises:
-        UserError: a mistake that shows before anything is started.
-    """
+    """Run a sweep, each job in a process of its own, and return the worst exit code; None without -m."""
     from hookline.trainer.config.command import parse_command
 
     command = parse_command(arguments)
@@ -138,12 +116,7 @@ def sweep(arguments: Sequence[str]) -> int | None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print text at once; when its reader has left, carry on without it.
-
-    Args:
-        text: of any number of lines.
-        end: what follows it.
-    """
+    """Print text at once; when its reader has left, carry on without it."""
     try:
         print(printable(as_typed(text), keep="\n\t"), end=end, flush=True)
     except OSError:
@@ -153,11 +126,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def train_job(job: Job) -> dict[str, Any]:
-    """Train, and return the summary.
-
-    Args:
-        job: validated.
-    """
+    """Train, and return the summary."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
     from hookline.trainer.run.start_time import process_began
 
@@ -170,12 +139,7 @@ def train_job(job: Job) -> dict[str, Any]:
 
 
 def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tuple[int, dict[str, Any]]:
-    """Run one job and return its exit code with its summary, which is empty when it failed.
-
-    Args:
-        job: validated.
-        work: what to do with it; returns a summary.
-    """
+    """Run one job and return its exit code with its summary, which is empty when it failed."""
     try:
         return DONE, work(job)
     except UserError as error:
@@ -190,23 +154,13 @@ def run_job(job: Job, work: Callable[[Job], dict[str, Any]] = train_job) -> tupl
 
 
 def interrupted_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code for an interruption: 128 and the signal's number; 0 where the run's own time was over.
-
-    Args:
-        error: what ended the run. One without a number is Ctrl-C.
-    """
+    """Return the exit code for an interruption: 128 and the signal's number; 0 where the run's own time was over."""
     number: int | None = getattr(error, "signal_number", INTERRUPTED - SIGNALLED)
     return DONE if number is None else SIGNALLED + number
 
 
 def report(error: BaseException, code: int, *, debug: bool = False) -> int:
-    """Print an error as one line, or with its traceback where that is wanted, and return the exit code.
-
-    Args:
-        error: what went wrong.
-        code: the exit code to return.
-        debug: whether to show the traceback; HYDRA_FULL_ERROR=1 asks for it, too.
-    """
+    """Print an error as one line, or with its traceback where that is wanted, and return the exit code."""
     with suppress(OSError):  # of a reader that has left
         if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
             traceback.print_exception(error)
@@ -218,11 +172,7 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
 
 
 def unnamed_hook(error: BaseException) -> str:
-    """Return the hook that a mistake was found by, in brackets, where its message does not name it.
-
-    Args:
-        error: with the notes of the stages that it went through.
-    """
+    """Return the hook that a mistake was found by, in brackets, where its message does not name it."""
     if isinstance(error, UserError):
         for note in getattr(error, "__notes__", []):
             found = NOTE.match(note)
@@ -232,11 +182,7 @@ def unnamed_hook(error: BaseException) -> str:
 
 
 def asks_for_traceback(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for the traceback of a mistake.
-
-    Args:
-        arguments: without the program's name.
-    """
+    """Return whether a command line asks for the traceback of a mistake."""
     return "debug=true" in (argument.lower().lstrip("+") for argument in arguments)
 
 

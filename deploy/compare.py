@@ -48,13 +48,7 @@ class Difference:
         return np.stack(list(self._others.values()))
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
-        """Count a batch.
-
-        Args:
-            inputs: [batch, ...].
-            found: outputs of the file.
-            expected: outputs of the model, of the same shape.
-        """
+        """Count a batch."""
         if found.size:
             with np.errstate(invalid="ignore"):  # infinities of one sign are equal
                 apart = np.where(found == expected, 0.0, np.abs(found - expected))
@@ -76,13 +70,7 @@ class Stand(keras.layers.Layer):
     """Predict with a file in place of a model."""
 
     def __init__(self, predict: Predictor, difference: Difference) -> None:
-        """Take what predicts.
-
-        Args:
-            predict: of a file. TensorFlow's own has an attribute `traced` that takes and returns tensors: a function of
-                TensorFlow that Python calls inside of another one may wait for the very thread that it runs on.
-            difference: that each batch is added to.
-        """
+        """Take what predicts."""
         super().__init__(dtype="float32")
         self._predict = predict
         self._difference = difference
@@ -127,20 +115,6 @@ def compare(
 
     If the run computes in half precision, its float32 model is compared with it in half precision, and the file with
     the model in float32: so the two differ by rounding alone.
-
-    Args:
-        run: restored.
-        network: name of the network in the file.
-        form: of the file.
-        predict: loaded from the file.
-        tolerance: of metrics, absolute and relative; None for what `lossy` calls for.
-        lossy: whether the file holds rounded values.
-
-    Returns:
-        Metrics by name, and how outputs differ; None if the file is a Keras model, whose layers are the same.
-
-    Raises:
-        UserError: they differ too much.
     """
     expected = run.parts.test.run(run.step)
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
@@ -218,13 +192,7 @@ def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float]) ->
 
 
 def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
-    """Return a trainer with a model in place of a network and its hooks.
-
-    Args:
-        trainer: of a run.
-        network: name of the network.
-        model: of the same inputs, and of the outputs that are shipped.
-    """
+    """Return a trainer with a model in place of a network and its hooks."""
     model = undo(model, trainer.networks[network].final_activations)
     networks: list[Any] = [
         replace(each, model=model, taps={}, tapped=None, final_activations=()) if name == network else each

@@ -85,24 +85,30 @@ def _smallest_type(values: np.ndarray) -> type[np.signedinteger]:
     return np.int32
 
 
-class EvaluatedLayers:
-    """Call layers inside the contexts that hooks put around every forward pass, with tensors of the evaluation's size.
+Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
+"""The result of calls in a row on tensors [batch, *shape]: float32 [count, channels] to the same."""
+
+
+def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: int) -> Evaluate:
+    """Return what calls layers inside the contexts that hooks put around every forward pass, at the evaluation's size.
 
     A hook may replace a layer's computation, perhaps for large tensors only; the results then differ by rounding.
     """
 
-    def __init__(self, trainer: Trainer, network: str, *, batch_size: int, step: int) -> None:
-        """Take a run."""
-        self.trainer = trainer
-        self.network = network
-        self.batch_size = batch_size
-        self.step = step
+    def call(calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
+        current = trainer.forward(tf.constant(step, tf.int64), {}, objective="", training=False).passes[network]
+        with ExitStack() as stack:
+            for hook in current.hooks:
+                with in_stage(hook, "around_forward"):
+                    stack.enter_context(hook.around_forward(current.context))
+            for each in calls:
+                tensor = each(tensor)
+        return tensor
 
-    def __call__(self, calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
-        """Return what computes layers, one after another: float32 [count, channels] to the same."""
-        full = (self.batch_size, *shape)
+    def evaluate(calls: Sequence[Call], shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+        full = (batch_size, *shape)
         rows = math.prod(full[:-1])
-        traced = tf.function(lambda tensor: self._compute(calls, tensor), autograph=False)
+        traced = tf.function(lambda tensor: call(calls, tensor), autograph=False)
         concrete = traced.get_concrete_function(tf.TensorSpec(full, tf.float32))
 
         def compute(values: np.ndarray) -> np.ndarray:
@@ -116,20 +122,8 @@ class EvaluatedLayers:
 
         return compute
 
-    def _compute(self, calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
-        passes = self.trainer.forward(tf.constant(self.step, tf.int64), {}, objective="", training=False).passes
-        current = passes[self.network]
-        with ExitStack() as stack:
-            for hook in current.hooks:
-                with in_stage(hook, "around_forward"):
-                    stack.enter_context(hook.around_forward(current.context))
-            for call in calls:
-                tensor = call(tensor)
-        return tensor
+    return evaluate
 
-
-Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
-"""The result of calls in a row on tensors [batch, *shape]: float32 [count, channels] to the same."""
 
 BY_CHANNEL = "scale_shift"
 RISING = {

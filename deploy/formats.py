@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hookline.deploy.options import import_optional
+from hookline.deploy.options import first_line, import_optional
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import sync_folder
 
@@ -107,72 +107,60 @@ class Format:
 
 def _imported(place: str) -> Callable[..., Any]:
     module, _, name = place.partition(":")
-    return cast(Callable[..., Any], getattr(importlib.import_module(module), name))
+    return cast(Callable[..., Any], getattr(importlib.import_module(f"hookline.deploy.{module}"), name))
 
 
 FORMATS = {
-    each.name: each
-    for each in (
-        Format(
-            "keras", ".keras", "hookline.deploy.runtime_files:write_keras", "hookline.deploy.runtime_files:load_keras"
-        ),
-        Format(
-            "saved_model",
-            "_saved_model",
-            "hookline.deploy.runtime_files:write_saved_model",
-            "hookline.deploy.runtime_files:load_saved_model",
-            is_directory=True,
-        ),
-        Format(
-            "litert",
-            ".tflite",
-            "hookline.deploy.litert:write_litert",
-            "hookline.deploy.runtimes:load_litert",
-            options=("int8",),
-            packages=("ai_edge_litert.interpreter",),
-            extra="litert",
-        ),
-        Format(
-            "onnx",
-            ".onnx",
-            "hookline.deploy.runtime_files:write_onnx",
-            "hookline.deploy.runtimes:load_onnx",
-            packages=("onnx", "tf2onnx", "onnxruntime"),
-            extra="onnx",
-        ),
-        Format(
-            "packed",
-            ".packed.safetensors",
-            "hookline.deploy.packed:write_packed",
-            "hookline.deploy.inference.engine:load_model",
-            options=("float16",),
-            card_beside=False,
-            every_prediction=True,
-            rounding="hookline.deploy.packed:predictions_differ_by_rounding",
-        ),
-        Format(
-            "sparse",
-            ".sparse.safetensors",
-            "hookline.deploy.sparse:write_sparse",
-            "hookline.deploy.sparse:load_sparse",
-            options=("codebook", "codebook_conv", "huffman"),
-            card_beside=False,
-        ),
-    )
+    "keras": Format("keras", ".keras", "runtime_files:write_keras", "runtime_files:load_keras"),
+    "saved_model": Format(
+        "saved_model",
+        "_saved_model",
+        "runtime_files:write_saved_model",
+        "runtime_files:load_saved_model",
+        is_directory=True,
+    ),
+    "litert": Format(
+        "litert",
+        ".tflite",
+        "litert:write_litert",
+        "runtimes:load_litert",
+        options=("int8",),
+        packages=("ai_edge_litert.interpreter",),
+        extra="litert",
+    ),
+    "onnx": Format(
+        "onnx",
+        ".onnx",
+        "runtime_files:write_onnx",
+        "runtimes:load_onnx",
+        packages=("onnx", "tf2onnx", "onnxruntime"),
+        extra="onnx",
+    ),
+    "packed": Format(
+        "packed",
+        ".packed.safetensors",
+        "packed:write_packed",
+        "inference.engine:load_model",
+        options=("float16",),
+        card_beside=False,
+        every_prediction=True,
+        rounding="packed:predictions_differ_by_rounding",
+    ),
+    "sparse": Format(
+        "sparse",
+        ".sparse.safetensors",
+        "sparse:write_sparse",
+        "sparse:load_sparse",
+        options=("codebook", "codebook_conv", "huffman"),
+        card_beside=False,
+    ),
 }
 MARK = "saved_model.pb"
 """The file that makes a directory a SavedModel."""
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of an exported network, by the end of its name; a directory by what is in it.
-
-    Args:
-        path: of the file or directory.
-
-    Raises:
-        UserError: it is none, or of no format that is known.
-    """
+    """Return the format of an exported network, by the end of its name; a directory by what is in it."""
     if path.is_dir():
         if (path / MARK).is_file():
             return FORMATS["saved_model"]
@@ -228,7 +216,7 @@ def put_in_place(path: Path, form: Format) -> Iterator[Path]:
         _sync(folder / path.name)
         _exchange(folder / path.name, path)
     except OSError as error:
-        reason = error.strerror or next(iter(str(error).splitlines()), "no reason given")
+        reason = error.strerror or first_line(error)
         raise UserError(f"{path} cannot be written: {reason}. Expected a place that can.") from error
     finally:
         if folder is not None:
@@ -239,11 +227,7 @@ def put_in_place(path: Path, form: Format) -> Iterator[Path]:
 
 
 def size_on_disk(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a directory.
-
-    Args:
-        path: of either.
-    """
+    """Return the bytes of a file, or of all files in a directory."""
     return sum(each.stat().st_size for each in _files(path))
 
 

@@ -248,15 +248,8 @@ OPERATIONS: dict[str, Callable[[Any], list[Step]]] = {
 """Operations of `keras.ops` that occur in a functional graph as nodes, by the name of their class."""
 
 
-class _Value:
-    """Represent a tensor in a walk through a graph.
-
-    Attributes:
-        name: of the value.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+class _Value(str):
+    """The name of a tensor in a walk through a graph."""
 
 
 class _Walk:
@@ -267,7 +260,7 @@ class _Walk:
         self.problems: list[str] = []
         self.names: set[str] = set()
         self.input = self._new_name(str(model.inputs[0].name))
-        self.output = self._run(model, [_Value(self.input)], "")[0].name
+        self.output = str(self._run(model, [_Value(self.input)], "")[0])
 
     def _run(self, model: keras.Model, inputs: list[_Value], prefix: str) -> list[_Value]:
         def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,7 +298,7 @@ class _Walk:
         for step in steps:
             output = _Value(self._new_name(path if step is steps[-1] else f"{path}/{step.op}"))
             fields = {key: value for key, value in step.fields.items() if value is not None}
-            op = Op(step.op, path, tuple(each.name for each in values), output.name, fields)
+            op = Op(step.op, path, tuple(map(str, values)), str(output), fields)
             self.nodes.append(Node(op, step.arrays, step.call))
             values = [output]
         return values[0]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
-from hookline.deploy.options import Contents, ExportOptions
+from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import plain_model, single_model
 from hookline.deploy.runtime_files import layer_table
 from hookline.trainer.errors import UserError
@@ -66,7 +66,7 @@ def _notes(options: ExportOptions, examples: int) -> tuple[str, ...]:
 
 def _refused(error: Exception) -> UserError:
     unknown = sorted(set(re.findall(r"'tf\.(\w+)' op", str(error))))
-    reason = f"no operation {', '.join(unknown)}" if unknown else next(iter(str(error).splitlines()), "no reason given")
+    reason = f"no operation {', '.join(unknown)}" if unknown else first_line(error)
     return UserError(f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model.")
 
 

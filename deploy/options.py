@@ -28,6 +28,11 @@ class Contents:
     lossy: bool = False
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
     """Return a module of a package that this project installs on demand."""
     try:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from hookline.deploy.arrays import Node, Stored, drop_needless_activations, encode_nodes
 from hookline.deploy.card import card_of
-from hookline.deploy.fold_signs import Evaluate, EvaluatedLayers, fold_signs
+from hookline.deploy.fold_signs import Evaluate, evaluated_layers, fold_signs
 from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import PACKED, container_sizes, write_container
 from hookline.deploy.inference.engine import Model
@@ -21,11 +21,10 @@ from hookline.deploy.inference.graph import Graph, graph_to_json, parse_graph
 from hookline.deploy.inference.shapes import infer
 from hookline.deploy.keras_graph import described_op, keras_graph
 from hookline.deploy.options import Contents, ExportOptions
-from hookline.deploy.plain_model import assigned, is_mixed, with_values
+from hookline.deploy.plain_model import assigned, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.graph import as_functional, is_graph
-from hookline.trainer.network import Network
 from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.run.network_summary import measure_size
 from hookline.trainer.run.results import format_bytes
@@ -116,19 +115,15 @@ def write_packed(run: FinishedRun, network: str, path: Path, options: ExportOpti
 
 def _nodes(run: FinishedRun, network: str) -> tuple[str, list[Node], str]:
     """Return the name of the input, the operations of the finished network, and the name of the output."""
-    trainer = run.parts.trainer
-    shipped = shipped_weights(trainer, run.step)[network]
     batch = run.parts.test.batch(tf.constant(0, tf.int64))
-    evaluate = EvaluatedLayers(trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
-    with assigned(trainer.networks[network], shipped), _as_shipped(trainer.networks[network]) as model:
+    evaluate = evaluated_layers(run.parts.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
+    with _as_shipped(run, network) as model:
         return packed_nodes(model, evaluate)
 
 
 def predictions_differ_by_rounding(run: FinishedRun, network: str, packed: Model, inputs: np.ndarray) -> bool:
     """Return whether a packed file differs from its run by rounding alone, for every example."""
-    own = run.parts.trainer.networks[network]
-    shipped = shipped_weights(run.parts.trainer, run.step)[network]
-    with assigned(own, shipped), _as_shipped(own) as model:
+    with _as_shipped(run, network) as model:
         return bool(differ_by_rounding(model, packed, inputs).all())
 
 
@@ -140,10 +135,12 @@ def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node
 
 
 @contextmanager
-def _as_shipped(network: Network) -> Iterator[keras.Model]:
+def _as_shipped(run: FinishedRun, network: str) -> Iterator[keras.Model]:
     """Give a model that ends as the user's, in float32; where it is so already, the very layers that hooks know."""
-    with put_back(network.model, network.final_activations) as model:
-        yield with_values(model, model, full=True) if is_mixed(model) else model
+    own = run.parts.trainer.networks[network]
+    shipped = shipped_weights(run.parts.trainer, run.step)[network]
+    with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
+        yield rebuilt(model, full=True) if is_mixed(model) else model
 
 
 def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: str) -> dict[str, tuple[int, ...]]:

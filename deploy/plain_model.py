@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from hookline.deploy.card import card_of
+from hookline.deploy.options import first_line
 from hookline.trainer.config.plugins import check_found
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
@@ -26,12 +27,7 @@ from hookline.trainer.step.trainer import Trainer
 
 @contextmanager
 def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Give variables other values while the block runs; afterwards they have their own again.
-
-    Args:
-        network: whose variables they are.
-        weights: values by variable name.
-    """
+    """Give variables other values while the block runs; afterwards they have their own again."""
     variables = network.variables
     before = {name: np.array(variables[name].numpy()) for name in weights}
     try:
@@ -44,14 +40,7 @@ def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[No
 
 
 def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
-    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it.
-
-    Args:
-        plugins: packages that the user trusts; their code is imported.
-
-    Raises:
-        UserError: a package that is not there, or that cannot be imported.
-    """
+    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it."""
     plugins = list(plugins)
     if not plugins:
         return nullcontext()
@@ -84,33 +73,23 @@ FULL = "float32"
 
 
 def is_mixed(model: keras.Model) -> bool:
-    """Return whether any layer of a model computes in half precision, with variables in float32.
-
-    Args:
-        model: any Keras model.
-    """
+    """Return whether any layer of a model computes in half precision, with variables in float32."""
     return bool(_mixed_dtypes(model))
 
 
-def with_values(structure: keras.Model, values: keras.Model, *, full: bool = False) -> keras.Model:
-    """Return a new model with the layers of one model, and the values of another's variables.
+def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
+    """Return a new model of the same layers, with the same values of its variables.
 
     Layers keep the policy that they were built with wherever they are loaded. So a model that was trained in half
     precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
-
-    Args:
-        structure: whose layers can be rebuilt from their config.
-        values: of the same layers, perhaps in another precision.
-        full: whether the new model computes in float32 where layers of `structure` are mixed, and what lies between
-            them with it.
     """
-    config = keras.saving.serialize_keras_object(structure)
-    if full and (mixed := _mixed_dtypes(structure)):
+    config = keras.saving.serialize_keras_object(model)
+    if full and (mixed := _mixed_dtypes(model)):
         config = _in_full(config, mixed)
-    classes = {type(layer).__name__: type(layer) for layer in structure._flatten_layers()}  # not all are of Keras
+    classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}  # not all are of Keras
     with keras.saving.custom_object_scope(classes):
         made = keras.saving.deserialize_keras_object(config)
-    assign_weights(made, values)
+    assign_weights(made, model)
     return made
 
 
@@ -118,10 +97,6 @@ def assign_weights(model: keras.Model, values: keras.Model) -> None:
     """Give a model's weights and moving statistics, and the seed states that both have, another model's values.
 
     A model's config does not say which layers hold a seed state: a dropout built with rate 0 has none.
-
-    Args:
-        model: of the layers of the other, in their order.
-        values: perhaps in another precision.
     """
     for variable, given in zip(model.weights, values.weights, strict=True):
         variable.assign(given.value)
@@ -159,13 +134,7 @@ def _in_full(config: Any, mixed: set[str]) -> Any:
 
 @contextmanager
 def plain_model(run: FinishedRun, network: str, *, full: bool = True) -> Iterator[keras.Model]:
-    """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was.
-
-    Args:
-        run: restored.
-        network: name of the network.
-        full: whether it computes in float32 where the run computed in half precision.
-    """
+    """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was."""
     owner = run.parts.trainer.networks[network]
     before = {name: variable.numpy() for name, variable in owner.weights.items()}
     stripped = strip_model(run.parts.trainer, network)
@@ -179,13 +148,6 @@ def finished_model(run: FinishedRun, network: str) -> keras.Model:
     It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
     with the run. A model with other parts, such as a user's class, may have too little in its config to be rebuilt: it
     is the network's own, with its weights and final activation changed.
-
-    Args:
-        run: restored.
-        network: name of the network.
-
-    Raises:
-        UserError: it computes in half precision, and cannot be rebuilt in float32.
     """
     owner = run.parts.trainer.networks[network]
     model = with_final(strip_model(run.parts.trainer, network), owner.final_activations)
@@ -199,7 +161,7 @@ def _with_shipped(run: FinishedRun, network: str, model: keras.Model, *, full: b
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made = model
     if not foreign_names(model):
-        made = with_values(model, model, full=full)
+        made = rebuilt(model, full=full)
     elif full and is_mixed(model):
         made = _own_in_float32(model)
     for variable, own in zip(made.weights, model.weights, strict=True):
@@ -210,22 +172,17 @@ def _with_shipped(run: FinishedRun, network: str, model: keras.Model, *, full: b
 
 def _own_in_float32(model: keras.Model) -> keras.Model:
     try:
-        return with_values(model, model, full=True)
+        return rebuilt(model, full=True)
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: {reason} "
-            "Expected classes whose get_config has every argument of theirs, or a run with trainer.precision=float32."
+            f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
+            f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "
+            "trainer.precision=float32."
         ) from error
 
 
 def strip_model(trainer: Trainer, network: str) -> keras.Model:
-    """Return the model of a network without what hooks put in; it shares the network's variables.
-
-    Args:
-        trainer: with its hooks built.
-        network: name of the network.
-    """
+    """Return the model of a network without what hooks put in; it shares the network's variables."""
     model = trainer.networks[network].model
     for hook in reversed(trainer.hooks):
         if hook.network == network:
@@ -235,15 +192,7 @@ def strip_model(trainer: Trainer, network: str) -> keras.Model:
 
 
 def check_plain(model: keras.Model, format_name: str) -> None:
-    """Refuse a model with parts that are not Keras's own.
-
-    Args:
-        model: any Keras model.
-        format_name: of the format that takes no other.
-
-    Raises:
-        UserError: names the layers, functions or other parts that are not of Keras.
-    """
+    """Refuse a model with parts that are not Keras's own."""
     if foreign := foreign_names(model):
         raise UserError(
             f"format={format_name} holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. "
@@ -252,27 +201,17 @@ def check_plain(model: keras.Model, format_name: str) -> None:
 
 
 def foreign_names(model: keras.Model) -> list[str]:
-    """Return the layers of a model that are not Keras classes; if there are none, its other parts that are not.
-
-    Args:
-        model: any Keras model.
-    """
-    layers = [f"{layer.name} ({type(layer).__name__})" for layer in model._flatten_layers() if is_foreign(type(layer))]
+    """Return the layers of a model that are not Keras classes; if there are none, its other parts that are not."""
+    layers = [
+        f"{layer.name} ({type(layer).__name__})"
+        for layer in model._flatten_layers()
+        if not _is_of_keras(type(layer).__module__)
+    ]
     return layers or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
 
 
 def single_model(run: FinishedRun, network: str, model: keras.Model, format_name: str) -> keras.Model:
-    """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis.
-
-    Args:
-        run: restored.
-        network: name of the network.
-        model: finished. A subclassed one becomes the only layer of a graph.
-        format_name: of the format that holds no other.
-
-    Raises:
-        UserError: says how many inputs and outputs there are.
-    """
+    """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis."""
     if not hasattr(model, "inputs"):
         inputs = keras.Input(card_of(run, network).shape)
         model = keras.Model(inputs, model(inputs), name=model.name)
@@ -282,15 +221,6 @@ def single_model(run: FinishedRun, network: str, model: keras.Model, format_name
             f"format={format_name}, or format=keras."
         )
     return model
-
-
-def is_foreign(part: type) -> bool:
-    """Return whether a class is not of Keras.
-
-    Args:
-        part: of a layer.
-    """
-    return not _is_of_keras(part.__module__)
 
 
 def _is_of_keras(module: str | None) -> bool:

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.deploy.options import Contents, ExportOptions
+from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import foreign_names, plain_model, single_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
@@ -81,15 +81,11 @@ def write_keras(run: FinishedRun, network: str, path: Path, options: ExportOptio
         try:
             model.save(path)
         except (NotImplementedError, TypeError, ValueError) as error:
-            raise _refused(model, str(error)) from error
+            raise UserError(
+                f"format=keras cannot hold '{model.name}': {first_line(error)} Expected classes whose get_config "
+                "has every argument of theirs, or format=saved_model."
+            ) from error
         return layer_table(model, notes=_notes(model))
-
-
-def _refused(model: keras.Model, reason: str) -> UserError:
-    return UserError(
-        f"format=keras cannot hold '{model.name}': {next(iter(reason.strip().splitlines()), '')} Expected classes "
-        "whose get_config has every argument of theirs, or format=saved_model."
-    )
 
 
 def _notes(model: keras.Model) -> tuple[str, ...]:
@@ -104,7 +100,7 @@ def load_keras(path: Path) -> KerasPredictor:
     try:
         return KerasPredictor(keras.saving.load_model(path, compile=False))
     except (OSError, ValueError, TypeError, KeyError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).partition(" Full object config")[0]
+        reason = first_line(error).partition(" Full object config")[0]
         raise UserError(
             f"{path} cannot be loaded by Keras: {reason} Expected a .keras file, with plugins=[<module>] where it "
             "holds classes of your own."
@@ -146,9 +142,9 @@ def load_saved_model(path: Path) -> SavedModelPredictor:
     try:
         return SavedModelPredictor(tf.saved_model.load(str(path)))
     except (OSError, ValueError, AttributeError, tf.errors.OpError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(
-            f"{path} cannot be loaded by TensorFlow: {reason} Expected a SavedModel with the endpoint 'serve'."
+            f"{path} cannot be loaded by TensorFlow: {first_line(error)} Expected a SavedModel with the endpoint "
+            "'serve'."
         ) from error
 
 

@@ -7,27 +7,19 @@ from pathlib import Path
 import numpy as np
 
 from hookline.deploy.formats import Predictor
-from hookline.deploy.options import import_optional
+from hookline.deploy.options import first_line, import_optional
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 
 
 def load_litert(path: Path) -> Predictor:
-    """Return what predicts with a .tflite file of one input and one output.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UserError: it cannot be read, or the runtime is not installed.
-    """
+    """Return what predicts with a .tflite file of one input and one output."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
     try:
         interpreter = runtime.Interpreter(model_path=str(path))
         (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     except (ValueError, RuntimeError, OSError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"{path} cannot be loaded by LiteRT: {reason} Expected a .tflite file.") from error
+        raise UserError(f"{path} cannot be loaded by LiteRT: {first_line(error)} Expected a .tflite file.") from error
     size: list[int] = []
 
     def predict(inputs: np.ndarray) -> np.ndarray:
@@ -44,23 +36,16 @@ def load_litert(path: Path) -> Predictor:
 
 
 def load_onnx(path: Path) -> Predictor:
-    """Return what predicts with an .onnx file of one input and one output.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UserError: it cannot be read, or ONNX Runtime is not installed.
-    """
+    """Return what predicts with an .onnx file of one input and one output."""
     runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
     errors: tuple[type[Exception], ...] = (OSError, ValueError, *_own_errors())
     try:
         session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
     except errors as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(
-            f"{path} cannot be loaded by ONNX Runtime: {reason}. Expected an .onnx file of operations that it knows."
+            f"{path} cannot be loaded by ONNX Runtime: {first_line(error)}. Expected an .onnx file of "
+            "operations that it knows."
         ) from error
 
     def predict(inputs: np.ndarray) -> np.ndarray:

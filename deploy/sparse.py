@@ -17,7 +17,7 @@ from hookline.deploy.inference.card import CARD
 from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, container_sizes, write_container
 from hookline.deploy.inference.huffman import MAX_SYMBOLS
 from hookline.deploy.inference.sparse_file import CODEBOOK, GAPS, NETWORK, read_sparse_network, tensor_name
-from hookline.deploy.options import Contents, ExportOptions
+from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import check_plain, foreign_parts, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.deploy.sparse_weight import Stored, share_weights, store
@@ -199,8 +199,7 @@ def load_sparse_model(path: Path) -> keras.Model:
     except UserError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError, ImportError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise UserError(f"{path} holds no network that Keras can build: {reason[:200]} {REMEDY}") from error
+        raise UserError(f"{path} holds no network that Keras can build: {first_line(error)[:200]} {REMEDY}") from error
     for variable, values in zip(model.weights, weights.values(), strict=True):  # in order: names may depend on history
         variable.assign(values)
     return model

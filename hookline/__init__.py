@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hookline.running import RunResult, run
     from hookline.session import Trainer
     from hookline.trainer.errors import UserError
+    from hookline.trainer.version import __version__ as __version__
 
 __all__ = ["History", "RunResult", "Trainer", "UserError", "hooks", "load", "run"]
 
@@ -29,6 +30,7 @@ _LAZY = {
     "RunResult": "hookline.running",
     "Trainer": "hookline.session",
     "UserError": "hookline.trainer.errors",
+    "__version__": "hookline.trainer.version",
     "load": "hookline.loaded",
     "run": "hookline.running",
 }

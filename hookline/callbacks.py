@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -35,14 +36,7 @@ NAME = "history"
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse callbacks that could not do here what they do in `model.fit`.
-
-    Args:
-        callbacks: of Keras.
-
-    Raises:
-        UserError: names the callback and what takes its place.
-    """
+    """Refuse callbacks that could not do here what they do in `model.fit`."""
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
             raise UserError(
@@ -55,16 +49,13 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
                     f"The callback {type(each).__name__} needs what model.fit does inside. Expected in its place: "
                     f"{INSTEAD[kind.__name__]}."
                 )
-        own = next((name for name in OF_BATCHES if _overrides(each, name)), None)
+        base = keras.callbacks.Callback
+        own = next((k for k in OF_BATCHES if k in vars(each) or getattr(type(each), k) is not getattr(base, k)), None)
         if own is not None:
             raise UserError(
                 f"The callback {type(each).__name__} has {own}, but steps run inside a traced loop that Python does "
                 "not see. Expected stages of epochs alone, or a hook: a HostHook with next_step."
             )
-
-
-def _overrides(callback: keras.callbacks.Callback, name: str) -> bool:
-    return name in vars(callback) or getattr(type(callback), name) is not getattr(keras.callbacks.Callback, name)
 
 
 class Watch(HostHook):
@@ -82,39 +73,29 @@ class Watch(HostHook):
     def __init__(
         self, callbacks: Sequence[keras.callbacks.Callback], model: keras.Model | None, names: Mapping[str, str]
     ) -> None:
-        """Take callbacks.
-
-        Args:
-            callbacks: checked.
-            model: that they see, with its latent weights.
-            names: what the history calls values of reports, where it is not the short name; "" leaves one out.
-        """
+        """Take callbacks and the model that they see. A value of a report that `names` calls "" is left out."""
         self.callbacks, self.model, self.names = list(callbacks), model, dict(names)
         self.history: dict[str, list[float]] = {}
         self.epochs: list[int] = []
         self.fits: dict[str, Any] = {}
         self._logs: dict[str, float] = {}
         self._validates = False
+        self._told = keras.callbacks.CallbackList()
 
     def state_dict(self) -> dict[str, Any]:
-        history = {key: list(each) for key, each in self.history.items()}
-        return {"history": history, "epochs": list(self.epochs), "fit": dict(self.fits)}
+        return deepcopy({"history": self.history, "epochs": self.epochs, "fit": self.fits})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.history = {key: list(each) for key, each in state["history"].items()}
-        self.epochs = list(state["epochs"])
-        self.fits = dict(state["fit"])
+        self.history, self.epochs, self.fits = deepcopy([state[key] for key in ("history", "epochs", "fit")])
 
     def on_fit_begin(self, run: Run) -> None:
         self._validates = "validation" in run.held_out
-        for each in self.callbacks:
-            if self.model is not None:
-                each.set_model(self.model)
-            each.set_params({"epochs": self.fits.get("epochs"), "steps": run.total_steps, "verbose": 0})
+        params = {"epochs": self.fits.get("epochs"), "steps": run.total_steps, "verbose": 0}
+        self._told = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
         if self.model is not None:
             self.model.stop_training = False
-        self._tell("on_train_begin", {})
-        self._begin_epoch()
+        self._told.on_train_begin()
+        self._told.on_epoch_begin(self._epoch)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -129,27 +110,18 @@ class Watch(HostHook):
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         if isinstance(run.error, KeyboardInterrupt):
-            self._tell("on_train_end", dict(self._logs))
+            self._told.on_train_end(dict(self._logs))
         elif summary["status"] in ("completed", "stopped"):
-            last = {name: values[-1] for name, values in self.history.items() if values}
-            self._tell("on_train_end", last)
+            self._told.on_train_end({name: values[-1] for name, values in self.history.items() if values})
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the losses and metrics of a report under the names of Keras.
-
-        Args:
-            values: by the names of reports.
-        """
+        """Return the losses and metrics of a report under the names of Keras."""
         found = {}
         for name, value in values.items():
             short = self.names.get(name, short_name(name))
             if short and (name.endswith("loss/total") or "metric/" in name):
                 found[short] = float(value)
         return dict(sorted(found.items(), key=lambda item: not item[0].endswith("loss")))
-
-    def _begin_epoch(self) -> None:
-        for each in self.callbacks:
-            each.on_epoch_begin(self._epoch, {})
 
     @property
     def _epoch(self) -> int:
@@ -161,13 +133,8 @@ class Watch(HostHook):
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         self.epochs.append(epoch)
-        for each in self.callbacks:
-            each.on_epoch_end(epoch, dict(logs))
+        self._told.on_epoch_end(epoch, dict(logs))
         if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
             run.control.stop("a callback set model.stop_training")
         if run.step < run.total_steps:
-            self._begin_epoch()
-
-    def _tell(self, stage: str, logs: dict[str, float]) -> None:
-        for each in self.callbacks:
-            getattr(each, stage)(logs)
+            self._told.on_epoch_begin(self._epoch)

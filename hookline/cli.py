@@ -3,59 +3,42 @@
 from __future__ import annotations
 
 import importlib
-import os
+import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from hookline.trainer.errors import UserError, did_you_mean, printable
+from hookline.train import DONE, INTERRUPTED, WRONG, report, say
+from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 from hookline.trainer.quiet import open_streams
 
-DONE, WRONG, INTERRUPTED = 0, 2, 130
-SCRIPTS = "hookline.scripts"
-
-
-@dataclass(frozen=True)
-class Subcommand:
-    """Describe a subcommand.
-
-    Attributes:
-        module: whose `main` takes its arguments and returns the exit code.
-        purpose: in one line.
-    """
-
-    module: str
-    purpose: str
-
-
 SUBCOMMANDS = {
-    "train": Subcommand("hookline.train", "Train a recipe; with -m, one run for each combination of values"),
-    "resume": Subcommand("hookline.train", "Resume a run where it stopped, bit for bit"),
-    "plan": Subcommand(f"{SCRIPTS}.plan", "Print what a run will do, without training"),
-    "check-gradients": Subcommand(
-        f"{SCRIPTS}.check_gradients", "Compare the gradients that a run overrides with true ones"
-    ),
-    "evaluate": Subcommand(f"{SCRIPTS}.evaluate", "Say how good a run or an export is"),
-    "predict": Subcommand(f"{SCRIPTS}.predict", "Predict with an exported network or a run"),
-    "export": Subcommand(f"{SCRIPTS}.export", "Write the finished model of a run for other programs"),
-    "compare": Subcommand(f"{SCRIPTS}.compare", "Compare finished runs"),
-    "verify": Subcommand(
-        f"{SCRIPTS}.verify", "Say whether a run directory is sound; replay=<steps> trains steps of it again"
-    ),
-    "ablate": Subcommand(f"{SCRIPTS}.ablate", "Run a recipe without each of its technique hooks in turn"),
-    "sensitivity": Subcommand(f"{SCRIPTS}.sensitivity", "Measure how much each layer of a finished run can be pruned"),
-    "launch": Subcommand(f"{SCRIPTS}.launch", "Start the workers of a run on this machine"),
-    "submit": Subcommand(f"{SCRIPTS}.submit", "Give the jobs of a sweep to SLURM"),
+    "train": ("train", "Train a recipe; with -m, one run for each combination of values"),
+    "resume": ("train", "Resume a run where it stopped, bit for bit"),
+    "plan": ("scripts.plan", "Print what a run will do, without training"),
+    "check-gradients": ("scripts.check_gradients", "Compare the gradients that a run overrides with true ones"),
+    "evaluate": ("scripts.evaluate", "Say how good a run or an export is"),
+    "predict": ("scripts.predict", "Predict with an exported network or a run"),
+    "export": ("scripts.export", "Write the finished model of a run for other programs"),
+    "compare": ("scripts.compare", "Compare finished runs"),
+    "verify": ("scripts.verify", "Say whether a run directory is sound; replay=<steps> trains steps of it again"),
+    "ablate": ("scripts.ablate", "Run a recipe without each of its technique hooks in turn"),
+    "sensitivity": ("scripts.sensitivity", "Measure how much each layer of a finished run can be pruned"),
+    "launch": ("scripts.launch", "Start the workers of a run on this machine"),
+    "submit": ("scripts.submit", "Give the jobs of a sweep to SLURM"),
 }
-USAGE = "Usage: hookline <command> [key=value ...]"
-EXAMPLES = (
-    "hookline train recipe=bnn run_dir=runs/first",
-    "hookline resume runs/first",
-    "hookline export run=runs/first format=packed",
-)
-FLAGS = """\
+"""The module of each, whose `main` takes the arguments and returns the exit code, and its purpose in one line."""
+HELP = """\
+Usage: hookline <command> [key=value ...]
+
+  hookline train recipe=bnn run_dir=runs/first
+  hookline resume runs/first
+  hookline export run=runs/first format=packed
+
+Commands
+{commands}
+
 hookline <command> --help   what a command takes; hookline train --help lists every recipe, hook, model and data set
 hookline --version          the version that is installed
 hookline --completion bash  a script that completes commands and names: eval "$(hookline --completion bash)"
@@ -69,58 +52,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None for the process's own.
     """
     open_streams()
-    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(given)
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
-        _print(f"Error: {error}", sys.stderr)
-        return WRONG
-    except KeyboardInterrupt:  # while a module is being imported; scripts handle their own
-        _print("Interrupted.", sys.stderr)
-        return INTERRUPTED
+        return report(error, WRONG)
+    except KeyboardInterrupt as error:  # while a module is being imported; scripts handle their own
+        return report(error, INTERRUPTED)
 
 
 def _run(given: Sequence[str]) -> int:
-    name, rest = (given[0], list(given[1:])) if given else ("--help", [])
-    if name in ("--help", "-h", "help"):
-        if not rest:
-            _print(help_text())
-            return DONE
+    name, *rest = given or ["--help"]
+    if name in ("--help", "-h", "help") and rest:
         name, rest = rest[0], ["--help", *rest[1:]]
-    if name in ("--version", "-V"):
-        _print(version_text())
-        return DONE
-    if name == "--completion":
-        from hookline.completion import completion_text
+    if name in ("--help", "-h", "help"):
+        say(help_text(), end="")
+    elif name in ("--version", "-V"):
+        from hookline.trainer.version import __version__
 
-        _print(completion_text(rest, list(SUBCOMMANDS)))
-        return DONE
-    if name not in SUBCOMMANDS:
+        say(f"hookline {__version__}")
+    elif name == "--completion":
+        say(completion_text(rest))
+    elif name not in SUBCOMMANDS:
         raise _unknown(name)
-    if name == "resume":
-        rest = resume_arguments(rest)
-    return load_main(name)(rest)
-
-
-def load_main(name: str) -> Callable[[Sequence[str]], int]:
-    """Return the function behind a subcommand; this imports its module.
-
-    Args:
-        name: a key of `SUBCOMMANDS`.
-    """
-    module: Any = importlib.import_module(SUBCOMMANDS[name].module)
-    return cast(Callable[[Sequence[str]], int], module.main)
+    else:
+        module: Any = importlib.import_module(f"hookline.{SUBCOMMANDS[name][0]}")
+        return int(module.main(resume_arguments(rest) if name == "resume" else rest))
+    return DONE
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `train` that resume a run.
-
-    Args:
-        arguments: the directory of the run, or resume=<it>; then overrides.
-
-    Raises:
-        UserError: the first one is no directory, but an override.
-    """
+    """Return the arguments of `train` that resume a run, of its directory, or resume=<it>, and overrides."""
     if "--help" in arguments or "-h" in arguments:
         return ["--help"]
     if not arguments or arguments[0].startswith("-"):
@@ -138,18 +99,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 def help_text() -> str:
     """Return the text of `hookline --help`."""
     width = max(map(len, SUBCOMMANDS)) + 2
-    commands = [f"  {name:<{width}}{each.purpose}" for name, each in SUBCOMMANDS.items()]
-    return "\n".join([USAGE, "", *(f"  {each}" for each in EXAMPLES), "", "Commands", *commands, "", FLAGS.rstrip()])
-
-
-def version_text() -> str:
-    """Return the name and the version of what is installed."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"hookline {version('hookline')}"
-    except PackageNotFoundError:
-        return "hookline, not installed: a copy of its source on the path"
+    return HELP.format(commands="\n".join(f"  {name:<{width}}{text}" for name, (_, text) in SUBCOMMANDS.items()))
 
 
 def _unknown(name: str) -> UserError:
@@ -162,12 +112,49 @@ def _unknown(name: str) -> UserError:
     )
 
 
-def _print(text: str, stream: Any = None) -> None:
-    """Print a text at once; when its reader has left, carry on without it."""
-    stream = stream or sys.stdout
-    try:
-        print(printable(text, keep="\n\t"), file=stream, flush=True)
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+PLAIN = re.compile(r"[\w-]+")
+"""Names that a shell takes as they are."""
+BASH = """\
+_hookline() {{
+    local current=${{COMP_WORDS[COMP_CWORD]}} key= words
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$current"))
+        return
+    fi
+    if [ "$current" = "=" ]; then # bash cuts words at "="
+        key=${{COMP_WORDS[COMP_CWORD - 1]}} current=
+    elif [ "${{COMP_WORDS[COMP_CWORD - 1]}}" = "=" ]; then
+        key=${{COMP_WORDS[COMP_CWORD - 2]}}
+    fi
+    case $key in
+{cases}
+    "")
+        COMPREPLY=($(compgen -W "{keys}" -- "$current"))
+        [ ${{#COMPREPLY[@]}} -gt 0 ] && compopt -o nospace
+        return
+        ;;
+    *) return ;;
+    esac
+    COMPREPLY=($(compgen -W "$words" -- "$current"))
+}}
+complete -o default -F _hookline hookline"""
+
+
+def completion_text(shell: Sequence[str]) -> str:
+    """Return a script for a shell that completes commands, and names of recipes, hooks, data and the like."""
+    from hookline.trainer.config.help import CONFIG_DIR, TITLES, of_plugins, options_of
+    from hookline.trainer.config.plugins import installed_plugins
+    from hookline.trainer.config.schema import NAMED
+
+    if len(shell) != 1:
+        raise UserError("--completion takes one shell. Expected --completion bash.")
+    if shell[0] != "bash":
+        raise unknown_name("shell", shell[0], ["bash"])
+    plugins = installed_plugins().values()
+    cases, keys = [], ["run_dir", "resume", "init_from", "seed", "run"]
+    for group in TITLES:
+        options = (*options_of(CONFIG_DIR / group), *of_plugins(plugins, group))
+        found = {name for name, _ in options for name in [name.removesuffix(" *")] if PLAIN.fullmatch(name)}
+        keys.append(f"+{group}" if group in NAMED else group)
+        cases.append(f'    {keys[-1]}) words="{" ".join(sorted(found))}" ;;')
+    return BASH.format(commands=" ".join(SUBCOMMANDS), cases="\n".join(cases), keys=" ".join(f"{key}=" for key in keys))

@@ -41,17 +41,7 @@ class Maker:
 
 
 def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dict[str, Maker]:
-    """Return what makes the hooks of a run, by name: those of every run, and those that were given.
-
-    Args:
-        given: hook objects, hook classes, names such as "bnn_rounding", or {"bnn_rounding": {"clip": 1.0}}. What is
-            given takes the place of a default of the same name; {"nan_guard": None} removes one.
-        on_disk: whether the run has a directory.
-        mode: of the progress on the screen; None for none.
-
-    Raises:
-        UserError: no such hook, no hook at all, or one that writes files without a directory.
-    """
+    """Return what makes the hooks of a run, by name: those of every run, and those that were given."""
     names = [*ALWAYS, *(ON_DISK if on_disk else ())]
     makers = {name: _of_config(name, {}) for name in names}
     if mode is not None:
@@ -107,20 +97,13 @@ def _of_object(hook: Hook) -> Maker:
     node |= {name: value for name, value in kwargs.items() if _is_plain(value)}
     for key in BINDING if isinstance(hook, GraphHook) else ():
         node.setdefault(key, getattr(hook, key))
-    whole = not hook.given[0] and all(_is_plain(value) for value in kwargs.values()) and _is_known(node[TARGET])
+    known = any(entry.target == node[TARGET] for entry in catalogue().values())
+    whole = not hook.given[0] and all(_is_plain(value) for value in kwargs.values()) and known
     return Maker(hook.name, (lambda: again(hook)) if isinstance(hook, GraphHook) else (lambda: hook), node, whole)
 
 
-def _is_known(target: str) -> bool:
-    return any(entry.target == target for entry in catalogue().values())
-
-
 def hook_name(kind: type) -> str:
-    """Return what a hook of a class is called: its name in the catalogue, else that of the class in snake case.
-
-    Args:
-        kind: a class of hooks.
-    """
+    """Return what a hook of a class is called: its name in the catalogue, else that of the class in snake case."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     known = next((entry.name for entry in catalogue().values() if entry.target == path), None)
     return known or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import keras
@@ -70,11 +70,6 @@ class Examples:
     weights: np.ndarray | None = None
     batch_size: int | None = None
 
-    @property
-    def size(self) -> int:
-        """Return the number of examples."""
-        return len(tf.nest.flatten(self.inputs)[0])
-
 
 def training_data(
     x: Any,
@@ -85,24 +80,11 @@ def training_data(
     validation_data: Any = None,
     validation_split: float = 0.0,
 ) -> tuple[Data, int | None]:
-    """Return what to train on, and the batch size where a dataset has one.
-
-    Args:
-        x: inputs, or a dataset of pairs, or our own `Data` or `Split`.
-        y: targets [n, ...]; None where `x` holds them.
-        form: of the model.
-        sample_weight: [n]; None for all alike.
-        validation_data: (x, y), (x, y, sample_weight), or a dataset or `Split`; None for none.
-        validation_split: the share at the end of the arrays that is held out, as in Keras; 0 for none.
-
-    Raises:
-        UserError: what cannot be trained on, in one line.
-    """
+    """Return what to train on, and the batch size where a dataset has one."""
     if isinstance(x, Data):
         _refuse_beside("a Data", y=y, sample_weight=sample_weight, validation_data=validation_data)
-        validates = VALIDATION in x.held_out
-        whole = GivenData(x.name, x.train, x.validation, x.test, x.input_shape, x.classes, x.class_names, x.preparation)
-        return replace(whole, validates=validates), None
+        own = {each.name: getattr(x, each.name) for each in fields(Data)}
+        return GivenData(**own, validates=VALIDATION in x.held_out), None
     if validation_data is not None and validation_split:
         raise UserError("validation_data and validation_split received. Expected one of them.")
     if isinstance(x, Split):
@@ -110,77 +92,49 @@ def training_data(
         train, size, labels = replace(x, name=TRAIN), None, True
         classes = form.classes or int(x.labels.max()) + 1
     else:
-        examples = _with_targets(read_examples(x, y, sample_weight, "x"), form, "y")
+        examples = read_examples(x, y, sample_weight, "x", form)
         classes, size = _classes(examples.targets, form), examples.batch_size
-        source = source_of(examples, form)
-        train, labels = Split(TRAIN, source, np.arange(examples.size, dtype=np.int64)), classes > 0
+        train, labels = split_of(TRAIN, examples, form), classes > 0
     validation = _validation(validation_data, form)
     if validation_split:
         train, validation = _split_off(train, validation_split)
     if validation is not None and labels:
         classes = max(classes, form.classes or int(validation.labels.max()) + 1)
-    shape = _input_shape(train)
+    inputs = train.source.gather(tf.constant(train.indices[:1]))[INPUTS]
+    shape = tuple(inputs.shape[1:]) if isinstance(inputs, tf.Tensor) else ()
     validates = validation is not None
-    data = GivenData("arrays", train, validation or train, train, shape, classes, validates=validates)
-    return data, size
+    return GivenData("arrays", train, validation or train, train, shape, classes, validates=validates), size
 
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
-    """Return what to evaluate on.
-
-    Args:
-        x: as for `training_data`; of a `Data` the test split counts, or the validation split where there is no other.
-        y: targets; None where `x` holds them.
-        sample_weight: [n]; None for all alike.
-        form: of the model.
-
-    Raises:
-        UserError: what cannot be evaluated, in one line.
-    """
+    """Return what to evaluate on: of a `Data` the test split, or the validation split where there is no other."""
     if isinstance(x, Data):
         return x.test if "test" in x.held_out else x.validation
-    if isinstance(x, Split):
-        return x
-    examples = _with_targets(read_examples(x, y, sample_weight, "x"), form, "y")
-    return Split("test", source_of(examples, form), np.arange(examples.size, dtype=np.int64))
+    return x if isinstance(x, Split) else split_of("test", read_examples(x, y, sample_weight, "x", form), form)
 
 
-def read_examples(x: Any, y: Any, sample_weight: Any, name: str) -> Examples:
-    """Return examples as arrays. A dataset is read once, as a whole.
-
-    Args:
-        x: arrays, tensors, a dict or list of them, a `tf.data.Dataset` or a `keras.utils.PyDataset` of batches.
-        y: targets; None where `x` holds them, or there are none.
-        sample_weight: [n] or None.
-        name: what messages call `x`.
-
-    Raises:
-        UserError: other types, lengths that differ, or a dataset without an end.
-    """
+def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | None = None) -> Examples:
+    """Return examples as arrays, with targets where a form asks for them. A dataset is read once, as a whole."""
     if isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
         _refuse_beside(f"a {'tf.data.Dataset' if isinstance(x, tf.data.Dataset) else 'PyDataset'}", y=y)
         if sample_weight is not None:
             raise UserError("sample_weight received beside a dataset. Expected it as the third item of its batches.")
-        return _joined(_batches(x, name), name)
-    if isinstance(x, Iterator) or callable(x):
+        examples = _joined(_batches(x, name), name)
+    elif isinstance(x, Iterator) or callable(x):
         raise UserError(
             f"{name} is a {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
             "generator cannot give the rows of a step again when a run goes on."
         )
-    inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))
-    examples = Examples(
-        inputs, None if y is None else _array(y, "y"), None if sample_weight is None else _array(sample_weight, "w")
-    )
-    return _checked(examples, name)
+    else:
+        inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))
+        targets = None if y is None else _array(y, "y")
+        weights = None if sample_weight is None else _array(sample_weight, "sample_weight")
+        examples = _checked(Examples(inputs, targets, weights), name)
+    return examples if form is None else _with_targets(examples, form, name)
 
 
-def source_of(examples: Examples, form: Form) -> ArraySource:
-    """Return examples as a source.
-
-    Args:
-        examples: checked.
-        form: of the model; inputs are cast to what it takes.
-    """
+def split_of(name: str, examples: Examples, form: Form) -> Split:
+    """Return examples as a split; inputs are cast to what the model takes."""
     flat = tf.nest.flatten(examples.inputs)
     single = not isinstance(examples.inputs, dict | list | tuple)
     names = [INPUTS] if single else [f"x{place}" for place in range(len(flat))]
@@ -189,7 +143,9 @@ def source_of(examples: Examples, form: Form) -> ArraySource:
         columns[TARGETS] = examples.targets
     if examples.weights is not None:
         columns[SAMPLE_WEIGHTS] = examples.weights.astype(np.float32)
-    dtypes = _dtypes(examples.inputs, flat, form)
+    dtypes: Sequence[str] = form.dtypes
+    if len(dtypes) != len(flat):
+        dtypes = ["float32" if each.dtype.kind == "f" or each.dtype == np.uint8 else each.dtype.name for each in flat]
     structure = tf.nest.map_structure(lambda _: 0, examples.inputs)
 
     def transform(batch: Batch) -> Batch:
@@ -197,23 +153,13 @@ def source_of(examples: Examples, form: Form) -> ArraySource:
         rest = {name: value for name, value in batch.items() if name not in names}
         return {**rest, INPUTS: cast[0] if single else tf.nest.pack_sequence_as(structure, cast)}
 
-    return ArraySource(columns, transform)
+    return Split(name, ArraySource(columns, transform), np.arange(len(flat[0]), dtype=np.int64))
 
 
 def model_dtypes(model: keras.Model) -> tuple[str, ...]:
-    """Return the dtypes of a model's inputs in the order of `tf.nest.flatten`; empty where it does not tell.
-
-    Args:
-        model: built.
-    """
+    """Return the dtypes of a model's inputs in the order of `tf.nest.flatten`; empty where it does not tell."""
     inputs = getattr(model, "input", None) if hasattr(model, "inputs") and model.inputs else None
     return () if inputs is None else tuple(each.dtype for each in tf.nest.flatten(inputs))
-
-
-def _dtypes(inputs: Any, flat: list[np.ndarray], form: Form) -> list[str]:
-    if len(form.dtypes) == len(flat):
-        return list(form.dtypes)
-    return ["float32" if each.dtype.kind == "f" or each.dtype == np.uint8 else each.dtype.name for each in flat]
 
 
 def _structure(x: Any) -> Any:
@@ -288,17 +234,15 @@ def _validation(given: Any, form: Form) -> Split | None:
     if isinstance(given, Split):
         return replace(given, name=VALIDATION)
     if isinstance(given, tuple | list) and len(given) in (2, 3):
-        given, weights = given[:2], given[2] if len(given) == 3 else None
-        examples = read_examples(given[0], given[1], weights, "validation_data")
+        x, y, weights = (*given, None)[:3]
     elif isinstance(given, tf.data.Dataset | keras.utils.PyDataset):
-        examples = read_examples(given, None, None, "validation_data")
+        x, y, weights = given, None, None
     else:
         raise UserError(
             f"validation_data is a {type(given).__name__}. Expected (x, y), (x, y, sample_weight), a dataset, or a "
             "Split."
         )
-    examples = _with_targets(examples, form, "validation_data")
-    return Split(VALIDATION, source_of(examples, form), np.arange(examples.size, dtype=np.int64))
+    return split_of(VALIDATION, read_examples(x, y, weights, "validation_data", form), form)
 
 
 def _split_off(train: Split, share: float) -> tuple[Split, Split]:
@@ -312,12 +256,6 @@ def _split_off(train: Split, share: float) -> tuple[Split, Split]:
         replace(train, indices=train.indices[:end]),
         replace(train, name=VALIDATION, indices=train.indices[end:]),
     )
-
-
-def _input_shape(split: Split) -> tuple[int, ...]:
-    """Return the shape of one input; () where there are several."""
-    inputs = split.source.gather(tf.constant(split.indices[:1]))[INPUTS]
-    return tuple(inputs.shape[1:]) if isinstance(inputs, tf.Tensor) else ()
 
 
 def _batches(dataset: Any, name: str) -> Iterable[Any]:
@@ -344,18 +282,11 @@ def _joined(batches: Iterable[Any], name: str) -> Examples:
     if not parts:
         raise UserError(f"{name} is empty. Expected at least one batch.")
 
-    def together(get: Callable[[Examples], Any]) -> Any:
-        values = [get(each) for each in parts]
-        if values[0] is None:
-            return None
-        return tf.nest.map_structure(lambda *each: np.concatenate(each), *values)
-
-    return Examples(
-        together(lambda each: each.inputs),
-        together(lambda each: each.targets),
-        together(lambda each: each.weights),
-        parts[0].size,
+    columns = [(each.inputs, each.targets, each.weights) for each in parts]
+    inputs, targets, weights = tf.nest.map_structure(
+        lambda *each: None if each[0] is None else np.concatenate(each), *columns
     )
+    return Examples(inputs, targets, weights, batch_size=len(tf.nest.flatten(parts[0].inputs)[0]))
 
 
 def _refuse_beside(what: str, **others: Any) -> None:

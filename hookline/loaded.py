@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -13,35 +13,23 @@ import tensorflow as tf
 
 from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
+from hookline.fits import KEY, State
 from hookline.hook_list import ALWAYS, ON_DISK
-from hookline.inputs import Examples, GivenData, source_of
+from hookline.inputs import Examples, GivenData, split_of
 from hookline.losses import MODEL
-from hookline.planning import Plan
 from hookline.record import made, read_record, restore_paths
-from hookline.runner import Runner
 from hookline.session import Trainer
-from hookline.spec import OF_COMMAND_LINE, OF_FIT, Spec, trainer_settings
-from hookline.state import SUMS, State
+from hookline.spec import OF_COMMAND_LINE, OF_FIT, Plan, Spec, trainer_settings
 from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import Data
 from hookline.trainer.objective import Objective
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.build_trainer import build_trainer
 from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
 from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
 from hookline.trainer.run.precision import FLOAT32
-from hookline.trainer.run.state import assign_variables, run_variables
-
-KEY = "run_dir"
-
-
-@dataclass
-class Pace:
-    """Say how a run went through its data, which is not at hand."""
-
-    steps_per_epoch: float
-    batch_size: int
+from hookline.trainer.run.state import assign_variables, trainer_variables
 
 
 def load(
@@ -135,16 +123,15 @@ def _restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
     plan = Plan(*(fit[key] for key in ("first_step", "total_steps", "planned_steps", "batch_size", "epochs_before")))
-    data, pace = _stand_in(spec, fit), Pace(fit["steps_per_epoch"], fit["batch_size"])
+    data = _stand_in(spec, fit)
+    pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])
     blueprint = spec.blueprint(data, plan)
-    with trainer._runner.working():
+    with spec.working():
         hooks = blueprint.build_hooks()
         built, bound = build_trainer(
             blueprint, hooks, data, pace, total_steps=plan.total_steps, precision=FLOAT32, replica=Replica()
         )
-        sums = tf.Variable(0.0, trainable=False)
-        variables = run_variables(built.networks.values(), built.hooks, sums, built.loss_scale)
-        del variables[SUMS]
+        variables = trainer_variables(built)
         assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     watch = next(each for each in bound if isinstance(each, Watch))
     watch.load_state_dict(known)
@@ -158,8 +145,7 @@ def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
         inputs: Any = np.zeros([1, *fit["input_shape"]], np.float32)
     else:
         inputs = tf.nest.map_structure(lambda each: np.zeros([1, *(n or 1 for n in each.shape[1:])]), model.input)
-    source = source_of(Examples(inputs, np.zeros([1], np.int64)), spec.form)
-    train = Split("train", source, np.zeros([1], np.int64))
+    train = split_of("train", Examples(inputs, np.zeros([1], np.int64)), spec.form)
     return GivenData("nothing", train, train, train, tuple(fit["input_shape"]), fit["classes"])
 
 
@@ -170,10 +156,8 @@ def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | 
     models = {name: each.model for name, each in parts.trainer.networks.items()}
     optimizers = {name: each.optimizer for name, each in parts.trainer.networks.items()}
     trainer.run_dir = directory
-    trainer._spec = Spec(models, optimizers, {}, parts.trainer.seed, {}, objectives=parts.trainer.objectives)
-    trainer._runner = Runner(trainer._spec, [], directory)
-    sums = parts.loop.accumulators.variable
-    variables = run_variables(parts.trainer.networks.values(), parts.trainer.hooks, sums, parts.trainer.loss_scale)
+    trainer._spec = Spec(models, optimizers, parts.trainer.seed, {}, directory, objectives=parts.trainer.objectives)
+    variables = trainer_variables(parts.trainer)
     state = State(parts.trainer, parts.hooks, Watch((), None, {}), variables, parts, loaded_step=run.step)
     trainer._state, trainer._kept = state, None
     trainer._fixed = f"Resume it with python train.py resume={directory}."

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.measures import Measures
+from hookline.measures import Measures, beside, mean_of_each
 from hookline.recipes.classification import Classification
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.final_activation import FinalActivation, check_logits, take_off
@@ -38,14 +38,7 @@ class Loss:
     """
 
     def __init__(self, given: Any) -> None:
-        """Resolve what was given.
-
-        Args:
-            given: as Keras takes it.
-
-        Raises:
-            UserError: no such loss, or one that is no mean over examples.
-        """
+        """Resolve what was given."""
         self.given = given
         self.function = _resolved(given)
         reduction = getattr(self.function, "reduction", "auto")
@@ -68,44 +61,22 @@ class Loss:
         return bool(getattr(self.function, "from_logits", False))
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
-        """Return whether the loss is that of `recipes.classification`, for outputs of a shape.
-
-        Args:
-            shape: of the model's output, the batch first.
-        """
+        """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""
         return self.kind in (SPARSE, ONE_HOT) and len(shape) == 2 and shape[1] is not None
 
     def each(self, targets: tf.Tensor, outputs: tf.Tensor, *, from_logits: bool) -> tf.Tensor:
-        """Return the loss of each example, float32 [batch]; or [] where a function gives a mean.
-
-        Args:
-            targets: [batch, ...].
-            outputs: of the model, [batch, ...].
-            from_logits: whether a sigmoid was taken off, so that the outputs are logits.
-        """
+        """Return the loss of each example, float32 [batch]; or [] where a function gives a mean."""
         outputs = tf.cast(outputs, tf.float32)
-        if targets.shape.rank == (outputs.shape.rank or 0) - 1 and outputs.shape[-1] == 1:
-            targets = targets[..., tf.newaxis]
+        targets = beside(targets, outputs)
+        if isinstance(self.function, keras.losses.Loss) or not self.kind or (self.kind == BINARY and from_logits):
+            targets = tf.cast(targets, tf.float32)
         if self.kind == BINARY and from_logits:
             smoothing = self.label_smoothing
-            values = keras.losses.binary_crossentropy(
-                tf.cast(targets, tf.float32), outputs, from_logits=True, label_smoothing=smoothing
+            return mean_of_each(
+                keras.losses.binary_crossentropy(targets, outputs, from_logits=True, label_smoothing=smoothing)
             )
-        elif isinstance(self.function, keras.losses.Loss):
-            values = self.function.call(tf.cast(targets, tf.float32), outputs)
-        else:
-            values = self.function(targets if self.kind else tf.cast(targets, tf.float32), outputs)
-        return mean_of_each(tf.cast(values, tf.float32))
-
-
-def mean_of_each(values: tf.Tensor) -> tf.Tensor:
-    """Return the mean of each example's values.
-
-    Args:
-        values: [batch, ...], or [] for a mean over all.
-    """
-    rank = values.shape.rank
-    return values if rank is None or rank < 2 else tf.reduce_mean(values, axis=list(range(1, rank)))
+        function = self.function.call if isinstance(self.function, keras.losses.Loss) else self.function
+        return mean_of_each(function(targets, outputs))
 
 
 def _resolved(given: Any) -> Callable[..., Any]:
@@ -117,7 +88,8 @@ def _resolved(given: Any) -> Callable[..., Any]:
         except ValueError:
             found = None
         if found is None:
-            raise unknown_name("loss", given, _known())
+            known = [each for each in dir(keras.losses) if each.islower() and not each.startswith("_")]
+            raise unknown_name("loss", given, set(known) - {"get", "serialize", "deserialize"})
         return found
     if isinstance(given, type) and issubclass(given, keras.losses.Loss):
         return given()
@@ -127,11 +99,6 @@ def _resolved(given: Any) -> Callable[..., Any]:
         f"loss={given!r} received. Expected a name, a keras.losses.Loss, or a function (y_true, y_pred) of one value "
         "for each example."
     )
-
-
-def _known() -> list[str]:
-    own = ("get", "serialize", "deserialize")
-    return [each for each in dir(keras.losses) if each.islower() and each not in own and not each.startswith("_")]
 
 
 def _name(given: Any) -> str:
@@ -151,13 +118,7 @@ class ClassLoss(Classification):
     """Minimise what `recipes.classification` does, and report the metrics that were asked for."""
 
     def __init__(self, *, classes: int, label_smoothing: float, measures: Measures) -> None:
-        """Set the loss and the metrics.
-
-        Args:
-            classes: number of classes.
-            label_smoothing: float in [0, 1).
-            measures: beside the accuracy.
-        """
+        """Set the loss and the metrics."""
         super().__init__(classes=classes, label_smoothing=label_smoothing)
         self.measures = measures
 
@@ -177,14 +138,7 @@ class KerasLoss(Objective):
     trains = (MODEL,)
 
     def __init__(self, loss: Loss, *, from_logits: bool, classes: int, measures: Measures) -> None:
-        """Set the loss and the metrics.
-
-        Args:
-            loss: resolved.
-            from_logits: whether a final sigmoid was taken off.
-            classes: of the data; 0 where targets are none.
-            measures: the metrics.
-        """
+        """Set the loss and the metrics."""
         self.loss, self.from_logits, self.measures = loss, from_logits, measures
         self.class_losses = (loss.name,) if classes else ()
 
@@ -211,17 +165,6 @@ def recipe_of(
 
     A final softmax or sigmoid is taken off where the loss has a form that takes logits: `final_activations` of the
     network name it.
-
-    Args:
-        model: built, of one output.
-        optimizer: perhaps not built yet.
-        loss: resolved.
-        metrics: as Keras takes them.
-        data: what it is trained on.
-        output_shape: of the model, the batch first.
-
-    Raises:
-        UserError: a model that does not fit the data or the loss, or metrics that do not exist.
     """
     check_names(model)
     activations: tuple[FinalActivation, ...] = ()
@@ -246,12 +189,7 @@ def recipe_of(
 
 
 def take_off_only(model: keras.Model, name: str) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
-    """Return a model without its final activation where that is the one of a loss, and what it lacks then.
-
-    Args:
-        model: built.
-        name: "softmax" or "sigmoid".
-    """
+    """Return a model without its final activation where that is the one of a loss, and what it lacks then."""
     stripped, found = take_off(model)
     if all(each.name == name for each in found):
         return stripped, found

@@ -12,6 +12,7 @@ from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
 
 ACCURACY = ("accuracy", "acc")
+ACCURACY_METRIC = "metric/accuracy"
 TARGETS, OUTPUTS, WEIGHTS = "measured_targets", "measured_outputs", "measured_weights"
 
 
@@ -32,68 +33,39 @@ class Measures:
         one_hot: int | None,
         counted: bool,
     ) -> None:
-        """Resolve what was given.
-
-        Args:
-            given: names, `keras.metrics.Metric` objects, or functions (y_true, y_pred).
-            output_shape: of the model, the batch first.
-            activation: that was taken off the model, and which metrics see again; None for none.
-            one_hot: number of classes where the user's targets are one-hot rows; None for others.
-            counted: whether the objective has "accuracy" itself.
-
-        Raises:
-            UserError: no such metric, or two of one name.
-        """
+        """Resolve what was given."""
         self._activation, self._one_hot = activation, one_hot
         self._of_each: dict[str, keras.metrics.Metric] = {}
         self._of_split: dict[str, keras.metrics.Metric] = {}
-        self.renamed: dict[str, str] = {}
+        names: set[str] = set()
         for each in given:
-            if counted and each in ACCURACY if isinstance(each, str) else False:
-                self.renamed["accuracy"] = each
-                continue
             metric = resolve(each, output_shape, one_hot=one_hot is not None)
             name = each if isinstance(each, str) else metric.name
-            if name in (*self._of_each, *self._of_split, *self.renamed.values()):
+            if name in names:
                 raise UserError(f"metrics has two of the name '{name}'. Expected names that differ: give name=.")
-            kind = self._of_each if isinstance(metric, keras.metrics.MeanMetricWrapper) else self._of_split
-            kind[name] = metric
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the metrics that were asked for."""
-        return [*self.renamed.values(), *self._of_each, *self._of_split]
+            names.add(name)
+            if not (counted and isinstance(each, str) and each in ACCURACY):
+                kind = self._of_each if isinstance(metric, keras.metrics.MeanMetricWrapper) else self._of_split
+                kind[name] = metric
 
     def add(self, output: ObjectiveOutput, batch: Batch, outputs: tf.Tensor, *, training: bool) -> None:
-        """Add the metrics of a batch to what an objective computed.
-
-        Args:
-            output: of the objective; its metrics and what it collects grow.
-            batch: the batch.
-            outputs: of the network.
-            training: whether this is a step; otherwise whole splits are collected, too.
-        """
+        """Add the metrics of a batch to what an objective computed."""
         if SOFT_TARGETS in batch or not (self._of_each or (self._of_split and not training)):
             return
-        targets, shown = self._targets(batch["targets"]), tf.cast(outputs, tf.float32)
+        targets, shown = batch["targets"], tf.cast(outputs, tf.float32)
+        if self._one_hot is not None:
+            targets = tf.one_hot(targets, self._one_hot)
         if self._activation is not None:
             shown = getattr(keras.activations, self._activation)(shown)
-        if targets.shape.rank == (shown.shape.rank or 0) - 1 and shown.shape[-1] == 1:
-            targets = targets[..., tf.newaxis]
+        targets = beside(targets, shown)
         for name, metric in self._of_each.items():
-            values = tf.cast(metric._fn(targets, shown, **metric._fn_kwargs), tf.float32)
-            rank = values.shape.rank or 0
-            output.metrics[name] = values if rank < 2 else tf.reduce_mean(values, axis=list(range(1, rank)))
+            output.metrics[name] = mean_of_each(metric._fn(targets, shown, **metric._fn_kwargs))
         if self._of_split and not training:
             weights = batch.get(SAMPLE_WEIGHTS, tf.ones([tf.shape(shown)[0]]))
             output.collected |= {TARGETS: targets, OUTPUTS: shown, WEIGHTS: weights}
 
     def of_split(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the metrics of a whole split.
-
-        Args:
-            collected: over all its examples.
-        """
+        """Return the metrics of a whole split."""
         found = {}
         for name, metric in self._of_split.items():
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
@@ -102,21 +74,22 @@ class Measures:
             found[name] = tf.reduce_mean(tf.cast(metric.stateless_result(state), tf.float32))
         return found
 
-    def _targets(self, targets: tf.Tensor) -> tf.Tensor:
-        return targets if self._one_hot is None else tf.one_hot(targets, self._one_hot)
+
+def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Return targets [batch] as [batch, 1] where outputs are of that shape."""
+    aside = targets.shape.rank == (outputs.shape.rank or 0) - 1 and outputs.shape[-1] == 1
+    return targets[..., tf.newaxis] if aside else targets
+
+
+def mean_of_each(values: tf.Tensor) -> tf.Tensor:
+    """Return the mean of each example's values [batch, ...], float32; [] of a mean over all stays as it is."""
+    rank = values.shape.rank or 0
+    values = tf.cast(values, tf.float32)
+    return values if rank < 2 else tf.reduce_mean(values, axis=list(range(1, rank)))
 
 
 def resolve(given: Any, output_shape: Sequence[int | None], *, one_hot: bool) -> keras.metrics.Metric:
-    """Return a metric of Keras.
-
-    Args:
-        given: a name, a metric, or a function.
-        output_shape: of the model, the batch first; tells which accuracy is meant.
-        one_hot: whether targets are one-hot rows.
-
-    Raises:
-        UserError: no such metric.
-    """
+    """Return a metric of Keras."""
     if isinstance(given, str) and given.lower() in ACCURACY:
         if output_shape[-1] == 1:
             return keras.metrics.BinaryAccuracy(name=given)

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.state import State
+from hookline.fits import State
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.step.step_result import HalfStep, StepResult
@@ -23,28 +23,14 @@ class OwnStep:
     """
 
     def __init__(self, half: HalfStep) -> None:
-        """Take the first half of a step.
-
-        Args:
-            half: traced now.
-        """
+        """Take the first half of a step."""
         self.half = half
         self.gradients = next(iter(half.gradients.values()))
         self.losses, self.metrics = half.computed.losses, half.computed.metrics
 
 
 def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
-    """Trace the first half of a step; see `Trainer.compute_gradients`.
-
-    Args:
-        state: of a trainer.
-        x: inputs [batch, ...].
-        y: targets [batch, ...].
-        sample_weight: [batch] or None.
-
-    Raises:
-        UserError: outside a `tf.function`, or several objectives.
-    """
+    """Trace the first half of a step; see `Trainer.compute_gradients`."""
     if tf.executing_eagerly():
         raise UserError("compute_gradients was called outside a graph. Expected a function under @tf.function.")
     trainer = state.trainer
@@ -53,17 +39,12 @@ def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
     batch = {"inputs": x, "targets": y, "index": tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int64)}
     if sample_weight is not None:
         batch[SAMPLE_WEIGHTS] = sample_weight
-    step = state.counter.read_value() + (state.loaded_step if state.fit is None else state.fit.run.step)
+    step = state.counter.read_value() + state.begun
     return OwnStep(trainer.first_half(trainer.objectives[0], step, batch))
 
 
 def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:
-    """Trace the rest of a step; see `Trainer.apply_gradients`.
-
-    Args:
-        state: of a trainer.
-        own: as `first_half` returned it.
-    """
+    """Trace the rest of a step; see `Trainer.apply_gradients`."""
     trainer, half = state.trainer, own.half
     for context in half.contexts.values():
         context.gradients = {name: own.gradients.get(name) for name in context.latent}

@@ -19,13 +19,8 @@ FILE_NAME = "trainer.json"
 
 
 def write_record(directory: Path, spec: Spec) -> None:
-    """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out.
-
-    Args:
-        directory: of the run.
-        spec: of the trainer.
-    """
-    with spec.as_given():
+    """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out."""
+    with spec.ending(as_given=True):
         parts = {
             "model": _described(spec.models.get(MODEL)),
             "optimizer": _described(spec.optimizers.get(MODEL)),
@@ -38,14 +33,7 @@ def write_record(directory: Path, spec: Spec) -> None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Return what was written.
-
-    Args:
-        directory: of the run.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """Return what was written."""
     try:
         record = read_json(directory / FILE_NAME)
     except (OSError, ValueError):
@@ -60,10 +48,6 @@ def restore_paths(record: Mapping[str, Any], models: Mapping[str, keras.Model]) 
 
     Keras numbers layers by what the process has built before, and a Sequential model that is read from its config
     has other paths than the one that was written. Models of another structure keep their own.
-
-    Args:
-        record: as `read_record` returned it.
-        models: by the name of their network.
     """
     for name, model in models.items():
         recorded = (record.get("paths") or {}).get(name) or {}
@@ -83,15 +67,7 @@ def _paths(model: keras.Model) -> dict[str, list[str]]:
 
 
 def made(record: Mapping[str, Any], name: str) -> Any:
-    """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported.
-
-    Args:
-        record: as `read_record` returned it.
-        name: of the part.
-
-    Raises:
-        UserError: a part of another package, or none at all.
-    """
+    """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported."""
     described = record.get(name)
     if isinstance(described, list):
         return [_made(each, name) for each in described]

@@ -134,11 +134,7 @@ def _last_networks(directory: Path) -> dict[str, keras.Model]:
 
 
 def read_history(directory: Path) -> History:
-    """Return the reports of a run directory by split and name, as `RunResult.history` describes them.
-
-    Args:
-        directory: of a run; without a metrics.jsonl there are none.
-    """
+    """Return the reports of a run directory by split and name, as `RunResult.history` describes them."""
     from hookline.trainer.files import parse_json, read_lines
 
     path = directory / METRICS
@@ -151,7 +147,6 @@ def read_history(directory: Path) -> History:
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the rows of a split by name."""
-    values = ({name: math.nan if value is None else value for name, value in row.items()} for row in rows)
-    filled = list(values)
-    names = dict.fromkeys(name for row in filled for name in row)
-    return {name: [row.get(name, math.nan) for row in filled] for name in names}
+    names = dict.fromkeys(name for row in rows for name in row)
+    values = {name: [row.get(name) for row in rows] for name in names}
+    return {name: [math.nan if value is None else value for value in each] for name, each in values.items()}

@@ -13,17 +13,16 @@ import tensorflow as tf
 
 from hookline.callbacks import NAME as NAME_OF_WATCH
 from hookline.callbacks import check_callbacks
+from hookline.fits import Asked, State, begin, train
 from hookline.history import History
 from hookline.hook_list import PROGRESS, hook_makers
 from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
 from hookline.losses import MODEL, Loss
 from hookline.own_step import OwnStep, first_half, second_half
-from hookline.runner import Asked, Runner
 from hookline.shipping import Shipped
 from hookline.spec import Spec, resolve_optimizer, trainer_settings
-from hookline.state import State
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.data import Data
+from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.interruption import Interruption
 
@@ -72,27 +71,24 @@ class Trainer:
             UserError: something that cannot be trained, in one line. It is a ValueError.
         """
         models = _models(model, networks)
-        if (loss is None) == (not objectives):
-            received = "No loss" if loss is None else "loss and objectives"
-            raise UserError(f"{received} received. Expected loss= or objectives=.")
-        if networks is not None and loss is not None:
-            raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+        _check_losses(loss, objectives, networks)
         if isinstance(metrics, str):
             raise UserError(f"metrics='{metrics}' received. Expected a list, such as ['{metrics}'].")
-        _check_seed(seed)
+        if not _is_count(seed, least=0) or seed >= 2**31:
+            raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
             _optimizers(optimizer, models),
-            {},
             int(seed),
             trainer_settings(settings),
+            self.run_dir,
+            [hooks] if isinstance(hooks, str) else list(hooks),
             None if loss is None else Loss(loss),
             list(metrics or ()),
             list(objectives),
         )
-        self._runner = Runner(self._spec, [hooks] if isinstance(hooks, str) else list(hooks), self.run_dir)
-        self._runner.set_hooks(None)
+        self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
         self._fixed = ""
@@ -124,7 +120,7 @@ class Trainer:
     @property
     def models(self) -> dict[str, keras.Model]:
         """Return the shipped model of each network, by name; see `model`."""
-        with self._spec.as_trained():
+        with self._spec.working():
             return {name: self._shipped.model(name) for name in self._spec.models}
 
     @property
@@ -137,8 +133,8 @@ class Trainer:
         Raises:
             UserError: nothing was trained yet, or there are several networks: see `models`.
         """
-        name = self._only()
-        with self._spec.as_trained():
+        name = self._name(None)
+        with self._spec.working():
             return self._shipped.model(name)
 
     def fit(
@@ -191,18 +187,19 @@ class Trainer:
             NonFiniteError: a step gave NaN or infinity; nothing of it was written.
         """
         self._check_fit(callbacks, epochs, resume=resume)
-        self._runner.set_hooks(_mode(verbose), restore_best=restore_best)
+        self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
         weights, held = {"sample_weight": sample_weight}, {"validation_data": validation_data}
-        with self._runner.working():
+        with self._spec.working():
             data, size = training_data(x, y, form=self._spec.form, **weights, **held, validation_split=validation_split)
-            asked = Asked(data, int(epochs), _batch_size(batch_size, size, data), class_weight, resume=resume)
+            count = _batch_size(batch_size, size, data)
+            asked = Asked(data, int(epochs), count, class_weight, resume, self.run_dir)
             return self._fit(asked, callbacks, restore_best, Interruption(max_seconds), quiet=verbose == 0)
 
     def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
         if self._fixed:
             raise UserError(f"The run was trained by the command line. {self._fixed}")
         check_callbacks(callbacks)
-        if not is_count(epochs, least=1):
+        if not _is_count(epochs, least=1):
             raise UserError(f"epochs={epochs!r} received. Expected a whole number of at least 1.")
         if resume and self.run_dir is None:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
@@ -219,15 +216,15 @@ class Trainer:
         if restore_best and not asked.data.held_out:
             raise UserError("restore_best=True received without validation data. Expected validation_data=.")
         with ExitStack() as stack:
-            state = self._runner.begin(stack, asked, self._state)
+            state = begin(stack, self._spec, asked, self._state)
             watch, fit = state.watch, state.fit
             assert fit is not None
             fit.interruption = interruption
             watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
             before = {} if asked.resume else {name: len(each) for name, each in watch.history.items()}
             first = 0 if asked.resume else len(watch.epochs)
-            self._state = state
-            summary = self._runner.train(state, quiet=quiet)
+            self._state, self._kept = state, None
+            summary = train(state, writes=self.run_dir is not None, quiet=quiet)
         if restore_best and "best" in fit.store.tags():
             state.put_best()
         values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
@@ -245,11 +242,11 @@ class Trainer:
         Raises:
             UserError: see `fit`.
         """
-        self._runner.set_hooks(None)
-        with self._runner.working(), ExitStack() as stack:
+        self._spec.choose_hooks(None)
+        with self._spec.working(), ExitStack() as stack:
             data, size = training_data(x, y, form=self._spec.form)
-            asked = Asked(data, epochs, _batch_size(batch_size, size, data), writes=False)
-            self._state = self._runner.begin(stack, asked, self._state)
+            asked = Asked(data, epochs, _batch_size(batch_size, size, data))
+            self._state = begin(stack, self._spec, asked, self._state)
 
     def evaluate(
         self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int = 256
@@ -269,8 +266,9 @@ class Trainer:
             UserError: nothing was trained yet, or examples that do not fit.
         """
         shipped = self._shipped
-        with self._runner.working():
-            values = shipped.evaluate(evaluation_split(x, y, sample_weight, self._spec.form), batch_size)
+        with self._spec.working():
+            split = evaluation_split(x, y, sample_weight, self._spec.form)
+            values = shipped.evaluate(split, batch_size, arrays=not isinstance(x, Data | Split))
         return self._trained.watch.named(values)
 
     def predict(self, x: Any, *, network: str | None = None, batch_size: int = 256) -> Any:
@@ -287,8 +285,8 @@ class Trainer:
         Raises:
             UserError: nothing was trained yet, or no such network.
         """
-        name = self._only() if network is None else self._known(network)
-        with self._runner.working():
+        name = self._name(network)
+        with self._spec.working():
             return self._shipped.predict(x, name, batch_size)
 
     def export(
@@ -317,23 +315,16 @@ class Trainer:
         Raises:
             UserError: no such format or option, a place that is taken, or a network that the format cannot hold.
         """
-        name = self._only() if network is None else self._known(network)
-        with self._runner.working():
+        name = self._name(network)
+        with self._spec.working():
             split = None if x is None else evaluation_split(x, y, None, self._spec.form)
             return self._shipped.export(Path(path), format, name, split, options)
 
     def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
         """Return the first half of a step: losses, and the gradients after every hook's `transform_gradients`.
 
-        For a step of one's own, inside a `tf.function`, once `prepare` or `fit` has built hooks and optimizers:
-
-            trainer.prepare(x, y, epochs=5, batch_size=64)
-
-            @tf.function
-            def step(x, y):
-                half = trainer.compute_gradients(x, y)
-                half.gradients = {name: 0.5 * g for name, g in half.gradients.items() if g is not None}
-                return trainer.apply_gradients(half)
+        For a step of one's own, inside a `tf.function`, once `prepare` or `fit` has built hooks and optimizers; the
+        README has an example.
 
         Args:
             x: inputs [batch, ...], as the model takes them.
@@ -346,7 +337,7 @@ class Trainer:
         Raises:
             UserError: nothing is built yet, it was called outside a graph, or there are several objectives.
         """
-        with self._spec.as_trained():
+        with self._spec.ending(as_given=False):
             return first_half(self._trained, x, y, sample_weight)
 
     def apply_gradients(self, half: OwnStep) -> dict[str, tf.Tensor]:
@@ -369,33 +360,21 @@ class Trainer:
     @property
     def _shipped(self) -> Shipped:
         state = self._trained
-        if self._kept is None or not self._kept.stands(state):
+        if self._kept is None or self._kept.state is not state:
             self._kept = Shipped(state, self._spec.form)
         return self._kept
 
-    def _only(self) -> str:
-        if len(self._spec.models) > 1:
-            raise UserError(f"There are several networks: {', '.join(self._spec.models)}. Expected network= or models.")
-        return next(iter(self._spec.models))
-
-    def _known(self, network: str) -> str:
-        if network not in self._spec.models:
-            raise unknown_name("network", network, self._spec.models)
-        return network
-
-
-def _check_seed(seed: Any) -> None:
-    if not is_count(seed, least=0) or seed >= 2**31:
-        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+    def _name(self, network: str | None) -> str:
+        """Return the name of a network, of the only one where none is given."""
+        models = self._spec.models
+        if network is None and len(models) > 1:
+            raise UserError(f"There are several networks: {', '.join(models)}. Expected network= or models.")
+        if network is not None and network not in models:
+            raise unknown_name("network", network, models)
+        return network or next(iter(models))
 
 
-def is_count(value: Any, *, least: int) -> bool:
-    """Return whether a value is a whole number of at least so many; True and False are not.
-
-    Args:
-        value: anything.
-        least: the smallest that counts.
-    """
+def _is_count(value: Any, *, least: int) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
 
 
@@ -414,6 +393,14 @@ def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | Non
     return models
 
 
+def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> None:
+    if (loss is None) == (not objectives):
+        received = "No loss" if loss is None else "loss and objectives"
+        raise UserError(f"{received} received. Expected loss= or objectives=.")
+    if networks is not None and loss is not None:
+        raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+
+
 def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:
     if isinstance(given, Mapping):
         if given.keys() != models.keys():
@@ -426,7 +413,7 @@ def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, kera
 
 def _batch_size(given: Any, of_dataset: int | None, data: Data) -> int:
     size = (of_dataset or BATCH_SIZE) if given is None else given
-    if not is_count(size, least=1):
+    if not _is_count(size, least=1):
         raise UserError(f"batch_size={size!r} received. Expected a whole number of at least 1.")
     return min(int(size), data.train.size)
 

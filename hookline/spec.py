@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
 from hookline.callbacks import NAME as HISTORY
-from hookline.hook_list import PROGRESS, Maker
+from hookline.callbacks import Watch
+from hookline.hook_list import PROGRESS, Maker, hook_makers
 from hookline.inputs import Form, model_dtypes
 from hookline.losses import MODEL, ONE_HOT, Loss, recipe_of
-from hookline.planning import Plan
+from hookline.measures import ACCURACY, ACCURACY_METRIC
 from hookline.recipes.optimizers import fused_update
 from hookline.trainer.config.schema import TrainerConfig
 from hookline.trainer.errors import UserError, unknown_name
@@ -23,10 +26,13 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective
 from hookline.trainer.order import order_hooks
+from hookline.trainer.quiet import plain_warnings
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON
+from hookline.trainer.run.process import memory_errors
+from hookline.trainer.run.release import released_graphs
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 FUSED = {
@@ -44,14 +50,7 @@ OF_COMMAND_LINE = (
 
 
 def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
-    """Return an optimizer; a schedule in it can be lowered afterwards.
-
-    Args:
-        given: a name, or an optimizer of Keras that has made no step.
-
-    Raises:
-        UserError: no such optimizer, or one that has trained already.
-    """
+    """Return an optimizer; a schedule in it can be lowered afterwards."""
     if isinstance(given, str) and given.lower() in FUSED:
         return FUSED[given.lower()]()
     if isinstance(given, str):
@@ -74,27 +73,8 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
     return given
 
 
-def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return an optimizer of the same settings, not built yet.
-
-    Args:
-        optimizer: to copy.
-    """
-    config = optimizer.get_config()
-    if isinstance(rate := optimizer._learning_rate, ScaledRate):
-        config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
-    return type(optimizer).from_config(config)
-
-
 def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `trainer` of a config, with what was given.
-
-    Args:
-        given: by name, such as {"accumulation_steps": 4}.
-
-    Raises:
-        UserError: a name that there is not, or that has another place here.
-    """
+    """Return the section `trainer` of a config, with what was given."""
     defaults = {each.name: each.default for each in fields(TrainerConfig)}
     for name in given:
         if name in OF_FIT:
@@ -105,30 +85,87 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass
+class Plan:
+    """Say how far a fit goes.
+
+    Attributes:
+        first_step: at which the first epoch of the data begins.
+        total_steps: at which the fit ends.
+        planned_steps: over how many steps hooks lay out their schedules: those of the first fit.
+        batch_size: examples a step.
+        epochs_before: of this data, before this fit.
+        class_weights: by label; None for all alike.
+    """
+
+    first_step: int
+    total_steps: int
+    planned_steps: int
+    batch_size: int
+    epochs_before: int = 0
+    class_weights: dict[int, float] | None = None
+
+
+@dataclass
 class Spec:
     """Hold what a trainer was given.
 
     Attributes:
         models: by name of the network, "model" for the only one.
         optimizers: likewise.
-        makers: of hooks, by name.
         seed: of the run.
         settings: the section `trainer` of a config, but for what `fit` says.
+        run_dir: where runs are written; None for nowhere.
+        given: the hooks that were asked for.
         loss: of the only network; None where there are objectives.
         metrics: beside it.
         objectives: that were given in place of a loss.
+        makers: of the hooks of the next fit, by name.
         taken_off: layers whose activation is taken off while a run traces, with its name.
     """
 
     models: dict[str, keras.Model]
     optimizers: dict[str, keras.optimizers.Optimizer]
-    makers: dict[str, Maker]
     seed: int
     settings: dict[str, Any]
+    run_dir: Path | None
+    given: list[Any] = field(default_factory=list)
     loss: Loss | None = None
     metrics: list[Any] = field(default_factory=list)
     objectives: list[Objective] = field(default_factory=list)
+    makers: dict[str, Maker] = field(default_factory=dict)
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
+
+    def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
+        """Choose the hooks of the next fit: with the progress of a mode, and what keeps the best weights."""
+        given = ["checkpoint", *self.given] if restore_best and self.run_dir is None else self.given
+        makers = hook_makers(given, on_disk=self.run_dir is not None, mode=mode)
+        accuracy = next((each for each in self.metrics if isinstance(each, str) and each in ACCURACY), "")
+        names = {} if self.loss is None else {ACCURACY_METRIC: accuracy}
+        self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch((), None, names), {})}
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Trace and train as the command line does, and leave the state of the process as it was."""
+        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what `set_random_seed` sets
+        try:
+            with plain_warnings(), released_graphs(), memory_errors(), self.ending(as_given=False):
+                yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+    @contextmanager
+    def ending(self, *, as_given: bool) -> Iterator[None]:
+        """Let models end as they were given, or without the activations that the loss has, while the block runs."""
+        try:
+            self._end(as_given=as_given)
+            yield
+        finally:
+            self._end(as_given=not as_given)
+
+    def _end(self, *, as_given: bool) -> None:
+        for layer, name in self.taken_off.values():
+            layer.activation = getattr(keras.activations, name) if as_given else keras.activations.linear
 
     @property
     def form(self) -> Form:
@@ -139,39 +176,13 @@ class Spec:
         classes = int(shape[1] or 0) if shape and self.loss.classifies(shape) else 0
         return Form(model_dtypes(self.models[MODEL]), classes, self.loss.kind == ONE_HOT)
 
-    @contextmanager
-    def as_trained(self) -> Iterator[None]:
-        """Let models end as they are trained, without the activations that the loss has, while the block runs."""
-        try:
-            for layer, _ in self.taken_off.values():
-                layer.activation = keras.activations.linear
-            yield
-        finally:
-            for layer, name in self.taken_off.values():
-                layer.activation = getattr(keras.activations, name)
-
-    @contextmanager
-    def as_given(self) -> Iterator[None]:
-        """Let models end as they were given, within `as_trained`."""
-        for layer, name in self.taken_off.values():
-            layer.activation = getattr(keras.activations, name)
-        yield
-        for layer, _ in self.taken_off.values():
-            layer.activation = keras.activations.linear
-
     def recipe(self, data: Data, total_steps: int) -> Recipe:
-        """Return the networks and objectives for some data.
-
-        Args:
-            data: to train on.
-            total_steps: of the run.
-        """
+        """Return the networks and objectives for some data."""
         del total_steps  # a schedule of Keras knows its own
         if self.loss is None:
             networks = [Network(name, model, self.optimizers[name]) for name, model in self.models.items()]
             return Recipe(networks, list(self.objectives))
-        for layer, name in self.taken_off.values():
-            layer.activation = getattr(keras.activations, name)
+        self._end(as_given=True)
         model = self.models[MODEL]
         recipe = recipe_of(
             model, self.optimizers[MODEL], self.loss, self.metrics, data, output_shape(model) or _called(model, data)
@@ -182,12 +193,7 @@ class Spec:
         return recipe
 
     def blueprint(self, data: Data, plan: Plan) -> Blueprint:
-        """Return the blueprint of a fit.
-
-        Args:
-            data: to train on.
-            plan: how far.
-        """
+        """Return the blueprint of a fit."""
         return Blueprint(
             seed=self.seed,
             settings=self.fit_settings(plan),
@@ -200,11 +206,7 @@ class Spec:
         )
 
     def fit_settings(self, plan: Plan) -> dict[str, Any]:
-        """Return the section `trainer` of a fit.
-
-        Args:
-            plan: how far.
-        """
+        """Return the section `trainer` of a fit."""
         return {
             **self.settings,
             "steps": plan.total_steps,
@@ -223,23 +225,24 @@ class Spec:
         return hook
 
     def renew_optimizers(self, before: StepTrainer) -> None:
-        """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones.
-
-        Args:
-            before: of the fit before.
-        """
+        """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones."""
         for name, model in self.models.items():
             own = {id(each) for each in model.trainable_variables}
             if any(id(each) not in own for each in before.networks[name].model.trainable_variables):
-                self.optimizers[name] = copied_optimizer(self.optimizers[name])
+                optimizer = self.optimizers[name]
+                config = optimizer.get_config()
+                if isinstance(rate := optimizer._learning_rate, ScaledRate):
+                    config["learning_rate"] = ScaledRate(rate.schedule, float(rate.factor.numpy()))
+                self.optimizers[name] = type(optimizer).from_config(config)
 
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
         hooks = {name: each.node for name, each in self.makers.items() if name not in (PROGRESS, HISTORY)}
-        task = {"_target_": PYTHON, "loss": self.loss.name if self.loss else None, "metrics": self._metric_names()}
-        optimizers = {name: _rate_as_text(each.get_config()) for name, each in self.optimizers.items()}
-        for each in optimizers.values():
-            each.pop("name", None)  # Keras counts on: "adam_1"
+        metrics = [
+            each if isinstance(each, str) else getattr(each, "name", type(each).__name__) for each in self.metrics
+        ]
+        task = {"_target_": PYTHON, "loss": self.loss.name if self.loss else None, "metrics": metrics}
+        optimizers = {name: _plain_config(each) for name, each in self.optimizers.items()}
         sizes = {name: model.count_params() for name, model in self.models.items()}
         return {
             "seed": self.seed,
@@ -258,16 +261,9 @@ class Spec:
             "hooks": hooks,
         }
 
-    def _metric_names(self) -> list[str]:
-        return [each if isinstance(each, str) else getattr(each, "name", type(each).__name__) for each in self.metrics]
-
 
 def output_shape(model: keras.Model) -> tuple[int | None, ...]:
-    """Return the shape of a model's output, the batch first; () where it does not tell.
-
-    Args:
-        model: built.
-    """
+    """Return the shape of a model's output, the batch first; () where it does not tell."""
     shape = getattr(model, "output_shape", None) if getattr(model, "outputs", None) else None
     nested = isinstance(shape, tuple) and any(isinstance(each, tuple | list) for each in shape)
     return tuple(shape) if isinstance(shape, tuple) and not nested else ()
@@ -282,7 +278,8 @@ def _called(model: keras.Model, data: Data) -> tuple[int | None, ...]:
     return () if shape is None else (None, *tuple(shape)[1:])
 
 
-def _rate_as_text(config: dict[str, Any]) -> dict[str, Any]:
+def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    config = optimizer.get_config()
+    config.pop("name", None)  # Keras counts on: "adam_1"
     rate = config.get("learning_rate")
-    plain = float(rate) if isinstance(rate, float | int | np.floating) else str(rate)
-    return {**config, "learning_rate": plain}
+    return {**config, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hookline.deploy.inference.container import PACKED, SPARSE, from_json, read_container
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import read_bytes, write_whole
 from hookline.trainer.input.preparation import Preparation, check_shape
@@ -95,8 +96,6 @@ def write_card(path: Path, card: Card) -> None:
 def read_card(path: Path) -> Card | None:
     """Return the card of an export; None if it has none."""
     if path.name.endswith(CONTAINER_SUFFIX):
-        from hookline.deploy.inference.container import PACKED, SPARSE, read_container
-
         model, _ = read_container(path, PACKED if path.name.endswith(".packed.safetensors") else SPARSE)
         about = model.get("about")
         value = about.get(CARD) if isinstance(about, dict) else None
@@ -104,16 +103,11 @@ def read_card(path: Path) -> Card | None:
     beside = card_path(path)
     if not beside.exists():
         return None
-    return _parsed(_read(beside), beside)
-
-
-def _read(path: Path) -> Any:
-    from hookline.deploy.inference.container import from_json
-
     try:
-        return from_json(read_bytes(path, MAX_BYTES, follow=True))
+        value = from_json(read_bytes(beside, MAX_BYTES, follow=True))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as the card of an export ({error}). Export the run again.") from error
+        raise UserError(f"{beside} cannot be read as the card of an export ({error}). Export the run again.") from error
+    return _parsed(value, beside)
 
 
 def _parsed(value: Any, path: Path) -> Card:

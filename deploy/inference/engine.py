@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from hookline.deploy.inference import layers, pointwise
-from hookline.deploy.inference import layers as pooling
-from hookline.deploy.inference import pointwise as arranging
 from hookline.deploy.inference.bits import NUMPY_BACKEND, Backend, packed_bytes
 from hookline.deploy.inference.container import PACKED, read_container
-from hookline.deploy.inference.graph import Graph, parse_graph
+from hookline.deploy.inference.graph import FIELDS, Graph, parse_graph
 from hookline.deploy.inference.shapes import BINARY, Context, Step, Value, infer, to_float, to_signs
 from hookline.trainer.errors import UserError, unknown_name
 
@@ -22,31 +20,9 @@ NUMPY, NUMBA = "numpy", "numba"
 CHUNK = 2**22
 """Bytes of the values of some examples that run together."""
 
-STEPS: dict[str, Callable[[Context], Step]] = {
-    "dense": layers.dense,
-    "conv2d": layers.conv2d,
-    "depthwise_conv2d": layers.depthwise_conv2d,
-    "sign": pointwise.sign,
-    "round": pointwise.round_to_bits,
-    "ternary": pointwise.ternary,
-    "threshold": pointwise.threshold,
-    "scale_shift": pointwise.scale_shift,
-    "rescale": pointwise.rescale,
-    "activation": pointwise.activation,
-    "max_pool2d": pooling.max_pool2d,
-    "average_pool2d": pooling.average_pool2d,
-    "global_max_pool2d": pooling.global_max_pool2d,
-    "global_average_pool2d": pooling.global_average_pool2d,
-    "flatten": arranging.reshape,
-    "reshape": arranging.reshape,
-    "zero_pad2d": arranging.zero_pad2d,
-    "upsample2d": arranging.upsample2d,
-    "concatenate": arranging.concatenate,
-    "add": arranging.add,
-    "subtract": arranging.subtract,
-    "multiply": arranging.multiply,
-}
-"""The builder of each operation's step."""
+_BUILDERS = {**vars(layers), **vars(pointwise), "round": pointwise.round_to_bits, "flatten": pointwise.reshape}
+STEPS: dict[str, Callable[[Context], Step]] = {op: _BUILDERS[op] for op in FIELDS}
+"""The builder of each operation's step: the function of its name, in most cases."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +49,7 @@ class Model:
         tensors: Mapping[str, np.ndarray],
         backend: Backend = NUMPY_BACKEND,
     ) -> None:
-        """Check the graph and prepare its steps.
-
-        Args:
-            graph: parsed.
-            tensors: by name.
-            backend: computes with kernels of signs.
-
-        Raises:
-            UserError: the arrays do not fit the graph.
-        """
+        """Check the graph and prepare its steps."""
         self.graph = graph
         self.values = infer(graph, tensors)
         self._calls = self._prepare(tensors, backend)
@@ -180,14 +147,7 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
 
 
 def find_backend(kernels: str) -> Backend:
-    """Return what computes with kernels of signs.
-
-    Args:
-        kernels: "numpy", or "numba" for compiled ones.
-
-    Raises:
-        UserError: the kernels are unknown or not installed.
-    """
+    """Return what computes with kernels of signs."""
     if kernels not in (NUMPY, NUMBA):
         raise unknown_name("kernels", str(kernels), (NUMPY, NUMBA))
     if kernels == NUMPY:

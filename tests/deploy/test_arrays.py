@@ -49,16 +49,6 @@ def test_signs_with_one_scale_or_one_a_channel_come_back_exactly(shape, seed, ki
         assert (code.encoding, code.extra, code.bytes) == ("sign", None, -(-kernel.size // 8))
 
 
-@given(shapes, st.integers(0, 2**32 - 1), st.integers(1, 300))
-def test_few_values_make_a_codebook_where_it_is_smaller(shape, seed, count):
-    rng = np.random.default_rng(seed)
-    kernel = rng.choice(rng.normal(size=count).astype(np.float32), shape)
-    code = encode(kernel)
-    np.testing.assert_array_equal(decode(code), kernel)
-    assert code.bytes <= 4 * kernel.size
-    assert code.shape == shape
-
-
 def test_the_bits_are_those_that_tell_the_values_apart():
     for count, encoding, bits in ((3, "codebook", 2), (17, "codebook", 5), (256, "codebook", 8), (257, "float32", 32)):
         code = encode(np.resize(np.arange(count, dtype=np.float32), (64, 65)))

@@ -23,7 +23,7 @@ def test_every_format_has_a_writer_a_loader_and_options_that_exist():
     for name, form in FORMATS.items():
         for place in (form.writer, form.loader):
             module, _, function = place.partition(":")
-            assert callable(getattr(import_module(module), function))
+            assert callable(getattr(import_module(f"hookline.deploy.{module}"), function))
         assert form.name == name
         assert form.suffix
     taken = {option for form in FORMATS.values() for option in form.options}

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from hookline.hooks.quantization.input_quantizer import InputQuantizer
 from tests.support.packed import exact_inputs, inner_values, kinds, layers, pack, randomize, sign
 
 
@@ -83,15 +82,6 @@ def test_what_something_else_uses_too_is_kept():
     assert "threshold" not in kinds(packed)
 
 
-def test_what_looks_at_all_channels_is_not_folded():
-    inputs = keras.Input((4, 4, 2))
-    x = layers.Dense(4, use_bias=False)(layers.Flatten()(sign("sign_1")(inputs)))
-    x = layers.Rescaling(1.0, -0.3)(layers.Softmax()(x))
-    model = keras.Model(inputs, layers.Dense(3, use_bias=False)(sign("sign_2")(x)))
-    randomize(model, 9)
-    assert "threshold" not in kinds(check(model, signs=("sign_2",)))
-
-
 def test_models_inside_models_are_taken_apart():
     stack = [
         keras.Input((6,)), sign("inner_sign"), layers.Dense(6, use_bias=False, name="inner_dense"),
@@ -106,33 +96,3 @@ def test_models_inside_models_are_taken_apart():
     assert kinds(packed) == ["sign", *["dense", "threshold"] * 2, "dense"]
     names = [op.name for op in packed.graph.ops if op.op == "dense"]
     assert names == ["inner/inner_dense", "inner/inner_dense", "last"]
-
-
-@pytest.mark.parametrize("quantizer", [{"name": "dorefa", "k_bit": 2}, {"name": "ste_tern", "threshold": 0.4}], ids=str)
-def test_other_quantizers_are_repeated(quantizer):
-    inputs = keras.Input((5, 5, 2))
-    x = layers.Conv2D(6, 3, use_bias=False, name="conv")(InputQuantizer(quantizer, name="first")(inputs))
-    x = layers.BatchNormalization(name="norm")(x)
-    x = layers.Conv2D(3, 2, use_bias=False)(InputQuantizer(quantizer, name="second")(x))
-    model = keras.Model(inputs, layers.GlobalAveragePooling2D()(x))
-    randomize(model, 11, {"conv": 0.5})
-    assert "threshold" not in kinds(check(model, signs=("first",)))
-
-
-def test_float_networks_keep_their_weights():
-    inputs = keras.Input((12, 12, 3))
-    x = layers.ZeroPadding2D(((0, 1), (1, 2)))(layers.Rescaling(2.0, -1.0)(inputs))
-    x = layers.Conv2D(8, 3, strides=2, activation="relu", name="conv")(x)
-    x = layers.BatchNormalization(name="norm")(layers.DepthwiseConv2D(3, padding="same", name="depthwise")(x))
-    y = layers.ReLU(6.0)(layers.Conv2D(8, 1, name="pointwise")(x))
-    x = layers.LeakyReLU(0.1)(layers.Add()([x, y]))
-    x = layers.Concatenate()([x, layers.SeparableConv2D(4, 3, padding="same", name="separable")(x)])
-    x = layers.AveragePooling2D(2)(layers.UpSampling2D(2)(x))
-    x = layers.GlobalMaxPooling2D(keepdims=True)(x)
-    x = layers.Reshape((12,))(layers.Conv2D(12, 1, name="whole")(x))
-    x = layers.Dense(5, activation="softmax", name="dense")(layers.ELU(0.5)(x))
-    model = keras.Model(inputs, x)
-    randomize(model, 12, dict.fromkeys(("conv", "depthwise", "pointwise", "separable", "whole", "dense")))
-    packed = check(model)
-    encodings = {op.fields["kernel"].encoding for op in packed.graph.ops if "kernel" in op.fields}
-    assert encodings == {"float32"}

@@ -14,9 +14,9 @@ from hookline.deploy.plain_model import (
     check_plain,
     finished_model,
     is_mixed,
+    rebuilt,
     single_model,
     strip_model,
-    with_values,
 )
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
@@ -143,7 +143,7 @@ def functional_model() -> keras.Model:
 def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str):
     with computing_in(precision):
         mixed = build()
-    found = with_values(mixed, mixed, full=True)
+    found = rebuilt(mixed, full=True)
     plain = build()
     plain.set_weights(mixed.get_weights())
     assert (is_mixed(mixed), is_mixed(found)) == (True, False)
@@ -163,7 +163,7 @@ def test_nothing_between_the_layers_stays_in_half_precision():
         y = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
         inner = keras.Sequential([layers.Dense(3, name="inner_dense")], name="inner")
         mixed = keras.Model(inputs, inner(y) * 3.0)
-    found = with_values(mixed, mixed, full=True)
+    found = rebuilt(mixed, full=True)
     x = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
     dense, inner_dense = mixed.get_layer("dense").get_weights(), inner.get_layer("inner_dense").get_weights()
     gate = 1.0 / (1.0 + np.exp(-(x @ dense[0] + dense[1])))

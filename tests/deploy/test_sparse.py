@@ -321,11 +321,3 @@ def test_positions_values_and_codes_are_counted_one_after_another():
     assert found["bits/kept"] == f"{8 * stages.coded / kept:.2f}"
     assert found["times"] == f"{25_600 / stages.coded:.1f}"
     assert stages_of(sparse_values(), huffman=False).coded == stages.shared
-
-
-def test_the_last_row_has_the_sums():
-    parts = [stages_of(sparse_values()), stages_of(np.ones(10, np.float32)), stages_of(np.zeros((2, 3), np.float32))]
-    total, data = cells(describe_stages(parts, 100, lossy=True), -1), sum(each.coded for each in parts)
-    assert [total[column] for column in ("entries", "kept", "dense")] == ["6,416", "1,290", "25,664"]
-    assert total["huffman"] == f"{data:,}"
-    assert (total["bits/kept"], total["times"]) == (f"{8 * data / 1290:.2f}", f"{25_664 / data:.1f}")

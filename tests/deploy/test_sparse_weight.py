@@ -97,15 +97,6 @@ def test_the_order_with_the_fewer_bytes_is_taken():
     assert stored[0].data_bytes == stored[1].data_bytes
 
 
-def test_gaps_wider_than_the_filler_take_several_of_them():
-    values = np.zeros(10_000, np.float32)
-    values[[0, 255, 256, 511, 1022, 9_999]] = 1.0
-    stored = store("w", values, huffman=False)
-    assert stored.weight.positions == "gaps"
-    assert stored.weight.gaps > stored.weight.kept == 6
-    assert_same_bits(stored, values)
-
-
 kernels = arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 20)), elements=st.floats(-4, 4, width=32))
 
 
@@ -159,14 +150,3 @@ def test_weights_around_zero_whose_mean_is_zero_do_not_become_zero():
     assert (shared != 0).all()
     values = np.float32([-0.25, 0.25, -10.0, 10.0, 10.5, 11.0, -10.5, -11.0])
     assert (share_weights(np.repeat(values, 3), 2) != 0).all()
-
-
-def test_more_centroids_come_nearer_and_the_same_ones_come_each_time():
-    values = np.random.default_rng(1).normal(size=(200, 50)).astype(np.float32)
-    last = np.inf
-    for bits in (1, 3, 5, 8):
-        shared = share_weights(values, bits)
-        assert shared.tobytes() == share_weights(values.copy(), bits).tobytes()
-        error = np.mean((shared - values) ** 2)
-        assert error < min(last, 6 * 4.0**-bits)  # the best quantizer of normal values comes to 2.7
-        last = error

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import hookline
 from hookline import cli
-from hookline.completion import completion_text
-from hookline.trainer import errors
+from hookline.trainer import errors, version
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.help import TITLES
 from hookline.trainer.errors import UserError, as_typed
@@ -34,7 +35,7 @@ def in_a_process(code: str, *arguments: str, cwd: Path) -> str:
 def test_every_script_that_users_need_has_a_subcommand():
     scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if "\nmain = " in path.read_text()}
     scripts |= {path.stem for path in (ROOT / "scripts").glob("*.py") if "\ndef main(" in path.read_text()}
-    named = {each.module.rpartition(".")[2] for each in cli.SUBCOMMANDS.values()}
+    named = {module.rpartition(".")[2] for module, _ in cli.SUBCOMMANDS.values()}
     assert named == scripts - PROJECT_ONLY | {"train"}
 
 
@@ -48,6 +49,10 @@ assert took < 0.2, took
 assert {{"RunResult", "run"}} <= set(dir(hookline))
 assert not {FRAMEWORKS} & set(sys.modules)
 assert len([name for name in sys.modules if name.startswith("hookline")]) == 1
+assert "Prune" in dir(hookline.hooks)
+assert hookline.hooks.catalogue
+assert hookline.__version__
+assert not {FRAMEWORKS} & set(sys.modules)
 """
     in_a_process(code, cwd=tmp_path)
 
@@ -87,15 +92,10 @@ def test_help_before_the_name_is_help_of_the_subcommand(capsys):
 
 def test_the_version_is_that_of_the_project(capsys, monkeypatch):
     assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("hookline ")
-
-    def missing(name: str) -> str:
-        from importlib.metadata import PackageNotFoundError
-
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", missing)
-    assert "not installed" in cli.version_text()
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"hookline {declared}\n" == f"hookline {hookline.__version__}\n"
+    monkeypatch.setattr(version, "IS_CLONE", False)
+    assert version.own_version() == metadata.version("hookline")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ echo "${COMPREPLY[*]}"
     ],
 )
 def test_bash_completes_commands_and_names(words, expected):
-    script = completion_text(["bash"], list(cli.SUBCOMMANDS)) + COMPLETE
+    script = cli.completion_text(["bash"]) + COMPLETE
     done = subprocess.run(
         ["bash", "-c", script, "bash", "hookline", *words], capture_output=True, text=True, check=True
     )
@@ -188,5 +188,5 @@ def test_bash_completes_commands_and_names(words, expected):
 
 
 def test_completion_knows_every_group():
-    script = completion_text(["bash"], [])
+    script = cli.completion_text(["bash"])
     assert all(f"{group}) words=" in script for group in TITLES)

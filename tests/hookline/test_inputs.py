@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
-from hookline.trainer.input.data import Split
+from hookline.inputs import Examples, Form, split_of
 from tests.support.door import SETTINGS, held_out, images, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -35,11 +35,8 @@ def dataset():
 
 
 def as_split():
-    from hookline.inputs import Examples, Form, source_of
-
     data = images()
-    source = source_of(Examples(data["x_train"], data["y_train"]), Form(("float32",)))
-    return Split("mine", source, np.arange(80))
+    return split_of("mine", Examples(data["x_train"], data["y_train"]), Form(("float32",)))
 
 
 DATA = images()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hookline
-from hookline.scripts.export import main as export
+from hookline.scripts import evaluate, export, sensitivity, verify
 from tests.support.door import by_command_line, held_out, images, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -42,8 +42,12 @@ def test_a_run_of_python_goes_on_in_another_trainer(tmp_path, capsys) -> None:
     assert loaded.fit(x, y, **given).summary["digest"] == first.fit(x, y, **given).summary["digest"]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == 10
-    assert export([f"run={tmp_path / 'run'}"]) == 2
-    assert "hookline.load" in capsys.readouterr().err
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["packages"]["hookline"] == hookline.__version__
+    assert verify.main([f"run={tmp_path / 'run'}"]) == 0
+    for script in (evaluate, export, sensitivity):
+        assert script.main([f"run={tmp_path / 'run'}"]) == 2
+        assert "hookline.load" in capsys.readouterr().err
 
 
 def sequential() -> keras.Sequential:

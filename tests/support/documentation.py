@@ -131,5 +131,5 @@ def as_file(words: list[str]) -> list[str]:
     name, rest = words[1], words[2:]
     if name not in SUBCOMMANDS:
         return ["python", "-m", *words]
-    script = "/".join(SUBCOMMANDS[name].module.split(".")[1:])
+    script = SUBCOMMANDS[name][0].replace(".", "/")
     return ["python", f"{script}.py", *(resume_arguments(rest) if name == "resume" else rest)]

@@ -19,6 +19,7 @@ from hookline.trainer.config.plugins import plugin_versions
 from hookline.trainer.config.stored import parse_yaml
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import check_folders
+from hookline.trainer.version import __version__
 
 ENVIRONMENT = "environment.json"
 PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorboard")
@@ -95,7 +96,7 @@ def environment() -> dict[str, Any]:
 
     return {
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {"hookline": __version__, **{name: version(name) for name in PACKAGES}},
         "plugins": plugin_versions(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),

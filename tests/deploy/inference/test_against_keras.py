@@ -1,4 +1,4 @@
-"""Every operation of a packed network gives what Keras's layer gives."""
+"""Operations of a packed network give what Keras gives; `test_keras_graph.py` has those of layers."""
 
 from __future__ import annotations
 
@@ -54,24 +54,9 @@ def test_binary_and_depthwise_convolutions(padding):
         compare(builder, layer)
 
 
-@pytest.mark.parametrize("padding", ["valid", "same"])
-def test_pooling(padding):
-    for pool_size, strides in (((2, 2), (2, 2)), ((3, 2), (1, 2)), ((2, 3), (3, 1))):
-        options = {"pool_size": pool_size, "strides": strides, "padding": padding}
-        compare(of("max_pool2d", **options), keras.layers.MaxPooling2D(**options))
-        compare(of("average_pool2d", **options), keras.layers.AveragePooling2D(**options))
-
-
 @pytest.mark.parametrize(
     ("op", "fields", "layer"),
     [
-        ("global_max_pool2d", {}, keras.layers.GlobalMaxPooling2D()),
-        ("global_average_pool2d", {}, keras.layers.GlobalAveragePooling2D()),
-        ("flatten", {}, keras.layers.Flatten()),
-        ("reshape", {"shape": (5, 42)}, keras.layers.Reshape((5, 42))),
-        ("zero_pad2d", {"padding": ((1, 2), (0, 3))}, keras.layers.ZeroPadding2D(((1, 2), (0, 3)))),
-        ("upsample2d", {"size": (2, 3)}, keras.layers.UpSampling2D((2, 3))),
-        ("rescale", {"scale": 0.25, "offset": -1.5}, keras.layers.Rescaling(0.25, -1.5)),
         ("sign", {}, ste_sign),
         ("ternary", {"threshold": 0.05}, ste_tern),
         *(("round", {"bits": bits}, lambda x, bits=bits: dorefa(x, k_bit=bits)) for bits in (1, 2, 8)),
@@ -91,12 +76,3 @@ def test_activations(function):
     if name := {"leaky_relu": "negative_slope", "elu": "alpha"}.get(function):
         layer = getattr(keras.activations, function)
         compare(of("activation", function=function, slope=0.3), lambda x: layer(x, **{name: 0.3}))
-
-
-def test_joins():
-    for op in ("add", "subtract", "multiply", "concatenate"):
-        builder = GraphBuilder(SHAPE)
-        signs = builder.add("sign")
-        builder.add(op, inputs=("image", signs), **({"axis": -1} if op == "concatenate" else {}))
-        layer = getattr(keras.layers, op.capitalize())()
-        compare(builder, lambda x, layer=layer: layer([x, ste_sign(x)]))

@@ -126,15 +126,6 @@ def test_numbers_of_one_width_are_read_again(data, width: int):
     np.testing.assert_array_equal(read_fields(stream, width, len(numbers)), numbers)
 
 
-@given(st.lists(st.tuples(st.integers(1, 15), st.integers(0, 2**15 - 1)), max_size=60))
-def test_a_stream_is_the_binary_digits_of_its_numbers_one_after_another(pairs: list[tuple[int, int]]):
-    pairs = [(width, value % 2**width) for width, value in pairs]
-    digits = "".join(format(value, f"0{width}b") for width, value in pairs)
-    widths, values = (np.array([pair[place] for pair in pairs], np.int64) for place in (0, 1))
-    stream = write_fields(values, widths)
-    assert "".join(format(byte, "08b") for byte in stream) == digits + "0" * (-len(digits) % 8)
-
-
 def test_a_stream_of_another_length_than_its_numbers_is_refused():
     assert write_fields(np.array([5, 1]), np.array([3, 2])).tolist() == [0b10101000]  # the highest bits first
     stream = write_fields(np.arange(5, dtype=np.uint8), np.full(5, 5))

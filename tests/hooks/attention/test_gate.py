@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.deploy.plain_model import check_plain, strip_model, with_values
+from hookline.deploy.plain_model import check_plain, rebuilt, strip_model
 from hookline.hooks.attention.gate import EVAL_MODES, OWN, AttentionMap, BernoulliGate, branch_logits, make_branch
 from hookline.hooks.attention.options import BranchOptions
 from hookline.hooks.bnn_rounding import BnnRounding
@@ -164,7 +164,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(options, binary: bool
     assert {id(each) for each in plain.weights} == {id(each) for each in network.model.weights}
     expected = network.model(INPUTS, training=False).numpy()
     np.testing.assert_allclose(plain(INPUTS, training=False).numpy(), expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(with_values(plain, plain)(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(rebuilt(plain)(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)
     plain.save(tmp_path / "plain.keras")
     loaded = keras.saving.load_model(tmp_path / "plain.keras")
     np.testing.assert_allclose(loaded(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,80 @@
+"""What a trainer ships: evaluations and predictions that are traced once, and every format of exports."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import hookline
+from hookline.deploy.formats import FORMATS
+from hookline.inputs import Examples, Form, split_of
+from tests.support.door import SETTINGS, by_python, held_out, images, small_model
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+QUICK = ("keras", "packed", "sparse")
+
+
+@pytest.fixture(scope="module")
+def trained() -> hookline.Trainer:
+    return by_python("prune", "bnn_rounding", epochs=1, model=small_model("softmax"))[0]
+
+
+def exports() -> list[object]:
+    options = {"litert int8": {"int8": True}, "packed float16": {"float16": True}, "sparse codebook": {"codebook": 5}}
+    cases = {**{name: {} for name in FORMATS}, **options}
+    return [
+        pytest.param(name.split()[0], each, id=name, marks=() if name in QUICK else pytest.mark.full)
+        for name, each in cases.items()
+    ]
+
+
+@pytest.mark.parametrize(("name", "options"), exports())
+def test_every_format_holds_what_the_trainer_ships(name, options, trained, tmp_path) -> None:
+    form = FORMATS[name]
+    try:
+        form.check_packages()
+    except hookline.UserError as error:
+        pytest.skip(str(error))
+    path = tmp_path / f"model{form.suffix}"
+    assert trained.export(path, format=name, tolerance=0.1 if options else None, **options) == path
+    with pytest.raises(hookline.UserError, match="exists already"):
+        trained.export(path, format=name)
+    inputs, labels = held_out()
+    assert trained.export(path, format=name, overwrite=True, x=inputs, y=labels) == path
+    np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=1e-4)
+
+
+class Counted(keras.layers.Layer):
+    """Count how often Python calls the layer: once a trace."""
+
+    calls = 0
+
+    def call(self, inputs):
+        Counted.calls += 1
+        return inputs
+
+
+def test_evaluate_and_predict_trace_once() -> None:
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), Counted(), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    trainer = hookline.Trainer(model, loss="sparse_categorical_crossentropy", metrics=["accuracy"], **SETTINGS)
+    x, y = images()["x_train"], images()["y_train"]
+    trainer.fit(x, y, batch_size=16, verbose=0)
+    trainer.evaluate(x[:40], y[:40])
+    trainer.predict(x[:40])
+    before = Counted.calls
+    for part in (slice(0, 40), slice(40, 80)):
+        values = trainer.evaluate(x[part], y[part])
+        scores = trainer.predict(x[part], batch_size=32)
+        assert values["accuracy"] == pytest.approx(np.mean(scores.argmax(axis=1) == y[part]))
+        expected = keras.losses.sparse_categorical_crossentropy(y[part], scores, from_logits=True)
+        assert values["loss"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert Counted.calls == before
+    split = split_of("mine", Examples(x, y), Form(("float32",)))
+    first = trainer.evaluate(split)
+    assert first == pytest.approx(trainer.evaluate(x, y))
+    before = Counted.calls
+    assert trainer.evaluate(split) == first
+    assert Counted.calls == before
