@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
@@ -21,22 +20,15 @@ class Classification(Objective):
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, label_smoothing: float = 0.0) -> None:
-        """Set the loss.
-
-        Args:
-            classes: number of classes.
-            label_smoothing: float in [0, 1): the share of each target spread evenly over the classes.
-        """
+        """Set the number of classes, and the share of each target that is spread evenly over them."""
         self.classes = classes
         self.label_smoothing = label_smoothing
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy per example.
+        """Return cross-entropy and accuracy of each example.
 
-        Args:
-            forward: runs the network "model"; its outputs are logits [batch, classes].
-            batch: "inputs" and integer "targets" [batch], or "target_shares" [batch, classes] of mixed examples: the
-                cross-entropy is then with these shares, and the accuracy the share of the class that was found.
+        Of mixed examples, which have "target_shares" [batch, classes], the cross-entropy is with these shares, and the
+        accuracy the share of the class that was found.
         """
         logits = forward("model", batch["inputs"])
         if not isinstance(logits, tf.Tensor):
@@ -62,30 +54,14 @@ class Classification(Objective):
 def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     """Build the network of the config and its classification objective.
 
-    A final softmax or sigmoid is left out in training, since the loss takes logits, and is back in exports.
-
-    Args:
-        parts: data and builders.
-        label_smoothing: float in [0, 1).
-
-    Raises:
-        UserError: a label smoothing out of range, or a network whose outputs are not logits [batch, classes].
+    A final softmax or sigmoid is left out in training, since the loss takes logits, and is back in exports. The
+    argument is that of `configs/task/classification.yaml`.
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
     model, activations = take_off(parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes))
     check_inputs(model, parts.data)
-    _check_outputs(model, parts.data.classes)
+    check_one_output(model, f"logits [batch, {parts.data.classes}]", (parts.data.classes,))
     network = Network("model", model, parts.build_optimizer(), final_activations=activations)
     check_logits(model, parts.data)
     return Recipe([network], [Classification(classes=parts.data.classes, label_smoothing=label_smoothing)])
-
-
-def _check_outputs(model: keras.Model, classes: int) -> None:
-    check_one_output(model, f"logits [batch, {classes}]")
-    shape = getattr(model, "output_shape", None)
-    if isinstance(shape, tuple) and shape[1:] != (classes,):
-        raise UserError(
-            f"The network '{model.name}' returns the shape {shape}. Expected logits [batch, {classes}]: "
-            "end it with a Dense layer of that many units."
-        )

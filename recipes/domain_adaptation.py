@@ -47,12 +47,7 @@ class DomainAdaptation(Objective):
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, domain_weight: float = 1.0) -> None:
-        """Set the loss.
-
-        Args:
-            classes: number of classes.
-            domain_weight: factor of the domain's loss, 0 or more.
-        """
+        """Set the number of classes, and the factor of the domain's loss."""
         self.classes, self.domain_weight = classes, domain_weight
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -60,11 +55,6 @@ class DomainAdaptation(Objective):
 
         Metrics: `source_accuracy` of the classes; `domain_accuracy`, the mean of both domains, 0.5 if the features
         carry no information on the domain; `target_accuracy` if the batch has the target's labels.
-
-        Args:
-            forward: runs the network "model"; its outputs are logits of classes and of the domain.
-            batch: "inputs", integer "targets" [batch], "target_domain", and in an evaluation perhaps
-                "target_domain_labels" [batch].
         """
         classes = hard_labels(batch, "Domain adaptation")
         # The source comes last, so that hooks see the features that go with the batch's inputs and targets.
@@ -113,14 +103,7 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     """Build the network of the config and its objective.
 
     A final softmax or sigmoid of a head is left out in training, since the loss takes logits, and is back in exports.
-
-    Args:
-        parts: data of two domains, and builders.
-        domain_weight: factor of the domain's loss, 0 or more.
-
-    Raises:
-        UserError: an argument out of range, data of one domain, labels of the target to learn from, or a network with
-            other outputs than logits of the classes and of the domain.
+    The argument is that of `configs/task/domain_adaptation.yaml`.
     """
     if not 0.0 <= domain_weight < math.inf:
         raise UserError(f"domain_weight={domain_weight} received. Expected a number of 0 or more.")

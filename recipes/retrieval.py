@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.metric_learning.retrieval_metrics import nearest_neighbours, neighbour_sheet, retrieval_metrics
-from hookline.recipes.metric_learning.triplet_loss import (
+from hookline.recipes.metric_learning import (
     MININGS,
     active_triplets,
     class_pairs,
     halves,
-    mean_distance,
+    mean_of,
+    nearest_neighbours,
+    neighbour_sheet,
     pairwise_distances,
+    retrieval_metrics,
     triplet_loss,
 )
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import is_whole_number
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import Data
 from hookline.trainer.model_checks import check_inputs, check_one_output
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
@@ -66,14 +67,7 @@ class Retrieval(Objective):
         squared: bool = False,
         recall_at: Sequence[int] = (1, 5, 20),
     ) -> None:
-        """Set the loss and the measures.
-
-        Args:
-            mining: "semi_hard", "batch_hard" or "batch_all"; see `triplet_mining`.
-            margin: above 0, in the unit of the distances; None for the soft margin.
-            squared: whether the distances are squared.
-            recall_at: the k of recall@k.
-        """
+        """Set the loss and the measures; see `retrieval`."""
         self.mining, self.margin, self.squared, self.recall_at = mining, margin, squared, tuple(recall_at)
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -82,10 +76,6 @@ class Retrieval(Objective):
         Metrics: `active_triplets`, the share of the mined triplets that still violate the margin; `positive_distance`
         and `negative_distance`, means of all such pairs, which both go to 0 if the network maps everything to one
         point; `anchors`, the share of examples with a positive and a negative in the batch.
-
-        Args:
-            forward: runs the network "model"; its outputs are embeddings [batch, d] of any length.
-            batch: "inputs", integer "targets" [batch], "index" [batch], and perhaps "weights" [batch], 0 for padding.
         """
         embeddings = tf.math.l2_normalize(tf.cast(forward("model", batch["inputs"]), tf.float32), axis=-1)
         weights = example_weights(batch)
@@ -96,21 +86,17 @@ class Retrieval(Objective):
         return ObjectiveOutput(
             losses={"triplet": triplet_loss(triplets, self.margin, over_active=self.mining == "batch_all")},
             metrics={
-                "active_triplets": _share(active_triplets(triplets, self.margin), triplets.valid),
-                "positive_distance": mean_distance(distances, pairs.positive),
-                "negative_distance": mean_distance(distances, pairs.negative),
-                "anchors": tf.cast(anchors, tf.float32),
+                "active_triplets": mean_of(_as_float(active_triplets(triplets, self.margin)), triplets.valid),
+                "positive_distance": mean_of(distances, pairs.positive),
+                "negative_distance": mean_of(distances, pairs.negative),
+                "anchors": _as_float(anchors),
             },
             outputs=embeddings,
             collected={"embedding": embeddings, "target": batch["targets"], "index": batch["index"]},
         )
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return recall@k, map@r and r_precision of each half of the split searched in the other.
-
-        Args:
-            collected: "embedding" [examples, d], "target" [examples], "index" [examples].
-        """
+        """Return recall@k, map@r and r_precision of each half of the split searched in the other."""
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
@@ -153,18 +139,8 @@ def retrieval(
 ) -> Recipe:
     """Build a network with as many outputs as the embedding has dimensions, and its retrieval objective.
 
-    Any model of the config will do: `embedding_size` replaces its number of classes.
-
-    Args:
-        parts: data and builders.
-        embedding_size: dimensions of an embedding, at least 2.
-        mining: "semi_hard", "batch_hard" or "batch_all".
-        margin: above 0, in the unit of the distances; None for the soft margin.
-        squared: whether the loss takes squared distances.
-        recall_at: the k of recall@k, at most the images in half of the validation and of the test split.
-
-    Raises:
-        UserError: an argument out of range, or a network whose outputs are not [batch, embedding_size].
+    Any model of the config will do: `embedding_size` replaces its number of classes. The arguments are those of
+    `configs/task/retrieval.yaml`.
     """
     if not is_whole_number(embedding_size) or embedding_size < 2:
         raise UserError(f"embedding_size={embedding_size} received. Expected a whole number of at least 2.")
@@ -175,7 +151,7 @@ def retrieval(
     _check_recall(recall_at, parts.data)
     model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)
     check_inputs(model, parts.data)
-    _check_outputs(model, embedding_size)
+    check_one_output(model, f"embeddings [batch, {embedding_size}]", (embedding_size,))
     network = Network("model", model, parts.build_optimizer())
     return Recipe([network], [Retrieval(mining=mining, margin=margin, squared=squared, recall_at=recall_at)])
 
@@ -186,7 +162,8 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
             f"recall_at={list(recall_at)} received. Expected different whole numbers above 0, such as [1, 5, 20]."
         )
     for split in (data.validation, data.test):
-        gallery = _smaller_half(split)
+        half = halves(tf.constant(split.labels), tf.constant(split.indices)).numpy()
+        gallery = int(np.bincount(half, minlength=2).min())
         if max(recall_at) > gallery:
             raise UserError(
                 f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and queries "
@@ -194,25 +171,8 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
             )
 
 
-def _smaller_half(split: Split) -> int:
-    labels = split.source.labels[split.indices]
-    half = halves(tf.constant(labels), tf.constant(split.indices)).numpy()
-    return int(np.bincount(half, minlength=2).min())
-
-
-def _check_outputs(model: keras.Model, embedding_size: int) -> None:
-    check_one_output(model, f"embeddings [batch, {embedding_size}]")
-    shape = getattr(model, "output_shape", None)
-    if isinstance(shape, tuple) and shape[1:] != (embedding_size,):
-        raise UserError(
-            f"The network '{model.name}' returns the shape {shape}. Expected embeddings [batch, {embedding_size}]: "
-            "end it with a Dense layer of that many units."
-        )
-
-
-def _share(chosen: tf.Tensor, among: tf.Tensor) -> tf.Tensor:
-    """Return what share of `among` is chosen, 0 where there is none: float32 []."""
-    return tf.math.divide_no_nan(tf.reduce_sum(tf.cast(chosen, tf.float32)), tf.reduce_sum(tf.cast(among, tf.float32)))
+def _as_float(condition: tf.Tensor) -> tf.Tensor:
+    return tf.cast(condition, tf.float32)
 
 
 def _are_images(inputs: np.ndarray) -> bool:

@@ -34,13 +34,11 @@ def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None
     check = getattr(function, ATTRIBUTE, None)
     if check is None:
         return
-    defaults = {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    known = {**defaults, **given}
+    parameters = inspect.signature(function).parameters
+    known = {name: each.default for name, each in parameters.items() if each.default is not each.empty} | dict(given)
     wanted = inspect.signature(check).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in wanted.values()):  # it takes all that the function takes
+        wanted = parameters
     if all(name in known for name in wanted):
         check(**{name: known[name] for name in wanted})
 

@@ -75,11 +75,17 @@ def check_inputs(model: keras.Model, data: Data) -> None:
         )
 
 
-def check_one_output(model: keras.Model, expected: str) -> None:
-    """Refuse a model that returns several tensors, or one in a list or under a name."""
+def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | None = None) -> None:
+    """Refuse a model that returns several tensors, one in a list or under a name, or one of another shape."""
     outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
     if isinstance(outputs, dict | list):
         raise several_outputs(model.name, outputs, expected)
+    shape = getattr(model, "output_shape", None)
+    if each is not None and isinstance(shape, tuple) and shape[1:] != each:
+        raise UserError(
+            f"The network '{model.name}' returns the shape {shape}. Expected {expected}: end it with a Dense layer of "
+            "that many units."
+        )
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
 
 from hookline.recipes.data.points import MixtureData
-from hookline.recipes.models.roles import is_image
+from hookline.recipes.models.checks import is_image
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, layer_input
 from hookline.trainer.input.data import Data
@@ -47,12 +47,7 @@ def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tenso
 
 
 class Moments(NamedTuple):
-    """Hold the mean and the covariance of features.
-
-    Attributes:
-        mean: float64 [d].
-        covariance: float64 [d, d], unbiased: the sum of products over n - 1.
-    """
+    """Hold the mean, float64 [d], and the unbiased covariance, float64 [d, d], of features."""
 
     mean: tf.Tensor
     covariance: tf.Tensor
@@ -95,14 +90,13 @@ def _square_root(covariance: tf.Tensor) -> tf.Tensor:
 WITHIN = 3.0  # standard deviations: a sample farther from every mode is not of high quality
 
 
-def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float, *, least: int = 1) -> dict[str, tf.Tensor]:
+def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, tf.Tensor]:
     """Return how well samples cover the modes of a mixture of Gaussians.
 
     A sample belongs to its nearest mode, and is of high quality when it lies within three standard deviations of it.
 
-    - modes: how many modes have at least `least` samples of high quality. With least=1 that is the literature's rule
-      (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al. 2018, "PacGAN", section 4.1, from 2,500 samples each).
-      It is generous: one lucky sample covers a mode. A larger `least` demands that many.
+    - modes: how many modes have a sample of high quality (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al.
+      2018, "PacGAN", section 4.1, from 2,500 samples each). It is generous: one lucky sample covers a mode.
     - high_quality: the share of high quality among all samples.
     - kl_to_uniform: KL(q || u) = log(m) + sum(q log q) in nats, of the shares q of all finite samples by their nearest
       mode, to the uniform distribution over the m modes; 0 where they are even, log(m) where all lie at one.
@@ -117,7 +111,7 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float, *, least: int
     is_good = tf.logical_and(finite, tf.reduce_min(squared, axis=-1) <= (WITHIN * std) ** 2)
     good = tf.reduce_sum(tf.where(is_good[:, tf.newaxis], at_mode, 0.0), axis=0)
     return {
-        "modes": tf.reduce_sum(tf.cast(good >= least, tf.float32)),
+        "modes": tf.reduce_sum(tf.cast(good >= 1, tf.float32)),
         "high_quality": tf.reduce_mean(tf.cast(is_good, tf.float32)),
         "kl_to_uniform": _kl_to_uniform(tf.reduce_sum(at_mode, axis=0)),
     }
@@ -184,9 +178,9 @@ def _text(draw: ImageDraw.ImageDraw, x: float, y: float, text: str) -> None:
     draw.text((x * FINER, y * FINER), text, (0, 0, 0), ImageFont.load_default(16 * FINER), anchor="ls")
 
 
-def image_sheet(images: np.ndarray, columns: int | None = None) -> np.ndarray:
+def image_sheet(images: np.ndarray) -> np.ndarray:
     """Return images side by side, row by row from the upper left."""
-    columns = min(columns or math.ceil(math.sqrt(len(images))), len(images))
+    columns = math.ceil(math.sqrt(len(images)))
     times = max(1, math.ceil(SMALLEST / min(images.shape[1:3])))
     pixels = np.clip((np.nan_to_num(images.astype(np.float32), nan=-1.0) + 1.0) / 2.0, 0.0, 1.0)
     pixels = np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
@@ -219,16 +213,10 @@ class Classifier:
     """Hold a trained classifier that no longer changes.
 
     Attributes:
-        run: directory of the run that trained it.
-        model: images [n, height, width, channels] to [features [n, d], logits [n, classes]].
-        classes: number of classes.
-        width: d, of the features: the inputs of the last dense layer.
+        model: images to [features [n, d], the inputs of the last dense layer, and logits [n, classes]].
     """
 
-    run: str
     model: keras.Model
-    classes: int
-    width: int
 
     def __call__(self, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the features and the classes of images, also inside a traced function."""
@@ -266,25 +254,20 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
             f"this run separates {logits} classes of inputs {list(found)}. Expected one of the same data, with "
             f"{classes} classes of inputs {list(input_shape)}."
         )
-    return Classifier(run, model, classes, model.outputs[0].shape[-1])
+    return Classifier(model)
 
 
 def _with_features(network: Network) -> keras.Model:
     """Return a model of the inputs of the last dense layer and of the logits; it shares the network's variables."""
-    if not is_graph(network.model):
-        raise _no_features(f"its network is a {type(network.model).__name__}, whose inner tensors are not known")
-    model = as_functional(network.model)
-    dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
-    if not dense:
-        raise _no_features("its network has no dense layer")
-    features: Any = layer_input(model, dense[-1])
-    if len(features.shape) != 2 or features.shape[-1] is None:
-        raise _no_features(f"the inputs of its last dense layer have the shape {tuple(features.shape)}")
+    model = as_functional(network.model) if is_graph(network.model) else None
+    dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)] if model is not None else []
+    features: Any = layer_input(model, dense[-1]) if dense else None
+    if model is None or features is None or len(features.shape) != 2 or features.shape[-1] is None:
+        raise UserError(
+            f"its network, a {type(network.model).__name__}, gives no features. Expected a functional or Sequential "
+            "network that ends with a dense layer of [n, d]."
+        )
     return keras.Model(model.inputs[0], [features, model.outputs[0]])
-
-
-def _no_features(reason: str) -> UserError:
-    return UserError(f"{reason}. Expected a functional or Sequential network that ends with a dense layer of [n, d].")
 
 
 Metrics: TypeAlias = "dict[str, tf.Tensor]"
@@ -379,10 +362,9 @@ def coverage(samples: tf.Tensor, centers: np.ndarray, deviation: float) -> tf.Te
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
     """Return the judge of samples of some data; None if there is none."""
     if is_image(data.input_shape):
-        shape = data.input_shape
         if classifier is None:
             return ImageQuality(data.classes, None)
-        judge = load_classifier(classifier, input_shape=shape, classes=data.classes, plugins=plugins)
+        judge = load_classifier(classifier, input_shape=data.input_shape, classes=data.classes, plugins=plugins)
         return ImageQuality(data.classes, judge)
     if classifier is not None:
         raise UserError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -18,23 +19,12 @@ Term: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 
 @dataclass(frozen=True)
 class AdversarialLoss:
-    """Hold the terms of a loss; each maps scores of any shape to losses of that shape.
+    """Hold the terms of a loss; each maps scores of any shape to losses of that shape."""
 
-    Attributes:
-        real: of the discriminator, for its scores of real examples.
-        fake: of the discriminator, for its scores of generated examples.
-        generator: of the generator, for the discriminator's scores of its samples.
-        needs_penalty: whether the discriminator must be held Lipschitz by a gradient penalty.
-    """
-
-    real: Term
-    fake: Term
-    generator: Term
-    needs_penalty: bool = False
-
-
-def _negative(scores: tf.Tensor) -> tf.Tensor:
-    return tf.negative(scores)
+    real: Term  # of the discriminator, for its scores of real examples
+    fake: Term  # of the discriminator, for its scores of generated examples
+    generator: Term  # of the generator, for the discriminator's scores of its samples
+    needs_penalty: bool = False  # whether the discriminator must be held Lipschitz by a gradient penalty
 
 
 LOSSES: dict[str, AdversarialLoss] = {
@@ -49,17 +39,19 @@ LOSSES: dict[str, AdversarialLoss] = {
     "hinge": AdversarialLoss(
         real=lambda scores: tf.nn.relu(1.0 - scores),
         fake=lambda scores: tf.nn.relu(1.0 + scores),
-        generator=_negative,
+        generator=lambda scores: tf.negative(scores),
     ),
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
     "wasserstein": AdversarialLoss(
-        real=_negative, fake=lambda scores: tf.identity(scores), generator=_negative, needs_penalty=True
+        real=lambda scores: tf.negative(scores),
+        fake=lambda scores: tf.identity(scores),
+        generator=lambda scores: tf.negative(scores),
+        needs_penalty=True,
     ),
 }
-"""Losses by name."""
 
 
-KINDS = ("r1", "two_sided")
+PENALTIES = ("r1", "two_sided")
 
 Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 """Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
@@ -95,15 +87,10 @@ def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) 
 
 @dataclass(frozen=True)
 class Penalty:
-    """Say how a discriminator's slope is penalized.
+    """Say how a discriminator's slope is penalized."""
 
-    Attributes:
-        kind: "r1" or "two_sided".
-        weight: of the penalty in the discriminator's loss, above 0.
-    """
-
-    kind: str
-    weight: float
+    kind: str  # one of `PENALTIES`
+    weight: float  # of the penalty in the discriminator's loss, above 0
 
     def __call__(
         self, scores: Scores, real: tf.Tensor, fake: tf.Tensor, seed: tf.Tensor, gradients: Differentiate
@@ -114,38 +101,25 @@ class Penalty:
         return self.weight * two_sided_penalty(scores, real, fake[:, : real.shape[1]], seed, gradients)
 
 
-NOISE_KINDS = ("normal", "uniform")
+NOISES = ("normal", "uniform")
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Say how a generator's inputs are drawn.
+    """Say how a generator's inputs are drawn."""
 
-    Attributes:
-        size: numbers of one input.
-        kind: "normal" (mean 0, variance 1) or "uniform" (in [-1, 1)).
-    """
-
-    size: int
-    kind: str = "normal"
+    size: int  # numbers of one input
+    kind: str = "normal"  # mean 0 and variance 1; or "uniform", in [-1, 1)
 
     def draw(self, forward: ForwardFunction, pairs: int, count: int, *, use: str) -> tf.Tensor:
         """Return independent noise for each of several generators.
 
         Generator n draws with a seed of its own, so it gets the same noise in whatever form it is run.
         """
-        return tf.stack([self._of_one(forward.stateless_seed(f"{use}_{pair}"), count) for pair in range(pairs)])
-
-    def _of_one(self, seed: tf.Tensor, count: int) -> tf.Tensor:
+        seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
         if self.kind == "uniform":
-            return tf.random.stateless_uniform([count, self.size], seed, -1.0, 1.0)
-        return tf.random.stateless_normal([count, self.size], seed)
-
-
-PENALTIES = KINDS
-
-
-NOISES = NOISE_KINDS
+            return tf.stack([tf.random.stateless_uniform([count, self.size], seed, -1.0, 1.0) for seed in seeds])
+        return tf.stack([tf.random.stateless_normal([count, self.size], seed) for seed in seeds])
 
 
 AUTO = "auto"
@@ -153,23 +127,14 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold the settings of an adversarial game.
-
-    Attributes:
-        loss: of discriminators and generators.
-        penalty: of the discriminators' slope; None for none.
-        noise: what generators start from.
-        updates: of the discriminators in a step.
-        discriminator_learning_rate: None for the optimizer's own.
-        samples: that an evaluation judges, of each generator.
-    """
+    """Hold the settings of an adversarial game."""
 
     loss: AdversarialLoss
-    penalty: Penalty | None
+    penalty: Penalty | None  # of the discriminators' slope
     noise: Noise
-    updates: int
-    discriminator_learning_rate: float | None
-    samples: int
+    updates: int  # of the discriminators in a step
+    discriminator_learning_rate: float | None  # None for the optimizer's own
+    samples: int  # that an evaluation judges, of each generator
 
 
 def check_settings(
@@ -197,16 +162,19 @@ def check_settings(
             f"discriminator_learning_rate={rate} received. Expected a number above 0, such as 0.001; null is the "
             "optimizer's own rate."
         )
-    chosen = LOSSES[loss]
     slope = _penalty(loss, gradient_penalty, penalty)
-    return Settings(chosen, slope, Noise(latent_size, noise), discriminator_updates, rate, samples)
+    return Settings(LOSSES[loss], slope, Noise(latent_size, noise), discriminator_updates, rate, samples)
 
 
-def check_count(name: str, value: Any, least: int) -> int:
-    """Return a whole number, or raise a UserError."""
+def settings_of(arguments: Mapping[str, Any]) -> Settings:
+    """Return the settings among a recipe's arguments."""
+    return check_settings(**{name: arguments[name] for name in inspect.signature(check_settings).parameters})
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Check a whole number."""
     if not is_whole_number(value) or value < least:
         raise UserError(f"{name}={value} received. Expected a whole number of at least {least}.")
-    return int(value)
 
 
 def _penalty(loss: str, weight: float, kind: str) -> Penalty | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
-from hookline.recipes.augment.options import check_number, image_inputs
+from hookline.recipes.augment.options import check_floating, check_number, image_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import normal, uniform
@@ -27,7 +29,6 @@ class Color(Augment):
     def __init__(
         self, *, brightness: float = 0.2, contrast: float = 0.2, saturation: float = 0.0, hue: float = 0.0
     ) -> None:
-        """Check the options."""
         self.brightness = check_number("brightness", brightness, maximum=1.0)
         self.contrast = check_number("contrast", contrast, maximum=1.0)
         self.saturation = check_number("saturation", saturation, maximum=1.0)
@@ -82,12 +83,10 @@ class Noise(Augment):
     priority = 60
 
     def __init__(self, *, stddev: float = 0.1) -> None:
-        """Check the option."""
-        self.stddev = check_number("stddev", stddev, above_zero=True)
+        self.stddev = check_number("stddev", stddev, maximum=math.inf, above_zero=True)
 
     def check(self, batch: Batch) -> None:
-        if not batch["inputs"].dtype.is_floating:
-            raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
+        check_floating(batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         inputs = batch["inputs"]

@@ -30,7 +30,6 @@ class Geometric(Augment):
     interpolation = "NEAREST"
 
     def __init__(self, *, border: str, fill: float) -> None:
-        """Take the common options."""
         self.border, self.fill = check_border(border), check_fill(fill)
 
     @abstractmethod
@@ -109,7 +108,6 @@ class Rotate(Geometric):
     interpolation = "BILINEAR"
 
     def __init__(self, *, degrees: float = 15.0, border: str = "constant", fill: float = -1.0) -> None:
-        """Check the options."""
         super().__init__(border=border, fill=fill)
         self.degrees = check_number("degrees", degrees, maximum=180.0, above_zero=True)
 

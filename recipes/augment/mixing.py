@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.augment.options import check_fill, check_number, image_inputs
+from hookline.recipes.augment.options import check_fill, check_floating, check_number, check_share, image_inputs
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.order import chance, uniform, whole_numbers
@@ -79,13 +79,11 @@ class Mixup(Augment):
     mixes = True
 
     def __init__(self, *, alpha: float = 0.2, probability: float = 1.0) -> None:
-        """Check the options."""
         self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
-        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+        self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
-        if not batch["inputs"].dtype.is_floating:
-            raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
+        check_floating(batch)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
         mixed = chance(seeds, "mixed", self.probability)
@@ -112,9 +110,8 @@ class Cutmix(Augment):
     mixes = True
 
     def __init__(self, *, alpha: float = 1.0, probability: float = 0.5) -> None:
-        """Check the options."""
         self.alpha = check_number("alpha", alpha, maximum=100.0, above_zero=True)
-        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+        self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
         image_inputs(batch)
@@ -145,10 +142,9 @@ class Cutout(Augment):
     priority = 70
 
     def __init__(self, *, share: float = 0.5, fill: float = 0.0, probability: float = 1.0) -> None:
-        """Check the options."""
-        self.share = check_number("share", share, maximum=1.0, above_zero=True)
+        self.share = check_share("share", share)
         self.fill = check_fill(fill)
-        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
+        self.probability = check_share("probability", probability)
 
     def check(self, batch: Batch) -> None:
         smallest = min(image_inputs(batch).shape[1:3])

@@ -14,21 +14,17 @@ BORDERS = ("constant", "reflect", "nearest")
 """Ways to fill beyond the border of an image. TensorFlow's WRAP is left out: it repeats all pixels but one."""
 
 
-def check_number(name: str, value: Any, *, maximum: float = math.inf, above_zero: bool = False) -> float:
-    """Return a number of 0 or more."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 <= value <= maximum or (above_zero and value == 0):
-        least = "above 0" if above_zero else "of 0 or more"
-        interval = f"in {'(' if above_zero else '['}0, {maximum:g}]"
-        raise UserError(f"{name}={value} received. Expected a number {least if maximum == math.inf else interval}.")
+def check_number(name: str, value: Any, *, maximum: float, above_zero: bool = False) -> float:
+    """Return a number in [0, maximum], or above 0."""
+    if not _is_finite(value) or not 0 <= value <= maximum or (above_zero and value == 0):
+        interval = f"{'(' if above_zero else '['}0, {maximum:g}]"
+        raise UserError(f"{name}={value} received. Expected a number in {interval}.")
     return float(value)
 
 
-def check_flag(name: str, value: Any) -> bool:
-    """Return True or False."""
-    if not isinstance(value, bool):
-        raise UserError(f"{name}={value} received. Expected true or false.")
-    return value
+def check_share(name: str, value: Any) -> float:
+    """Return a share or a probability above 0."""
+    return check_number(name, value, maximum=1.0, above_zero=True)
 
 
 def check_border(value: Any) -> str:
@@ -40,9 +36,19 @@ def check_border(value: Any) -> str:
 
 def check_fill(value: Any) -> float:
     """Return the value of pixels that have none of their own."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not _is_finite(value):
         raise UserError(f"fill={value} received. Expected a number, such as -1 for black or 0 for grey.")
     return float(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_floating(batch: Batch) -> None:
+    """Refuse inputs that are no floating point numbers."""
+    if not batch["inputs"].dtype.is_floating:
+        raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
 
 
 def image_inputs(batch: Batch) -> tf.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from hookline.recipes.augment.geometric import Geometric, moved_back
-from hookline.recipes.augment.options import check_flag, check_number
+from hookline.recipes.augment.options import check_share
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.order import chance, whole_numbers
@@ -55,7 +55,6 @@ class Crop(Translation):
     priority = 10
 
     def __init__(self, *, padding: int = 4, border: str = "reflect", fill: float = -1.0) -> None:
-        """Check the options."""
         super().__init__(border=border, fill=fill)
         if not is_whole_number(padding) or padding < 1:
             raise UserError(f"padding={padding} received. Expected a whole number of pixels, at least 1.")
@@ -78,9 +77,8 @@ class Shift(Translation):
     priority = 30
 
     def __init__(self, *, share: float = 0.1, border: str = "constant", fill: float = -1.0) -> None:
-        """Check the options."""
         super().__init__(border=border, fill=fill)
-        self.share = check_number("share", share, maximum=1.0, above_zero=True)
+        self.share = check_share("share", share)
 
     def check(self, batch: Batch) -> None:
         super().check(batch)
@@ -103,14 +101,16 @@ class Flip(Geometric):
     priority = 20
 
     def __init__(self, *, horizontal: bool = True, vertical: bool = False, probability: float = 0.5) -> None:
-        """Check the options."""
         super().__init__(border="constant", fill=0.0)
-        self.horizontal, self.vertical = check_flag("horizontal", horizontal), check_flag("vertical", vertical)
-        self.probability = check_number("probability", probability, maximum=1.0, above_zero=True)
-        if probability == 1:
-            raise UserError("probability=1 received: all training images would be mirrored. Expected less than 1.")
+        for name, value in (("horizontal", horizontal), ("vertical", vertical)):
+            if not isinstance(value, bool):
+                raise UserError(f"{name}={value} received. Expected true or false.")
         if not horizontal and not vertical:
             raise UserError("horizontal=false and vertical=false received. Expected at least one that is true.")
+        if probability == 1:
+            raise UserError("probability=1 received: all training images would be mirrored. Expected less than 1.")
+        self.horizontal, self.vertical = horizontal, vertical
+        self.probability = check_share("probability", probability)
 
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
         x_sign, y_sign = (

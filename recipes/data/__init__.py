@@ -1,1 +1,1 @@
-"""Data sets that a run can name: each function here returns checked splits."""
+"""Data sources. `configs/data/` explains their arguments. Inputs are float32, targets int64 from 0 on."""

@@ -24,16 +24,11 @@ class NpyRows:
 
     Rows are read, not memory-mapped: they come from the same system cache, but a file that is truncated while it is
     read raises an error, where a map would end the process by a signal, and pages that were read do not count as the
-    process's memory. The file is held open, so replacing it by another of that name changes nothing.
-
-    Attributes:
-        path: of the file.
-        shape: of the whole array.
-        dtype: of its values in the machine's own byte order.
+    process's memory. The file is held open, so replacing it by another of that name changes nothing. What is read has
+    the machine's own byte order.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open a file; only its header is read."""
         stored = open_npy(path)
         if not stored.flags.c_contiguous:
             raise UserError(
@@ -148,17 +143,11 @@ KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("
 
 @dataclass(frozen=True)
 class ArrayFiles:
-    """Name arrays on disk.
+    """Name arrays on disk."""
 
-    Attributes:
-        path: what the user gave.
-        files: npy files by the name of their array; empty for an npz.
-        sizes: bytes of each array by name.
-    """
-
-    path: Path
-    files: dict[str, Path]
-    sizes: dict[str, int]
+    path: Path  # what the user gave
+    files: dict[str, Path]  # npy files by the name of their array; empty for an npz
+    sizes: dict[str, int]  # bytes of each array by name
 
     @property
     def is_npz(self) -> bool:

@@ -17,8 +17,9 @@ from hookline.recipes.data.array_files import (
     open_npy,
     warn_of_unread,
 )
-from hookline.recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
+from hookline.recipes.data.hold_out import NEEDS, check_split, data_of_parts, hold_out
 from hookline.recipes.data.input_form import HostRows, InputForm, input_form, is_held
+from hookline.recipes.data.targets import as_labels, count_classes
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
@@ -31,16 +32,7 @@ WEIGHTS = "sample_weight"
 
 
 def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray:
-    """Return the sample weights of a part, float32 [size].
-
-    Args:
-        files: that hold them.
-        name: of the array: real numbers [size] or [size, 1].
-        labels: [size], of the same examples.
-
-    Raises:
-        UserError: another number of them, a weight that is negative or not finite, or none above 0.
-    """
+    """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
     weights, where = files.load(name), files.label(name)
     if weights.ndim == 2 and weights.shape[1] == 1:
         weights = weights[:, 0]
@@ -60,48 +52,34 @@ def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray
 
 
 def check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuse a split whose examples all have weight 0: its metrics would be 0 / 0.
-
-    Args:
-        weights: [size].
-        rows: of each split, by its name.
-        where: name of the weights in messages.
-
-    Raises:
-        UserError: names the split.
-    """
+    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
     for part, own in rows.items():
         if not weights[own].any():
             raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
 
 
 MEND = "set data.{name} to the array that holds them."
-NEEDED_BY = {"groups": "group", "keys": "hash"}
-"""The way to split that looks at a column."""
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 
 
 @dataclass(frozen=True)
 class _Names:
-    """Names of a part's arrays; None if it has no sample weights."""
+    """Names of a part's arrays."""
 
     inputs: str
     targets: str
-    weights: str | None = None
+    weights: str | None
 
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
-    """Check that the files are there, and the way to split; see `arrays`.
-
-    Raises:
-        UserError: they are not, or options that do not go together.
-    """
+    """Check that the files are there, and the way to split; see `arrays`."""
     check_split(split)
-    for name, value in {"groups": groups, "keys": keys}.items():
-        if value is not None and split != NEEDED_BY[name]:
+    for by, name in NEEDS.items():
+        value = groups if by == "group" else keys
+        if value is not None and split != by:
             raise UserError(
                 f"data.{name}={value} received with data.split={split}, which does not look at it; expected "
-                f"data.split={NEEDED_BY[name]}. Set that, or data.{name}=null."
+                f"data.split={by}. Set that, or data.{name}=null."
             )
     find_arrays(path, targets)
 
@@ -133,50 +111,23 @@ def arrays(
     In memory, all are checked to be finite; those that stay in their file are checked when they are read.
     sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
 
-    Args:
-        path: an npz file; a folder of npy files; or an npy file of inputs.
-        targets: npy file of the labels beside an npy file of inputs.
-        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
-        channels: "auto", "last", "first" or "none"; see `input_form`.
-        classes: number of classes; null: the largest label and one.
-        class_names: what each class is called, by label; null for none.
-        cache: "memory"; "none" reads the rows of each batch from the npy file; "auto" is "memory" up to 1 GiB.
-        validation: share (0.1) or number (5000) of training examples held out where there is no x_validation.
-        test: likewise where there is no x_test.
-        split: how: "stratified", "random", "group" or "hash"; see `hold_out`.
-        groups: for "group", the array with the group of each training example; beside a pair of npy files its path.
-        keys: for "hash", likewise the array of the examples' names.
-        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, ...], "targets" int64 [n], and perhaps "sample_weights" float32 [n].
-
-    Raises:
-        UserError: no such array, one that cannot be read or held, bad contents, or a setting out of range.
+    The arguments are explained in `configs/data/arrays.yaml`.
     """
     check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
     warn_of_unread(files, [*(name for each in names.values() for name in astuple(each)), groups, keys])
-    labels = {part: _labels(files, each.targets) for part, each in names.items()}
+    labels = {part: as_labels(files.load(each.targets), files.label(each.targets)) for part, each in names.items()}
     count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
     lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
     rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
-    weights = _weights(files, names, labels, rows)
+    weights = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
+    if "train" in weights:
+        check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
     sources, form = _sources(files, names, labels, weights, cache=cache, scale=scale, channels=channels)
     made, called = form.preparation, tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
-
-
-def _weights(
-    files: ArrayFiles, names: Mapping[str, _Names], labels: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return the sample weights of the parts that have some; `rows` are the splits of the training part."""
-    found = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
-    if "train" in found:
-        check_shares(found["train"], rows, files.label(names["train"].weights or ""))
-    return found
 
 
 def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:
@@ -185,14 +136,15 @@ def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np
 
 def _names(files: ArrayFiles) -> dict[str, _Names]:
     """Return the names of the arrays of every existing part; "train" first."""
-    if INPUTS in files.sizes or TARGETS in files.sizes:
+    there = {name: name for name in files.sizes}
+    if INPUTS in there or TARGETS in there:
         _require(files, INPUTS, TARGETS)
-        return {"train": _Names(INPUTS, TARGETS, _if_there(files, WEIGHTS))}
+        return {"train": _Names(INPUTS, TARGETS, there.get(WEIGHTS))}
     names: dict[str, _Names] = {}
     for part, aliases in ALIASES.items():
         for alias in aliases:
-            pair = _Names(f"x_{alias}", f"y_{alias}", _if_there(files, f"{WEIGHTS}_{alias}"))
-            if part != "train" and pair.inputs not in files.sizes and pair.targets not in files.sizes:
+            pair = _Names(f"x_{alias}", f"y_{alias}", there.get(f"{WEIGHTS}_{alias}"))
+            if part != "train" and pair.inputs not in there and pair.targets not in there:
                 continue
             _require(files, pair.inputs, pair.targets)
             if part in names:
@@ -203,10 +155,6 @@ def _names(files: ArrayFiles) -> dict[str, _Names]:
     return names
 
 
-def _if_there(files: ArrayFiles, name: str) -> str | None:
-    return name if name in files.sizes else None
-
-
 def _require(files: ArrayFiles, *names: str) -> None:
     missing = [name for name in names if name not in files.sizes]
     if missing:
@@ -214,24 +162,6 @@ def _require(files: ArrayFiles, *names: str) -> None:
             f"'{files.path}' holds {', '.join(files.sizes) or 'no array'}; expected x_train and y_train (and x_test, "
             f"y_test, x_validation, y_validation where there are such), or inputs and targets. Add {missing[0]}."
         )
-
-
-def _labels(files: ArrayFiles, name: str) -> np.ndarray:
-    labels = files.load(name)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    check_lengths(labels, labels, files.label(name))
-    return labels
-
-
-def _are_held(files: ArrayFiles, names: Mapping[str, _Names], cache: str) -> bool:
-    held = is_held(cache, sum(files.sizes[part.inputs] for part in names.values()))
-    if files.is_npz and cache == "none":
-        raise UserError(
-            f"data.cache=none received for '{files.path}', an npz, of which no single rows can be read; expected npy "
-            "files. Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
-        )
-    return held or files.is_npz
 
 
 def _sources(
@@ -245,7 +175,12 @@ def _sources(
     channels: str,
 ) -> tuple[dict[str, Source], InputForm]:
     """Return the source of every part, and the one form that all inputs have."""
-    held = _are_held(files, names, cache)
+    if files.is_npz and cache == "none":
+        raise UserError(
+            f"data.cache=none received for '{files.path}', an npz, of which no single rows can be read; expected npy "
+            "files. Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
+        )
+    held = is_held(cache, sum(files.sizes[part.inputs] for part in names.values())) or files.is_npz
     sources: dict[str, Source] = {}
     first: InputForm | None = None
     for name, part in names.items():
@@ -262,7 +197,7 @@ def _sources(
             )
         own = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
         if held:
-            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name].astype(np.int64), **own}
+            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name], **own}
             sources[name] = ArraySource(columns, form.transform)
         else:
             sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, labels[name], own)

@@ -2,44 +2,153 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.canvases import (
-    AUTO,
-    PEAKS,
-    Clutter,
-    check_amount,
-    check_count,
-    check_originals,
-    grey_values,
-    open_originals,
-    place_on_canvases,
-    resolve_pixels,
-)
+from hookline.recipes.data import digits as small
+from hookline.recipes.data import keras_dataset as large
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.hold_out import PARTS
 from hookline.trainer.deferred import prechecked
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 from hookline.trainer.objective import Batch
 
-SPLITS = ("train", "validation", "test")
+PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}
+"""The brightest grey value of each set."""
+AUTO = "auto"
+
+
+def check_originals(name: str, path: str | None, *, key: str) -> None:
+    """Check the name of the set of originals, and that its file exists."""
+    if name not in PEAKS:
+        raise unknown_name(key, name, PEAKS)
+    if name == "mnist":
+        large.check_set(name, path)
+    elif path is not None:
+        raise UserError(
+            f"Received data.path={path} for {key}={name}, which is embedded; expected no path. "
+            f"Set {key}=mnist, or data.path=null."
+        )
+
+
+def open_originals(
+    name: str,
+    path: str | None,
+    *,
+    key: str,
+    amounts: Mapping[str, int],
+    counts: Mapping[str, int | None],
+    sides: Mapping[str, int | str],
+    usual: Mapping[str, tuple[int, int]],
+) -> tuple[Data, list[int]]:
+    """Return a set of originals, and the sides of canvas and fragments.
+
+    Checks seed and numbers of fragments, the numbers of examples by split, and the two sides, which are "auto" for what
+    is usual for that set.
+    """
+    for option, value in amounts.items():
+        if not is_whole_number(value) or value < 0:
+            raise UserError(f"Received data.{option}={value!r}; expected an integer of 0 or more.")
+    for part, count in counts.items():
+        if count is not None and (not is_whole_number(count) or count < 1):
+            raise UserError(f"Received data.{part}_examples={count!r}; expected an integer of 1 or more, or null.")
+    check_originals(name, path, key=key)
+    data = small.digits() if name == "digits" else large.keras_dataset(name=name, path=path)
+    side = data.input_shape[0]
+    spans = ((side + 1, None), (1, side))
+    found = []
+    for (option, asked), own, (least, most) in zip(sides.items(), usual[name], spans, strict=True):
+        pixels: Any = own if asked == AUTO else asked
+        if not is_whole_number(pixels) or pixels < least or (most is not None and pixels > most):
+            span = f"of {least} or more" if most is None else f"in {least}..{most}"
+            raise UserError(f"Received data.{option}={asked!r}; expected 'auto' or a number of pixels {span}.")
+        found.append(pixels)
+    return data, found
+
+
+def data_of_canvases(name: str, originals: Data, parts: Mapping[str, Split], canvas: int, peak: int) -> Data:
+    """Return the data of splits of canvases."""
+    shape = (canvas, canvas, 1)
+    form, names = pixel_preparation(shape, peak), originals.class_names
+    return Data(name, **parts, input_shape=shape, classes=originals.classes, class_names=names, preparation=form)
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """The canvas and the fragments that suit the images of a source."""
+class Clutter:
+    """Describe canvases.
+
+    Attributes:
+        canvas: side of a canvas in pixels, larger than the images.
+        fragments: fragments on each canvas, 0 or more.
+        fragment_size: side of a fragment in pixels, at most an image's.
+    """
 
     canvas: int
+    fragments: int
     fragment_size: int
 
 
-KINDS = {"digits": _Kind(20, 3), "mnist": _Kind(60, 8)}
+def place_on_canvases(
+    images: np.ndarray, rows: np.ndarray, clutter: Clutter, seed: int, stream: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return canvases of 0 with one image each, over fragments of the others.
+
+    All draws are uniform: where the image is, where a fragment is, which other image it is from, and which square of
+    that image it is. Where things overlap, the brighter pixel shows. The images are at the same places whatever the
+    fragments are.
+
+    A pure function of its arguments, the same on every machine and NumPy version: it uses only the raw stream of the
+    bit generator, which NumPy keeps stable, and whole numbers.
+    """
+    count, side, size = len(rows), images.shape[1], clutter.fragment_size
+    bits = np.random.PCG64(np.random.SeedSequence([seed, stream]))
+    top, left = (_below(clutter.canvas - side + 1, count, bits) for _ in range(2))
+    canvases = np.zeros([count, clutter.canvas, clutter.canvas], np.uint8)
+    for _ in range(clutter.fragments):
+        donors = _below(len(images) - 1, count, bits)
+        donors += donors >= rows  # never the image itself
+        from_top, from_left = (_below(side - size + 1, count, bits) for _ in range(2))
+        to_top, to_left = (_below(clutter.canvas - size + 1, count, bits) for _ in range(2))
+        _paste(canvases, images[(donors[:, None, None], *_squares(from_top, from_left, size))], to_top, to_left)
+    _paste(canvases, images[rows], top, left)
+    extent = np.full(count, side, np.int64)
+    return canvases, np.stack([top, left, extent, extent], axis=1)
+
+
+def grey_values(split: Split, positions: np.ndarray, peak: int) -> np.ndarray:
+    """Return images as they were before their set scaled them: uint8 [n, side, side]."""
+    scaled = split.source.gather(tf.constant(split.indices[positions]))["inputs"].numpy()
+    return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)
+
+
+def _below(limit: int, count: int, bits: np.random.PCG64) -> np.ndarray:
+    """Return draws from 0 .. limit - 1, int64 [count]; the limit is under 2^32."""
+    high = bits.random_raw(count) >> np.uint64(32)
+    return ((high * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
+
+
+def _squares(top: np.ndarray, left: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vertical and horizontal positions in squares, [n, size, 1] and [n, 1, size]."""
+    steps = np.arange(size)
+    return (top[:, None] + steps)[:, :, None], (left[:, None] + steps)[:, None, :]
+
+
+def _paste(canvases: np.ndarray, patches: np.ndarray, top: np.ndarray, left: np.ndarray) -> None:
+    """Draw one patch on each canvas, in place, by maximum."""
+    where = (np.arange(len(canvases))[:, None, None], *_squares(top, left, patches.shape[1]))
+    canvases[where] = np.maximum(canvases[where], patches)
+
+
+USUAL = {"digits": (20, 3), "mnist": (60, 8)}
+"""Sides of the canvas and of the fragments that suit each set, in pixels."""
 
 
 @prechecked(lambda source, path: check_originals(source, path, key="data.source"))
@@ -61,26 +170,22 @@ def cluttered(
     appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
     every class; if more, images repeat, at other places and among other fragments.
     """
-    counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
-    check_amount("seed", seed)
-    check_amount("fragments", fragments)
-    for name, count in counts.items():
-        check_count(f"{name}_examples", count)
-    data = open_originals(source, path, key="data.source")
-    kind, side = KINDS[source], data.input_shape[0]
-    clutter = Clutter(
-        resolve_pixels("canvas", canvas, kind.canvas, least=side + 1),
-        fragments,
-        resolve_pixels("fragment_size", fragment_size, kind.fragment_size, least=1, most=side),
+    counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
+    data, (canvas_side, fragment_side) = open_originals(
+        source,
+        path,
+        key="data.source",
+        amounts={"seed": seed, "fragments": fragments},
+        counts=counts,
+        sides={"canvas": canvas, "fragment_size": fragment_size},
+        usual=USUAL,
     )
+    peak, clutter = PEAKS[source], Clutter(canvas_side, fragments, fragment_side)
     parts = {
-        name: _cluttered(getattr(data, name), counts[name], PEAKS[source], clutter, (seed, stream))
-        for stream, name in enumerate(SPLITS)
+        name: _cluttered(getattr(data, name), counts[name], peak, clutter, (seed, stream))
+        for stream, name in enumerate(PARTS)
     }
-    shape = (clutter.canvas, clutter.canvas, 1)
-    form, names = pixel_preparation(shape, PEAKS[source]), data.class_names
-    name = f"cluttered_{source}"
-    return Data(name, **parts, input_shape=shape, classes=data.classes, class_names=names, preparation=form)
+    return data_of_canvases(f"cluttered_{source}", data, parts, canvas_side, peak)
 
 
 def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int]) -> Split:

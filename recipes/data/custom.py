@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from hookline.recipes.data.hold_out import check_split, count_classes, data_of_parts, hold_out
-from hookline.recipes.data.input_form import HostRows, InputForm, check_fits, input_form, is_held
+from hookline.recipes.data.hold_out import PARTS, check_split, data_of_parts, hold_out
+from hookline.recipes.data.input_form import LARGEST_NUMBER, HostRows, InputForm, check_fits, input_form, is_held
+from hookline.recipes.data.targets import as_labels, count_classes
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
@@ -25,13 +25,12 @@ INPUTS, TARGETS = "inputs", "targets"
 TASKS_A_THREAD = 4
 ROWS_A_PASS = 256
 MOST_THREADS = 256
-LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
 
 Value = TypeVar("Value")
 
 
 class ExampleReader:
-    """Give rows of an object that has `__len__` and `__getitem__`, or `__len__` and `gather`.
+    """Give rows of an object that has `__len__` and `__getitem__`, or `__len__` and `gather`; see `custom`.
 
     Attributes:
         name: what messages call the object.
@@ -41,19 +40,7 @@ class ExampleReader:
     """
 
     def __init__(self, examples: Any, *, threads: int, name: str, alike: str = "Return every example alike.") -> None:
-        """Take an object, and read its first example.
-
-        Args:
-            examples: `examples[row]` gives one example, or `examples.gather(rows)` those of rows, int64 [n]: inputs
-                and target, or a mapping with "inputs", "targets" and perhaps more. Called by several threads at a
-                time; the same row must give the same example.
-            threads: that read; 1 for an object that is not safe to be used by several.
-            name: what messages call it.
-            alike: how to fix examples that differ in shape, for messages.
-
-        Raises:
-            UserError: an object without these methods, without examples, or whose first example is none.
-        """
+        """Take an object, and read its first example."""
         if not is_whole_number(threads) or not 1 <= threads <= MOST_THREADS:
             raise UserError(f"Received data.threads={threads!r}; expected a whole number in 1..{MOST_THREADS}.")
         self._batched = callable(getattr(examples, "gather", None))
@@ -63,15 +50,14 @@ class ExampleReader:
                 "__len__ and gather(rows). Add them."
             )
         self.name, self._examples, self.alike = name, examples, alike
-        self.size = _size(examples, name)
+        self.size = self._call(lambda: len(examples), "its length")
+        if self.size < 1:
+            raise UserError(f"{name} has {self.size} examples; expected at least one. Give it some.")
         # One pool for all batches: never more threads in the user's code, and if one, always the same.
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
         self._chunk_count = TASKS_A_THREAD * threads
         self._formats: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
         first = self._read(np.zeros([1], np.int64))
-        if self._formats[TARGETS][1] or self._formats[TARGETS][0].kind not in "iu":
-            dtype, shape = self._formats[TARGETS]
-            raise UserError(f"{name}, row 0: target {dtype} of shape {list(shape)}; expected the number of a class.")
         self.specs = {key: tf.TensorSpec(first[key].shape[1:], first[key].dtype) for key in first if key != TARGETS}
 
     @property
@@ -80,50 +66,29 @@ class ExampleReader:
         return self.size * sum(spec.shape.num_elements() * spec.dtype.size for spec in self.specs.values())
 
     def labels(self) -> np.ndarray:
-        """Return the class of every example, int64 [size]: its attribute `labels`, or one pass over all examples.
-
-        Raises:
-            UserError: labels that are no integers [size], or an example that cannot be read.
-        """
+        """Return the class of every example, int64 [size]: its attribute `labels`, or one pass over all examples."""
         declared = self._declared()
-        if declared is not None:
-            return declared
-        return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()]).astype(np.int64)
+        return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()]) if declared is None else declared
 
     def everything(self, form: InputForm) -> dict[str, np.ndarray]:
-        """Return all rows, checked: arrays [size, ...] by name; "targets" are int64.
-
-        Args:
-            form: of the inputs.
-
-        Raises:
-            UserError: an example that cannot be read or differs from the first, or labels that are not its target.
-        """
+        """Return all rows, checked: arrays [size, ...] by name; "targets" are int64."""
         found = {name: np.empty([self.size, *shape], dtype) for name, (dtype, shape) in self._formats.items()}
+        found[TARGETS] = np.empty([self.size], np.int64)
         declared = self._declared()
         for rows in self._passes():
             read = self._read(rows)
             self._check_read(read, rows, declared, form)
             for name, values in read.items():
                 found[name][rows] = values
-        return {**found, TARGETS: found[TARGETS].astype(np.int64)}
+        return found
 
     def column(self, name: str) -> np.ndarray | None:
-        """Return an attribute with one value for each example, such as "groups"; None if there is none.
-
-        Args:
-            name: of the attribute.
-        """
+        """Return an attribute with one value for each example, such as "groups"; None if there is none."""
         values = getattr(self._examples, name, None)
         return None if values is None else self._call(lambda: np.asarray(values), f"its {name}")
 
     def reading(self, labels: np.ndarray, form: InputForm) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-        """Return the function that reads the rows of a batch, checked.
-
-        Args:
-            labels: int64 [size]; the targets must be the same.
-            form: of the inputs.
-        """
+        """Return the function that reads the rows of a batch, checked; the targets must be the labels."""
 
         def read(rows: np.ndarray) -> dict[str, np.ndarray]:
             found = self._read(rows)
@@ -149,12 +114,9 @@ class ExampleReader:
 
     def _declared(self) -> np.ndarray | None:
         labels = self.column("labels")
-        if labels is not None and (labels.shape != (self.size,) or labels.dtype.kind not in "iu"):
-            raise UserError(
-                f"{self.name}: labels of dtype {labels.dtype} and shape {list(labels.shape)}; expected integers "
-                f"[{self.size}]. Give the class of each row, or leave the attribute out."
-            )
-        return None if labels is None else labels.astype(np.int64)
+        if labels is not None and len(labels := as_labels(labels, f"{self.name}, its labels")) != self.size:
+            raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
+        return labels
 
     def _passes(self) -> Iterator[np.ndarray]:
         for start in range(0, self.size, ROWS_A_PASS):
@@ -162,8 +124,10 @@ class ExampleReader:
 
     def _read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return new arrays [n, ...] by name, "targets" among them."""
-        if self._batched:
-            return self._pool.submit(self._gathered, rows).result()
+        found = self._pool.submit(self._gathered, rows).result() if self._batched else self._one_by_one(rows)
+        return {**found, TARGETS: as_labels(found[TARGETS], self.name)}
+
+    def _one_by_one(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         size = -(-len(rows) // self._chunk_count)
         chunks = [rows[start : start + size] for start in range(0, len(rows), size)]
         if not self._formats:
@@ -250,36 +214,11 @@ class ExampleReader:
         return example
 
 
-def _size(examples: Any, name: str) -> int:
-    try:
-        size = len(examples)
-    except Exception as error:
-        raise UserError(f"{name} has no length: {type(error).__name__}: {error}. Fix its __len__.") from error
-    if size < 1:
-        raise UserError(f"{name} has {size} examples; expected at least one. Give it some.")
-    return size
-
-
 MEND = "give {name}, one for each example, as an attribute of the source."
 NO_SOURCE = (
     "data.source is null; expected a class of yours. Set +data.source._target_=<package.module.Class>, its arguments "
     "as +data.source.<name>=<value>, and plugins=[<package>]."
 )
-PARTS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Say how examples that are read one by one are used; the attributes are the arguments of `custom`."""
-
-    held_out: Mapping[str, float | int]
-    split: str
-    seed: int
-    classes: int | None
-    class_names: Sequence[str]
-    cache: str
-    scale: str
-    channels: str
 
 
 def _check(split: str, source: Any) -> None:
@@ -313,51 +252,34 @@ def custom(
     finite. The object may have `labels`, the class of every row, so that they need not be read from all examples first;
     and `groups` or `keys` for those ways to split.
 
-    Args:
-        source: the object; on the command line data.source._target_=<import path of its class>.
-        validation_source: likewise, of the validation examples; null takes them from the source.
-        test_source: likewise, of the test examples.
-        classes: number of classes; null: the largest label and one.
-        class_names: what each class is called, by label; null for none.
-        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
-        channels: "last", "first", "none" or "auto"; see `input_form`.
-        cache: "memory" reads all rows before training; "none" those of each batch; "auto" is "memory" up to 1 GiB.
-        threads: that read examples; 1 for an object that several must not use.
-        validation: share (0.1) or number (5000) of examples held out where there is no validation source.
-        test: likewise where there is no test source.
-        split: how: "stratified", "random", "group" or "hash"; see `hold_out`.
-        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, ...], "targets" int64 [n], and what else the examples hold.
-
-    Raises:
-        UserError: an object without these methods, an example that cannot be read or differs from the first, bad
-            labels, or a setting out of range.
+    The arguments are explained in `configs/data/custom.yaml`.
     """
     _check(split, source)
+    given = {"source": source, "validation_source": validation_source, "test_source": test_source}
     readers = {
-        part: ExampleReader(examples, threads=threads, name=_called(examples, part))
-        for part, examples in zip(PARTS, (source, validation_source, test_source), strict=True)
+        part: ExampleReader(examples, threads=threads, name=f"data.{option} ({type(examples).__name__})")
+        for part, (option, examples) in zip(PARTS, given.items(), strict=True)
         if examples is not None
     }
-    plan = Plan(
-        {"validation": validation, "test": test}, split, seed, classes, class_names or (), cache, scale, channels
-    )
-    return read_data("custom", readers, plan)
+    names, shares = class_names or (), {"validation": validation, "test": test}
+    form = {"cache": cache, "scale": scale, "channels": channels}
+    return read_data("custom", readers, shares, split=split, seed=seed, classes=classes, class_names=names, **form)
 
 
-def read_data(name: str, readers: Mapping[str, ExampleReader], plan: Plan) -> Data:
-    """Return the splits of examples that readers give.
-
-    Args:
-        name: of the data.
-        readers: by part, "train" among them.
-        plan: what becomes of the examples.
-
-    Raises:
-        UserError: see `custom`.
-    """
+def read_data(
+    name: str,
+    readers: Mapping[str, ExampleReader],
+    shares: Mapping[str, float | int],
+    *,
+    split: str,
+    seed: int,
+    classes: int | None,
+    class_names: Sequence[str],
+    cache: str,
+    scale: str,
+    channels: str,
+) -> Data:
+    """Return the splits of examples that readers give, by part; `shares` of the training ones make up for the rest."""
     train = readers["train"]
     for reader in readers.values():
         if reader.specs != train.specs:
@@ -365,21 +287,23 @@ def read_data(name: str, readers: Mapping[str, ExampleReader], plan: Plan) -> Da
                 f"{reader.name} gives {_listed(reader)}; expected {_listed(train)}, as {train.name} gives. "
                 f"{reader.alike}"
             )
-    form = _form(train, plan.scale, plan.channels)
-    held = is_held(plan.cache, sum(reader.bytes for reader in readers.values()))
+    spec = train.specs[INPUTS]
+    dtype = np.dtype(spec.dtype.as_numpy_dtype)
+    form = input_form(tuple(spec.shape), dtype, scale=scale, channels=channels, where=train.name)
+    held = is_held(cache, sum(reader.bytes for reader in readers.values()))
     sources = {part: _source(reader, form, held) for part, reader in readers.items()}
-    count = count_classes({readers[part].name: source.labels for part, source in sources.items()}, plan.classes)
+    count = count_classes({readers[part].name: source.labels for part, source in sources.items()}, classes)
     rows = hold_out(
         sources["train"].labels,
-        {part: amount for part, amount in plan.held_out.items() if part not in readers},
-        split=plan.split,
-        seed=plan.seed,
+        {part: amount for part, amount in shares.items() if part not in readers},
+        split=split,
+        seed=seed,
         groups=lambda: train.column("groups"),
         keys=lambda: train.column("keys"),
         mend=MEND,
     )
     made = form.preparation
-    return data_of_parts(name, sources, rows, preparation=made, classes=count, class_names=plan.class_names)
+    return data_of_parts(name, sources, rows, preparation=made, classes=count, class_names=class_names)
 
 
 def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:
@@ -388,17 +312,6 @@ def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:
         return ArraySource(reader.everything(form), form.transform)
     labels = reader.labels()
     return HostRows(reader.reading(labels, form), reader.specs, labels, form.transform)
-
-
-def _form(reader: ExampleReader, scale: str, channels: str) -> InputForm:
-    spec = reader.specs["inputs"]
-    dtype = np.dtype(spec.dtype.as_numpy_dtype)
-    return input_form(tuple(spec.shape), dtype, scale=scale, channels=channels, where=reader.name)
-
-
-def _called(examples: Any, part: str) -> str:
-    option = "data.source" if part == "train" else f"data.{part}_source"
-    return f"{option} ({type(examples).__name__})"
 
 
 def _listed(reader: ExampleReader) -> str:

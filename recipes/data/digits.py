@@ -22,11 +22,7 @@ SIDE = 8
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels of `sklearn.datasets.load_digits`.
-
-    Returns:
-        float64 [1797, 8, 8], whole grey values 0..16; int64 [1797].
-    """
+    """Return `sklearn.datasets.load_digits`: float64 [1797, 8, 8], whole grey values 0..16, and int64 [1797]."""
     spec = find_spec("sklearn")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (file := Path(folder) / FILE).is_file():
@@ -43,9 +39,6 @@ def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
     """Return a transform that scales "inputs" from 0 .. peak to [-1, 1] in float32 and leaves the rest.
 
     The range is symmetric, so a sign splits it in the middle.
-
-    Args:
-        peak: the brightest value, such as 255.
     """
 
     def transform(batch: Batch) -> Batch:
@@ -55,14 +48,7 @@ def centered_pixels(peak: int) -> Callable[[Batch], Batch]:
 
 
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = "crop", axes: str | None = None) -> Preparation:
-    """Return the preparation that `centered_pixels` does, for later predictions.
-
-    Args:
-        shape: of one input: height, width, channels.
-        peak: the brightest raw value.
-        fit: how image files are brought to the size.
-        axes: of raw arrays; None for those of images, where grey ones lack the axis of channels.
-    """
+    """Return the preparation that `centered_pixels` does; raw arrays of grey images lack the axis of channels."""
     return Preparation(shape, 2.0 / peak, -1.0, peak=peak, fit=fit, axes=axes or ("new" if shape[-1] == 1 else "last"))
 
 
@@ -72,31 +58,12 @@ PEAK = 16
 
 
 def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0) -> Data:
-    """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class.
-
-    Args:
-        validation_fraction: share held out for validation, in (0, 1), or a whole number of examples.
-        test_fraction: likewise for the test.
-        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, 8, 8, 1] in [-1, 1] and "targets" int64 [n].
-
-    Raises:
-        UserError: fractions or seed out of range.
-    """
+    """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class."""
     images, labels = read_digits()
     images = images[..., None]
     check_examples(images, labels, input_shape=SHAPE, classes=CLASSES, where="digits")
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)
     source = ArraySource({"inputs": as_pixels(images, "digits"), "targets": labels}, centered_pixels(PEAK))
     splits = {name: Split(name, source, indices) for name, indices in parts.items()}
-    return Data(
-        "digits",
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
-        input_shape=SHAPE,
-        classes=CLASSES,
-        preparation=pixel_preparation(SHAPE, PEAK),
-    )
+    form = pixel_preparation(SHAPE, PEAK)
+    return Data("digits", **splits, input_shape=SHAPE, classes=CLASSES, class_names=(), preparation=form)

@@ -7,29 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from hookline.recipes.data.canvases import (
+from hookline.recipes.data.cluttered import (
     AUTO,
     PEAKS,
     Clutter,
-    check_amount,
-    check_count,
     check_originals,
+    data_of_canvases,
     grey_values,
     open_originals,
     place_on_canvases,
-    resolve_pixels,
 )
-from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.digits import centered_pixels
+from hookline.recipes.data.hold_out import PARTS
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.objective import Batch
 
-SPLITS = ("train", "validation", "test")
 TARGET_IMAGES, TARGET_LABELS = "target_domain", "target_domain_labels"
-CANVASES = {"digits": (12, 2), "mnist": (42, 7)}
-"""The canvas and the fragments that suit each set of originals, in pixels a side."""
+USUAL = {"digits": (12, 2), "mnist": (42, 7)}
+"""Sides of the canvas and of the fragments that suit each set, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +68,18 @@ def domains(
 
     The labels of the target are given for the test alone. They are not in the splits for training and validation.
     """
-    counts = dict(zip(SPLITS, (train_examples, validation_examples, test_examples), strict=True))
-    fragments = {"source_fragments": source_fragments, "target_fragments": target_fragments}
-    for name, amount in {"seed": seed, **fragments}.items():
-        check_amount(name, amount)
-    for name, count in counts.items():
-        check_count(f"{name}_examples", count)
-    data = open_originals(originals, path, key="data.originals")
-    side, (canvas_side, fragment_side) = data.input_shape[0], CANVASES[originals]
-    canvas = resolve_pixels("canvas", canvas, canvas_side, least=side + 1)
-    fragment_size = resolve_pixels("fragment_size", fragment_size, fragment_side, least=1, most=side)
-    source = Look(Clutter(canvas, source_fragments, fragment_size), source_inverted)
-    target = Look(Clutter(canvas, target_fragments, fragment_size), target_inverted)
+    counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
+    data, (canvas_side, fragment_side) = open_originals(
+        originals,
+        path,
+        key="data.originals",
+        amounts={"seed": seed, "source_fragments": source_fragments, "target_fragments": target_fragments},
+        counts=counts,
+        sides={"canvas": canvas, "fragment_size": fragment_size},
+        usual=USUAL,
+    )
+    source = Look(Clutter(canvas_side, source_fragments, fragment_side), source_inverted)
+    target = Look(Clutter(canvas_side, target_fragments, fragment_side), target_inverted)
     return pair_domains(data, PEAKS[originals], (source, target), counts, seed)
 
 
@@ -89,18 +87,9 @@ def pair_domains(data: Data, peak: int, looks: tuple[Look, Look], counts: dict[s
     """Return the splits of some originals as pairs of two domains; see `domains`."""
     parts = {
         name: _paired(getattr(data, name), peak, looks, counts[name], (seed, 3 * stream))
-        for stream, name in enumerate(SPLITS)
+        for stream, name in enumerate(PARTS)
     }
-    shape = (looks[0].clutter.canvas,) * 2 + (1,)
-    name = f"domains_of_{data.name}"
-    return Data(
-        name,
-        **parts,
-        input_shape=shape,
-        classes=data.classes,
-        class_names=data.class_names,
-        preparation=pixel_preparation(shape, peak),
-    )
+    return data_of_canvases(f"domains_of_{data.name}", data, parts, looks[0].clutter.canvas, peak)
 
 
 def _paired(split: Split, peak: int, looks: tuple[Look, Look], count: int | None, seeds: tuple[int, int]) -> Split:

@@ -7,65 +7,79 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from hookline.recipes.data.digits import pixel_preparation
-from hookline.recipes.data.hold_out import check_group_option, check_groups, check_split, hold_out
-from hookline.recipes.data.image_formats import FORMATS, SUFFIXES, UnreadableImage
-from hookline.recipes.data.image_source import PEAK, EncodedImages, Holding, file_stamp, open_images, report_faults
-from hookline.recipes.data.images import ImageForm, decode_image, image_form
-from hookline.recipes.data.input_form import find_unreadable, read_files
+from hookline.recipes.data.hold_out import check_group_option, complete
+from hookline.recipes.data.image_source import EncodedImages, Holding, file_stamp, image_data, report_faults
+from hookline.recipes.data.images import (
+    FORMATS,
+    SIGNATURE_BYTES,
+    SUFFIXES,
+    ImageForm,
+    UnreadableImage,
+    check_beginning,
+    decode_image,
+    image_form,
+)
+from hookline.recipes.data.input_form import map_in_chunks
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.files import open_file
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import Data
 from hookline.trainer.input.split import split_indices
+
+THREADS = 8
+"""Threads that mostly wait for a disk."""
+CHUNK = 256
+"""Files per task: a task for each file would take longer to manage than to read."""
+
+Value = TypeVar("Value")
+
+
+def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> tuple[list[Value | None], dict[int, str]]:
+    """Return what a function reads from each file, and by place why others cannot be read."""
+
+    def one(path: str) -> tuple[Value | None, str | None]:
+        try:
+            with open_file(path, follow=True) as file:
+                return read(file), None
+        except OSError as error:
+            return None, error.strerror or str(error)
+        except UnreadableImage as error:
+            return None, str(error)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = map_in_chunks(pool, one, paths, CHUNK)
+    return [value for value, _ in found], {row: fault for row, (_, fault) in enumerate(found) if fault is not None}
 
 
 def find_copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
-    """Return the files that have the same content, byte for byte, as one of a later part.
-
-    Only files of a size that occurs in two parts are read.
-
-    Args:
-        paths: files.
-        parts: rows of `paths` by split, the ones to keep whole last, such as train, validation, test.
-
-    Returns:
-        The row of each copy, and the row in the last part that holds the same.
-
-    Raises:
-        UserError: a file that cannot be read.
-    """
-    ranks = np.full(len(paths), -1)
-    for rank, rows in enumerate(parts.values()):
-        ranks[rows] = rank
-    sizes = read_files(paths, lambda file: os.fstat(file.fileno()).st_size)
-    shared = _across(sizes, ranks)
-    content: list[object] = [None] * len(paths)
-    for row, digest in zip(shared, read_files([paths[row] for row in shared], _digest), strict=True):
-        content[row] = digest
-    last: dict[object, int] = {}
-    copies = _across(content, ranks)
-    for row in copies:
-        if content[row] not in last or ranks[row] > ranks[last[content[row]]]:
-            last[content[row]] = row
-    return {row: last[content[row]] for row in copies if ranks[row] < ranks[last[content[row]]]}
+    """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
+    rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
+    groups = [sorted(rank)]
+    for read in (_size, _digest):  # only files of a size that occurs in two parts are read
+        rows = [row for group in groups for row in group]
+        values, faults = read_files([paths[row] for row in rows], read)
+        alike: dict[object, list[int]] = {}
+        for place, (row, value) in enumerate(zip(rows, values, strict=True)):
+            if place not in faults:
+                alike.setdefault(value, []).append(row)
+        groups = [group for group in alike.values() if len({rank[row] for row in group}) > 1]
+    copies: dict[int, int] = {}
+    for group in groups:
+        last = max(group, key=lambda row: rank[row])
+        copies |= {row: last for row in group if rank[row] < rank[last]}
+    return dict(sorted(copies.items()))
 
 
-def _across(values: Sequence[object], ranks: np.ndarray) -> list[int]:
-    """Return the rows whose value occurs in two parts; None and rows of no part do not count."""
-    seen: dict[object, set[int]] = {}
-    for value, rank in zip(values, ranks.tolist(), strict=True):
-        if value is not None and rank >= 0:
-            seen.setdefault(value, set()).add(rank)
-    return [row for row, value in enumerate(values) if ranks[row] >= 0 and len(seen.get(value, ())) > 1]
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _digest(file: BinaryIO) -> bytes:
@@ -79,24 +93,14 @@ LITTER = ("thumbs.db", "desktop.ini", "__macosx")
 
 @dataclass(frozen=True, eq=False)
 class ImageListing:
-    """Name the images of a folder.
-
-    Attributes:
-        folder: that was searched.
-        paths: files, sorted within each class of each split.
-        labels: int64 [files], positions in `class_names`.
-        parts: rows of `paths` by split, int64: "train", which is all where no folder is named so, and those of
-            "validation" and "test" that have a folder.
-        class_names: the class folders of all splits, sorted.
-        skipped: files and folders in place of an image that are none; hidden ones are not counted.
-    """
+    """Name the images of a folder."""
 
     folder: Path
-    paths: tuple[str, ...]
-    labels: np.ndarray
-    parts: dict[str, np.ndarray]
-    class_names: tuple[str, ...]
-    skipped: tuple[str, ...]
+    paths: tuple[str, ...]  # sorted within each class of each split
+    labels: np.ndarray  # int64 [files], positions in `class_names`
+    parts: dict[str, np.ndarray]  # rows of `paths` by split: "train", and the others that have a folder
+    class_names: tuple[str, ...]  # the class folders of all splits, sorted
+    skipped: tuple[str, ...]  # files and folders in place of an image that are none; hidden ones are not counted
 
 
 def list_images(path: str) -> ImageListing:
@@ -104,12 +108,6 @@ def list_images(path: str) -> ImageListing:
 
     A folder named "train" that holds folders indicates the second. File extensions may be in capital letters; splits
     may be named "val" or "valid". Hidden files and folders are ignored.
-
-    Args:
-        path: the folder; "~" is the home directory, and a relative path starts at the working directory.
-
-    Raises:
-        UserError: no such folder, an archive in its place, no images, or two folders for one split.
     """
     folder = existing_folder(path)
     skipped: list[str] = []
@@ -122,6 +120,8 @@ def list_images(path: str) -> ImageListing:
     _check_not_splits(folder, class_names)
     if not any(files for classes in found.values() for files in classes.values()):
         raise UserError(_no_images(folder, class_names, skipped))
+    if len(class_names) < 2:
+        raise UserError(f"'{folder}' holds one class, '{class_names[0]}'; expected 2 or more. Expected {LAYOUTS}.")
     paths: list[str] = []
     labels: list[int] = []
     parts = {}
@@ -136,14 +136,7 @@ def list_images(path: str) -> ImageListing:
 
 
 def existing_folder(path: str) -> Path:
-    """Return the folder that a path names.
-
-    Args:
-        path: as for `list_images`.
-
-    Raises:
-        UserError: no such folder, or a file in its place.
-    """
+    """Return the folder that a path names."""
     if not str(path).strip():
         raise UserError("data.path is empty; expected the path of a folder of images. Give data.path=<folder>.")
     folder = user_path(str(path), "data.path")
@@ -215,31 +208,23 @@ def _no_images(folder: Path, class_names: tuple[str, ...], skipped: list[str]) -
     names = ", ".join(class_names[:5]) + (", ..." if len(class_names) > 5 else "")
     held = f"folders ({names})" if class_names else "no folder"
     example = f" and {len(skipped)} other files or folders, such as '{skipped[0]}'" if skipped else ""
-    deeper = f" Perhaps data.path={folder / class_names[0]} is meant." if len(class_names) == 1 and skipped else ""
-    return f"No {FORMATS} in '{folder}': it holds {held}{example}. Expected {LAYOUTS}.{deeper}"
+    return f"No {FORMATS} in '{folder}': it holds {held}{example}. Expected {LAYOUTS}."
 
 
 DUPLICATES = ("refuse", "drop")
 
 
-def _check(
-    path: str,
-    image_size: Any,
-    fit: Any,
-    channels: Any,
-    cache: str,
-    cache_dir: str | None,
-    corrupt: str,
-    duplicates: str,
-    train_share: Any,
-    split: str,
-    group_pattern: Any,
-) -> None:
+def _check(**options: Any) -> None:
     """Check what can be checked without reading the images."""
-    image_form(image_size, fit, channels)
-    Holding(cache, cache_dir, corrupt)
-    _check_choices(duplicates, train_share, split, group_pattern)
-    existing_folder(path)
+    image_form(options["image_size"], options["fit"], options["channels"])
+    Holding(options["cache"], options["cache_dir"], options["corrupt"])
+    check_group_option(options["split"], "group_pattern", options["group_pattern"])
+    if options["duplicates"] not in DUPLICATES:
+        raise unknown_name("data.duplicates", options["duplicates"], DUPLICATES)
+    share = options["train_share"]
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise UserError(f"Received data.train_share={share!r}; expected a number above 0, at most 1.")
+    existing_folder(options["path"])
 
 
 @prechecked(_check)
@@ -262,68 +247,31 @@ def image_folder(
 ) -> Data:
     """Return the images of a folder, all brought to one size.
 
-    Args:
-        path: the folder.
-        image_size: height and width in pixels, or one number for both.
-        fit: "crop" resizes the shorter side and cuts the middle out; "stretch" changes the proportions.
-        channels: 3 for colour, 1 for grey.
-        cache: "memory" decodes all images once, before training; "disk" once into a file; "none" for every batch.
-        cache_dir: folder of that file; null for `hookline` in the user's cache folder.
-        corrupt: images that cannot be decoded: "stop", or "skip" them with a warning that names them.
-        train_share: share of the training images to use, in (0, 1], the same of every class. A smaller share is part
-            of a larger one; validation and test do not change with it.
-        validation_share: share, or number, of the training images held out where there is no such folder.
-        test_share: likewise for the test.
-        split: how they are held out: "stratified", "random", "group" or "hash" (of <class>/<image>); see `hold_out`.
-        group_pattern: regular expression searched in <class>/<image>; its one pair of brackets holds the group.
-        duplicates: files with the same content in two splits: "refuse", or "drop" them from all but the last of
-            train, validation, test.
-        seed: of the shares, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, height, width, channels] in [-1, 1] and "targets" int64 [n].
-
-    Raises:
-        UserError: no such folder, no images, fewer than 2 classes, a class without an image to train on, a file that
-            cannot be decoded, the same file or group in two splits, too little room, or a setting out of range.
+    The arguments are explained in `configs/data/image_folder.yaml`.
     """
-    options = {key: value for key, value in locals().items() if key not in ("cache", "cache_dir", "path")}
+    options = dict(locals())
+    _check(**options)
     form, holding = image_form(image_size, fit, channels), Holding(cache, cache_dir, corrupt)
-    _check_choices(duplicates, train_share, split, group_pattern)
     listing = _list(path, corrupt)
     parts = _split(listing, {"validation": validation_share, "test": test_share}, seed, split, group_pattern)
     parts = _without_copies(listing, parts, duplicates)
-    parts["train"] = _share_of(parts["train"], listing.labels, train_share, seed)
-    _check_classes(listing, parts)
-    return _data(listing, parts, form, holding, options)
-
-
-def _data(listing: ImageListing, parts: dict[str, np.ndarray], form: ImageForm, holding: Holding, options: Any) -> Data:
-    """Return the images of all parts from one source, without those that cannot be decoded."""
-    rows = np.sort(np.concatenate(list(parts.values())))
-    paths, labels = [listing.paths[row] for row in rows], listing.labels[rows]
-    images = EncodedImages(labels, lambda row: _read(paths[row], form), lambda row: paths[row], form)
-    folder = listing.folder.resolve()
-    source, kept = open_images(
-        images, holding, folder.name, [str(folder), options], lambda: [file_stamp(path) for path in paths]
-    )
-    if len(kept) < len(rows):
-        rows = rows[kept]
-        parts = {name: np.intersect1d(part, rows) for name, part in parts.items()}
-        _check_classes(listing, parts)
-    named = partial(_path_within, folder, [listing.paths[row] for row in rows])
-    return Data(
+    train = parts["train"]
+    if train_share != 1 and len(train):  # the beginning of one fixed order: the quarter is contained in the half
+        kept = split_indices(len(train), {"kept": train_share}, seed, listing.labels[train])["kept"]
+        parts["train"] = train[kept]
+    folder, paths = listing.folder.resolve(), listing.paths
+    return image_data(
         folder.name,
-        **{name: Split(name, source, np.searchsorted(rows, part), named) for name, part in parts.items()},
-        input_shape=form.shape,
-        classes=len(listing.class_names),
+        EncodedImages(listing.labels, lambda row: _read(paths[row], form), lambda row: paths[row], form),
+        parts,
+        holding,
         class_names=listing.class_names,
-        preparation=pixel_preparation(form.shape, PEAK, fit=form.fit),
+        classes=len(listing.class_names),
+        mend="Check the spelling of the folders, add images, or set data.train_share higher.",
+        settings=[str(folder), {key: options[key] for key in options.keys() - {"cache", "cache_dir", "path"}}],
+        stamps=lambda rows: [file_stamp(paths[row]) for row in rows],
+        row_name=lambda row: os.path.relpath(paths[row], folder),
     )
-
-
-def _path_within(folder: Path, paths: list[str], row: int) -> str:
-    return os.path.relpath(paths[row], folder)
 
 
 def _read(path: str, form: ImageForm) -> np.ndarray:
@@ -335,86 +283,56 @@ def _read(path: str, form: ImageForm) -> np.ndarray:
     return decode_image(data, form)
 
 
-def _check_choices(duplicates: str, train_share: Any, split: str, group_pattern: Any) -> None:
-    check_split(split)
-    check_group_option(split, "group_pattern", group_pattern)
-    if duplicates not in DUPLICATES:
-        raise unknown_name("data.duplicates", duplicates, DUPLICATES)
-    if isinstance(train_share, bool) or not isinstance(train_share, int | float) or not 0 < train_share <= 1:
-        raise UserError(f"Received data.train_share={train_share!r}; expected a number above 0, at most 1.")
-
-
-def _warn_of_skipped(listing: ImageListing) -> None:
+def _list(path: str, corrupt: str) -> ImageListing:
+    """Return the listing without files that do not begin as images do, or refuse them."""
+    listing = list_images(path)
     if listing.skipped:
         warnings.warn(
             f"data.path: {len(listing.skipped)} files or folders are not read, such as '{listing.skipped[0]}': they "
             f"are no {FORMATS} in a class folder. Convert or move them, if they are part of the data.",
-            stacklevel=3,
+            stacklevel=2,
         )
-
-
-def _list(path: str, corrupt: str) -> ImageListing:
-    """Return the listing without files that do not begin as images do, or refuse them."""
-    listing = list_images(path)
-    _warn_of_skipped(listing)
-    faults = find_unreadable(listing.paths)
+    # To look at how a file begins takes no more than opening it.
+    _, faults = read_files(listing.paths, lambda file: check_beginning(file.read(SIGNATURE_BYTES)))
     report_faults(faults, lambda row: listing.paths[row], corrupt)
     gone = np.fromiter(faults, np.int64, len(faults))
     return replace(listing, parts={name: rows[~np.isin(rows, gone)] for name, rows in listing.parts.items()})
 
 
-def _names(listing: ImageListing) -> list[str]:
-    """Return <class>/<image> of every row."""
-    return ["/".join(Path(path).parts[-2:]) for path in listing.paths]
-
-
-def _groups(listing: ImageListing, group_pattern: Any) -> np.ndarray:
-    """Return the group of every row, as the pattern finds it."""
+def _groups(names: Sequence[str], group_pattern: str) -> np.ndarray:
+    """Return the group of every row, as the pattern finds it in <class>/<image>."""
     try:
         pattern = re.compile(str(group_pattern))
+        wrong = "" if pattern.groups == 1 else f"{pattern.groups} pairs of round brackets"
     except re.error as error:
+        wrong = str(error)
+    if wrong:
         raise UserError(
-            f"Received data.group_pattern={group_pattern!r} ({error}); expected a regular expression such as "
-            "'/([^_]+)_', which takes what stands before the first _ of a file's name."
-        ) from error
-    if pattern.groups != 1:
-        raise UserError(
-            f"Received data.group_pattern={group_pattern!r} with {pattern.groups} pairs of round brackets; expected "
-            "one, around what names the group. Others may begin with (?:."
+            f"Received data.group_pattern={group_pattern!r} ({wrong}); expected a regular expression with one pair of "
+            "brackets around what names the group, such as '/([^_]+)_' for what stands before the first _ of a name."
         )
-    names = _names(listing)
     found = [pattern.search(name) for name in names]
-    lacking = [name for name, match in zip(names, found, strict=True) if match is None or match[1] is None]
+    groups = [None if match is None else match[1] for match in found]
+    lacking = [name for name, group in zip(names, groups, strict=True) if group is None]
     if lacking:
         raise UserError(
             f"data.group_pattern={group_pattern!r} is not found in {len(lacking)} of {len(names)} images, such as "
             f"'{lacking[0]}'; expected it in <class>/<image> of each."
         )
-    return np.array([match[1] for match in found if match is not None])
+    return np.array(groups)
 
 
 def _split(
-    listing: ImageListing, shares: dict[str, float], seed: int, split: str, group_pattern: Any
+    listing: ImageListing, shares: dict[str, float], seed: int, split: str, group_pattern: str | None
 ) -> dict[str, np.ndarray]:
     """Return rows by split; splits without a folder are taken from the training images."""
-    groups = None if group_pattern is None else _groups(listing, group_pattern)
-    train = listing.parts["train"]
-    held_out = hold_out(
-        listing.labels[train],
-        {name: share for name, share in shares.items() if name not in listing.parts},
-        split=split,
-        seed=seed,
-        groups=lambda: None if groups is None else groups[train],
-        keys=lambda: np.array(_names(listing))[train],
-        mend="set data.group_pattern.",
-    )
-    taken = {name: train[rows] for name, rows in held_out.items()}
-    parts = {name: taken[name] if name in taken else listing.parts[name] for name in ("train", *shares)}
+    names = ["/".join(Path(path).parts[-2:]) for path in listing.paths]
+    groups = None if group_pattern is None else _groups(names, group_pattern)
+    keys = np.array(names)
+    parts = complete(listing.parts, listing.labels, shares, split=split, seed=seed, groups=groups, keys=keys)
     for name, rows in parts.items():
         if not len(rows):
             raise UserError(f"No {FORMATS} in the {name} folder of '{listing.folder}'. Expected {LAYOUTS}.")
-    if groups is not None:
-        check_groups(parts, groups)
     return parts
 
 
@@ -434,28 +352,3 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
     warnings.warn(f"{found}, {example}. They stay only in the last of train, validation, test.", stacklevel=3)
     gone = np.fromiter(copies, np.int64)
     return {name: rows[~np.isin(rows, gone)] for name, rows in parts.items()}
-
-
-def _share_of(rows: np.ndarray, labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    if share == 1 or not len(rows):
-        return rows
-    # A part is the beginning of one fixed order: the quarter is contained in the half.
-    return rows[split_indices(len(rows), {"kept": share}, seed, labels[rows])["kept"]]
-
-
-def _check_classes(listing: ImageListing, parts: dict[str, np.ndarray]) -> None:
-    names = listing.class_names
-    if len(names) < 2:
-        raise UserError(f"'{listing.folder}' holds one class, '{names[0]}'; expected 2 or more. Expected {LAYOUTS}.")
-    for split, rows in parts.items():
-        counts = np.bincount(listing.labels[rows], minlength=len(names))
-        lacking = [name for name, count in zip(names, counts, strict=True) if not count]
-        if not lacking:
-            continue
-        message = f"{len(lacking)} of {len(names)} classes have no {split} image, the first is '{lacking[0]}'"
-        if split == "train":
-            raise UserError(
-                f"{message}; expected one or more of each. Check the spelling of the folders, add images, or set "
-                "data.train_share higher."
-            )
-        warnings.warn(f"{message}: the {split} metrics say nothing about it.", stacklevel=3)

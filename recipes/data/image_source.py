@@ -11,7 +11,8 @@ import shutil
 import socket
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,11 +24,13 @@ import PIL
 import tensorflow as tf
 
 from hookline.recipes.data.array_files import NpyRows
-from hookline.recipes.data.digits import centered_pixels
-from hookline.recipes.data.image_formats import UnreadableImage, described, unreadable
-from hookline.recipes.data.images import ImageForm
-from hookline.recipes.data.input_form import HostRows, ReadRows, map_in_chunks, processors
+from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.hold_out import PARTS
+from hookline.recipes.data.images import ImageForm, UnreadableImage, described, unreadable
+from hookline.recipes.data.input_form import HostRows, ReadRows, check_fits, map_in_chunks, processors
+from hookline.recipes.data.targets import check_every_class
 from hookline.trainer.errors import UserError, unknown_name, user_path
+from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource, Source
 
 PARTIAL = ".partial"
@@ -103,14 +106,10 @@ class PixelCache:
 
     The file is an npy file with a description in JSON behind the pixels, then its length and a mark. Without the mark
     it is not whole.
-
-    Attributes:
-        file: that holds them.
-        stamp: of the source of the pixels; a file with another stamp is stale.
     """
 
     file: Path
-    stamp: str
+    stamp: str  # of the source of the pixels; a file with another stamp is stale
 
     def open(self) -> tuple[NpyRows, dict[int, str]] | None:
         """Return the pixels, uint8 [size, height, width, channels], and why some images are missing.
@@ -193,8 +192,6 @@ def _checksum(stream: BinaryIO, start: int, end: int) -> int:
 CACHES = ("memory", "disk", "none")
 CORRUPT = ("stop", "skip")
 PEAK = 255
-MEMORY_SHARE = 0.5
-"""How much of the machine's memory the decoded images may take; TensorFlow copies them once."""
 WINDOW_BYTES = 2**26
 """Pixels that are decoded before they are written."""
 NAMED = 5
@@ -205,30 +202,17 @@ DECODER = 1
 
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
-    """Describe images that are to be decoded.
+    """Describe images that are to be decoded."""
 
-    Attributes:
-        labels: int64 [size], the class of each.
-        load: returns an image, uint8 of the form's shape, or raises `UnreadableImage`; called from several threads.
-        name: returns where an image lies, for messages.
-        form: of all.
-    """
-
-    labels: np.ndarray
-    load: Callable[[int], np.ndarray]
-    name: Callable[[int], str]
+    labels: np.ndarray  # int64 [size], the class of each
+    load: Callable[[int], np.ndarray]  # uint8 of the form's shape, or raises UnreadableImage; called by several threads
+    name: Callable[[int], str]  # where an image lies, for messages
     form: ImageForm
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Say how images are held.
-
-    Attributes:
-        cache: data.cache, one of `CACHES`.
-        cache_dir: data.cache_dir, the folder of the file that cache "disk" makes; None for the user's cache folder.
-        corrupt: data.corrupt, what to do with images that cannot be decoded, one of `CORRUPT`.
-    """
+    """Say how images are held, and what becomes of those that cannot be decoded: the options of these names."""
 
     cache: str
     cache_dir: str | None
@@ -243,13 +227,63 @@ class Holding:
             raise UserError("data.cache_dir is empty; expected a folder, or null for the user's cache folder.")
 
 
+def image_data(
+    name: str,
+    images: EncodedImages,
+    parts: Mapping[str, np.ndarray],
+    holding: Holding,
+    *,
+    class_names: Sequence[str],
+    classes: int,
+    mend: str | None,
+    settings: Any,
+    stamps: Callable[[np.ndarray], Any],
+    checked: Sequence[str] = PARTS,
+    row_name: Callable[[int], str] | None = None,
+) -> Data:
+    """Return the images of all parts from one source, without those that cannot be decoded.
+
+    A part is rows of `images`. Classes that a checked part lacks are told of; in training they are refused where `mend`
+    says a way out. Pixels in a cache file are of these settings and of the stamps of their rows.
+    """
+
+    def check(parts: Mapping[str, np.ndarray]) -> None:
+        check_every_class({each: images.labels[parts[each]] for each in checked}, classes, class_names, mend=mend)
+
+    check(parts)
+    rows = np.sort(np.concatenate(list(parts.values())))
+    used = EncodedImages(
+        images.labels[rows],
+        lambda place: images.load(int(rows[place])),
+        lambda place: images.name(int(rows[place])),
+        images.form,
+    )
+    source, kept = open_images(used, holding, name, settings, lambda: stamps(rows))
+    held, form = rows[kept], images.form
+    if len(kept) < len(rows):
+        parts = {each: np.intersect1d(of, held) for each, of in parts.items()}
+        check(parts)
+    named = None if row_name is None else lambda row: row_name(int(held[row]))
+    return Data(
+        name,
+        **{each: Split(each, source, np.searchsorted(held, of), named) for each, of in parts.items()},
+        input_shape=form.shape,
+        classes=classes,
+        class_names=tuple(class_names),
+        preparation=pixel_preparation(form.shape, PEAK, fit=form.fit),
+    )
+
+
 def open_images(
     images: EncodedImages, holding: Holding, name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, np.ndarray]:
     """Return a source of the images, and which of them it holds."""
     transform, specs = centered_pixels(PEAK), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     if holding.cache == "none":
-        kept = _without(_find_faults(images) if holding.corrupt == "skip" else {}, images, holding.corrupt)
+        faults: dict[int, str] = {}
+        if holding.corrupt == "skip":
+            deque(_decoded(images, faults), maxlen=0)
+        kept = _without(faults, images, holding.corrupt)
         return HostRows(_reader(images, kept), specs, images.labels[kept], transform), kept
     if holding.cache == "memory":
         pixels, kept = _decode(images, holding.corrupt)
@@ -291,13 +325,8 @@ def _without(faults: dict[int, str], images: EncodedImages, corrupt: str) -> np.
 def _decode(images: EncodedImages, corrupt: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the pixels of all intact images in memory, and which those are."""
     size, form = len(images.labels), images.form
-    held = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size * form.bytes > MEMORY_SHARE * held:
-        raise UserError(
-            f"{size} images of {form.height} x {form.width} pixels take {size * form.bytes / 2**30:.1f} GiB, and this "
-            f"machine has {held / 2**30:.1f} GiB; expected at most half. Set data.cache=disk or none, or a smaller "
-            "data.image_size."
-        )
+    what = f"The set of {size} images of {form.height} x {form.width} pixels"
+    check_fits(size * form.bytes, what, "Set data.cache=disk or none, or a smaller data.image_size.")
     pixels, done = np.empty([size, *form.shape], np.uint8), 0
     faults: dict[int, str] = {}
     for part in _decoded(images, faults):
@@ -328,30 +357,22 @@ def _stored(images: EncodedImages, cache: PixelCache, corrupt: str) -> tuple[Npy
 def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarray]:
     """Yield the pixels of all intact images in order, part by part, and note why others are missing."""
     threads, size = processors(), len(images.labels)
+
+    def load(row: int) -> np.ndarray | str:
+        try:
+            return images.load(row)
+        except UnreadableImage as error:
+            return str(error)
+
     window = max(8 * threads, WINDOW_BYTES // images.form.bytes)
     with ThreadPoolExecutor(threads) as pool:
         for start in range(0, size, window):
             rows = range(start, min(start + window, size))
-            loaded = map_in_chunks(pool, lambda row: _load(images, row), rows, -(-len(rows) // (8 * threads)))
+            loaded = map_in_chunks(pool, load, rows, -(-len(rows) // (8 * threads)))
             faults |= {row: each for row, each in zip(rows, loaded, strict=True) if isinstance(each, str)}
             whole = [each for each in loaded if not isinstance(each, str)]
             if whole:
                 yield np.stack(whole)
-
-
-def _find_faults(images: EncodedImages) -> dict[int, str]:
-    faults: dict[int, str] = {}
-    for _ in _decoded(images, faults):
-        pass
-    return faults
-
-
-def _load(images: EncodedImages, row: int) -> np.ndarray | str:
-    """Return an image, or the reason why it cannot be decoded."""
-    try:
-        return images.load(row)
-    except UnreadableImage as error:
-        return str(error)
 
 
 def _reader(images: EncodedImages, kept: np.ndarray) -> ReadRows:

@@ -1,36 +1,59 @@
-"""Image files, decoded."""
+"""Image files: the kinds that are read, and how they are decoded."""
 
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from hookline.recipes.data.image_formats import KINDS, UnreadableImage, check_beginning
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import is_whole_number
+from hookline.trainer.input.preparation import FITS
 
-FITS = ("crop", "stretch")
+KINDS = ("JPEG", "PNG", "BMP", "GIF")
+"""As Pillow names them; it opens no other."""
+FORMATS = "JPEG, PNG, BMP or GIF"
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
+SIGNATURE_BYTES = 8
+MAX_REASON = 160
+
+
+class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
+    """Report that bytes are no whole image; the message says why."""
+
+
+def check_beginning(data: bytes) -> None:
+    """Check that a file may be an image of these kinds, whatever its name says."""
+    if not data.startswith(SIGNATURES):
+        raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
+
+
+def unreadable(name: str, reason: object) -> UserError:
+    """Return the error for a file that gives no image."""
+    return UserError(
+        f"{described(name, reason)}; expected a whole {FORMATS}. Replace or remove it, or set data.corrupt=skip."
+    )
+
+
+def described(name: str, reason: object) -> str:
+    """Return what is wrong with an image, in a clause."""
+    plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:MAX_REASON]
+    return f"'{name}' cannot be read as an image ({plain})"
 
 
 @dataclass(frozen=True)
 class ImageForm:
-    """Describe the pixels that every image becomes.
-
-    Attributes:
-        height: in pixels.
-        width: in pixels.
-        channels: 3 (colour) or 1 (grey).
-        fit: "crop" keeps the proportions and cuts the middle out; "stretch" changes them and cuts nothing.
-    """
+    """Describe the pixels that every image becomes."""
 
     height: int
     width: int
-    channels: int
-    fit: str
+    channels: int  # 3 (colour) or 1 (grey)
+    fit: str  # "crop" keeps the proportions and cuts the middle out; "stretch" changes them and cuts nothing
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -45,16 +68,22 @@ class ImageForm:
 
 def image_form(image_size: Any, fit: Any, channels: Any) -> ImageForm:
     """Return the form that a user describes."""
+    height, width = sides_of(image_size)
+    if fit not in FITS:
+        raise unknown_name("data.fit", fit, FITS)
+    if not is_whole_number(channels) or channels not in (1, 3):
+        raise UserError(f"Received data.channels={channels!r}; expected 3 for colour or 1 for grey.")
+    return ImageForm(height, width, channels, fit)
+
+
+def sides_of(image_size: Any) -> tuple[int, int]:
+    """Return height and width."""
     sides = list(image_size) if isinstance(image_size, list | tuple) else [image_size] * 2
     if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
         raise UserError(
             f"Received data.image_size={image_size!r}; expected a number of pixels, or [height, width], such as 96."
         )
-    if fit not in FITS:
-        raise unknown_name("data.fit", fit, FITS)
-    if not is_whole_number(channels) or channels not in (1, 3):
-        raise UserError(f"Received data.channels={channels!r}; expected 3 for colour or 1 for grey.")
-    return ImageForm(int(sides[0]), int(sides[1]), int(channels), fit)
+    return sides[0], sides[1]
 
 
 DEPTH_BYTE = 24

@@ -9,15 +9,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
-from hookline.recipes.data.image_formats import SIGNATURE_BYTES, UnreadableImage, check_beginning, unreadable
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.files import open_file
 from hookline.trainer.input.checks import as_pixels, check_finite
 from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import HOST
@@ -47,11 +45,6 @@ def check_fits(size: int, what: str, mend: str) -> None:
         )
 
 
-THREADS = 8
-"""Threads that mostly wait for a disk."""
-CHUNK = 256
-"""Files per task: a task for each file would take longer to manage than to read."""
-
 Item = TypeVar("Item")
 Value = TypeVar("Value")
 
@@ -72,38 +65,6 @@ def map_in_chunks(
     return [value for values in done for value in values]
 
 
-def read_files(paths: Sequence[str], read: Callable[[BinaryIO], Value]) -> list[Value]:
-    """Return what a function reads from each file, in the order of the files."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        return map_in_chunks(pool, lambda path: _read(path, read), paths, CHUNK)
-
-
-def _read(path: str, read: Callable[[BinaryIO], Value]) -> Value:
-    try:
-        with open_file(path, follow=True) as file:
-            return read(file)
-    except OSError as error:
-        raise unreadable(path, error.strerror or error) from error
-
-
-def find_unreadable(paths: Sequence[str]) -> dict[int, str]:
-    """Return which files do not begin as images do, and why; that takes no more than opening them."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        reasons = map_in_chunks(pool, _fault_at_beginning, paths, CHUNK)
-    return {row: reason for row, reason in enumerate(reasons) if reason is not None}
-
-
-def _fault_at_beginning(path: str) -> str | None:
-    try:
-        with open_file(path, follow=True) as file:
-            check_beginning(file.read(SIGNATURE_BYTES))
-    except OSError as error:
-        return error.strerror or str(error)
-    except UnreadableImage as error:
-        return str(error)
-    return None
-
-
 SCALES = ("auto", "pixels", "none")
 CHANNELS = ("auto", "last", "first", "none")
 FEW_CHANNELS = (1, 3)
@@ -113,19 +74,12 @@ LARGEST_NUMBER = 8  # bytes: TensorFlow has no long double
 
 @dataclass(frozen=True)
 class InputForm:
-    """Describe stored inputs and their conversion.
+    """Describe stored inputs and their conversion."""
 
-    Attributes:
-        stored: shape of one input as it is stored.
-        dtype: as it is stored.
-        pixels: whether 0 .. 255 becomes [-1, 1].
-        channels: "last" as they are; "first" moves the first axis to the end; "new" adds an axis of 1 at the end.
-    """
-
-    stored: tuple[int, ...]
+    stored: tuple[int, ...]  # shape of one input
     dtype: np.dtype
-    pixels: bool
-    channels: str
+    pixels: bool  # whether 0 .. 255 becomes [-1, 1]
+    channels: str  # "last" as they are; "first" moves the first axis to the end; "new" adds an axis of 1 at the end
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -236,7 +190,6 @@ class HostRows:
         labels: np.ndarray,
         transform: Callable[[Batch], Batch],
     ) -> None:
-        """Take a function that reads."""
         self._read, self._specs, self._transform = read, dict(specs), transform
         with tf.init_scope(), tf.device(HOST):
             self._targets = tf.constant(labels, tf.int64)

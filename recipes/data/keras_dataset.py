@@ -16,10 +16,12 @@ import numpy as np
 
 from hookline.recipes.data.array_files import existing_npz, find_arrays, read_npz, warn_of_unread
 from hookline.recipes.data.digits import centered_pixels, pixel_preparation
+from hookline.recipes.data.hold_out import splits_of
+from hookline.recipes.data.targets import as_labels
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import as_pixels, check_examples, is_whole_number
-from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.input.split import split_indices
 
@@ -47,13 +49,6 @@ def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
 
     Cached files are checked first, because Keras would remove one that differs and download it again; a download is
     checked afterwards.
-
-    Args:
-        name: of the set, one of `PINS`.
-        load: the set's `load_data`.
-
-    Raises:
-        UserError: a file in the cache that differs, a download that fails, or one that brings something else.
     """
     pins = PINS[name]
     known = _check_cached(pins)
@@ -66,7 +61,7 @@ def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
         ) from error
     if missing := pins.keys() - known - _check_cached(pins):
         raise UserError(
-            f"keras.datasets.{name} did not leave {', '.join(sorted(missing))} in '{_folders()[0]}', so that it cannot "
+            f"keras.datasets.{name} did not leave {', '.join(sorted(missing))} in '{_folder()}', so that it cannot "
             f"be checked; expected the file that was downloaded. Give one yourself: data.path=<{name}.npz>."
         )
     return arrays
@@ -74,12 +69,9 @@ def load_pinned(name: str, load: Callable[[], Arrays]) -> Arrays:
 
 def _check_cached(pins: Mapping[str, str]) -> set[str]:
     """Return the files that are in the cache and as expected; refuse one that is not."""
-    found = set()
-    for name, pin in pins.items():
-        for file in (folder / name for folder in _folders()):
-            if file.is_file():
-                _check(file, pin)
-                found.add(name)
+    found = {name for name in pins if (_folder() / name).is_file()}
+    for name in found:
+        _check(_folder() / name, pins[name])
     return found
 
 
@@ -97,13 +89,12 @@ def _check(file: Path, pin: str) -> None:
         )
 
 
-def _folders() -> list[Path]:
+def _folder() -> Path:
     """Return where Keras keeps its files: in its own folder, or beside it where it may not write there."""
     home = Path(importlib.import_module("keras.src.backend.config").keras_home()).expanduser()
     if os.access(home, os.W_OK):
-        return [home / "datasets"]
-    temporary = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
-    return [Path(temporary) / ".keras" / "datasets"]
+        return home / "datasets"
+    return Path("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()) / ".keras" / "datasets"
 
 
 PEAK = 255
@@ -133,15 +124,7 @@ SETS = {
 
 
 def check_set(name: str, path: str | None) -> None:
-    """Check the name of the set, and that its file exists.
-
-    Args:
-        name: one of `SETS`.
-        path: of an npz file; None for a download.
-
-    Raises:
-        UserError: an unknown set, or no such file.
-    """
+    """Check the name of the set, and that its file exists."""
     if name not in SETS:
         raise unknown_name("data.name", name, SETS)
     if path is not None:
@@ -156,20 +139,7 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     Krizhevsky 2009. The test split is the set's own. The validation split is drawn from the training images, with the
     same share of every class; it is not the last images of the file, because those of MNIST come from other writers.
 
-    Args:
-        name: one of `SETS`.
-        path: an npz file with `x_train`, `y_train`, `x_test`, `y_test`; null downloads through `keras.datasets`, once.
-            Images are whole grey or colour values 0..255 in any real dtype, of the set's shape; grey ones may lack
-            their last axis. Images that are scaled already are refused. Labels are integers [n] or [n, 1].
-        validation_size: training images held out for validation, from 1 to all but one.
-        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, height, width, channels] in [-1, 1] and "targets" int64 [n].
-
-    Raises:
-        UserError: an unknown set, no file or download, an unreadable or altered file, bad images or labels, or
-            settings out of range.
+    The arguments are explained in `configs/data/keras_dataset.yaml`.
     """
     check_set(name, path)
     kind = SETS[name]
@@ -177,13 +147,15 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
     called = name if path is None else Path(path).name
     train = _source(arrays["x_train"], arrays["y_train"], kind, f"{called}, x_train and y_train")
     test = _source(arrays["x_test"], arrays["y_test"], kind, f"{called}, x_test and y_test")
-    _check_validation_size(validation_size, train.size)
-    parts = split_indices(train.size, {"validation": validation_size}, seed, train.labels)
+    if not is_whole_number(validation_size) or not 1 <= validation_size < train.size:
+        raise UserError(
+            f"Received validation_size {validation_size!r} for {train.size} training images; expected an integer in "
+            f"1..{train.size - 1}."
+        )
+    rows = split_indices(train.size, {"validation": validation_size}, seed, train.labels)
     return Data(
         name,
-        train=Split("train", train, parts["train"]),
-        validation=Split("validation", train, parts["validation"]),
-        test=Split("test", test, np.arange(test.size, dtype=np.int64)),
+        **splits_of({"train": train, "test": test}, rows),
         input_shape=kind.shape,
         classes=kind.classes,
         class_names=kind.class_names,
@@ -194,19 +166,9 @@ def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 
 def _source(images: np.ndarray, labels: np.ndarray, kind: _Set, where: str) -> ArraySource:
     if kind.shape[2] == 1 and images.shape[1:] == kind.shape[:2]:
         images = images[..., None]
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+    labels = as_labels(labels, where)
     check_examples(images, labels, input_shape=kind.shape, classes=kind.classes, where=where)
-    arrays = {"inputs": as_pixels(images, where), "targets": labels.astype(np.int64)}
-    return ArraySource(arrays, centered_pixels(PEAK))
-
-
-def _check_validation_size(validation_size: int, size: int) -> None:
-    if not is_whole_number(validation_size) or not 1 <= validation_size < size:
-        raise UserError(
-            f"Received validation_size {validation_size!r} for {size} training images; expected an integer in "
-            f"1..{size - 1}."
-        )
+    return ArraySource({"inputs": as_pixels(images, where), "targets": labels}, centered_pixels(PEAK))
 
 
 def _read(path: str) -> dict[str, np.ndarray]:

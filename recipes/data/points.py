@@ -16,29 +16,25 @@ from hookline.trainer.input.split import split_indices
 
 CENTER = (1.0, 2.0)
 FEWEST = 20
+"""Points in all, and of each Gaussian."""
 
 
 def toy_points(
     *, examples: int = 1000, validation_fraction: float = 0.2, test_fraction: float = 0.2, seed: int = 0
 ) -> Data:
     """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
-    if not is_whole_number(examples) or examples < FEWEST:
-        raise UserError(f"Received examples {examples!r}; expected a whole number of at least {FEWEST}.")
-    if not is_whole_number(seed) or seed < 0:
-        raise UserError(f"Received seed {seed!r}; expected a whole number of at least 0.")
+    _check_whole("examples", examples, FEWEST)
+    _check_whole("seed", seed, 0)
     points = np.random.default_rng(seed).normal(CENTER, size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
-    parts = split_indices(examples, {"validation": validation_fraction, "test": test_fraction}, seed, labels)
+    splits = _splits(points, labels, validation_fraction, test_fraction, seed)
+    return Data("toy_points", **splits, input_shape=(2,), classes=2, class_names=(), preparation=Preparation((2,)))
+
+
+def _splits(points: np.ndarray, labels: np.ndarray, validation: float, test: float, seed: int) -> dict[str, Split]:
+    parts = split_indices(len(points), {"validation": validation, "test": test}, seed, labels)
     source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
-    splits = {name: Split(name, source, indices) for name, indices in parts.items()}
-    form = Preparation((2,))
-    train, validation, test = splits["train"], splits["validation"], splits["test"]
-    return Data(
-        "toy_points", train=train, validation=validation, test=test, input_shape=(2,), classes=2, preparation=form
-    )
-
-
-FEWEST_PER_MODE = 20
+    return {name: Split(name, source, indices) for name, indices in parts.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +65,7 @@ def ring(
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086. Metz et al., Unrolled Generative Adversarial
     Networks, 2017, arXiv 1611.02163, have the same at twice the size.
     """
-    if not is_whole_number(modes) or modes < 2:
-        raise UserError(f"Received modes {modes!r}; expected a whole number of at least 2.")
+    _check_whole("modes", modes, 2)
     _check_above_0("radius", radius)
     angles = 2.0 * np.pi * np.arange(modes) / modes
     centers = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -92,8 +87,7 @@ def grid(
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086, at a quarter of the size: in [-1, 1], as the
     values of images are. Measures in standard deviations are the same.
     """
-    if not is_whole_number(side) or side < 2:
-        raise UserError(f"Received side {side!r}; expected a whole number of at least 2.")
+    _check_whole("side", side, 2)
     _check_above_0("spacing", spacing)
     places = spacing * (np.arange(side) - (side - 1) / 2.0)
     centers = np.stack(np.meshgrid(places, places, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -111,30 +105,26 @@ def _mixture(
 ) -> MixtureData:
     _check_above_0("deviation", deviation)
     modes = len(centers)
-    if not is_whole_number(examples) or examples < FEWEST_PER_MODE * modes:
-        raise UserError(
-            f"Received examples {examples!r}; expected a whole number of at least {FEWEST_PER_MODE * modes}, "
-            f"{FEWEST_PER_MODE} for each of {modes} Gaussians."
-        )
-    if not is_whole_number(seed) or seed < 0:
-        raise UserError(f"Received seed {seed!r}; expected a whole number of at least 0.")
+    _check_whole("examples", examples, FEWEST * modes)
+    _check_whole("seed", seed, 0)
     labels = np.arange(examples, dtype=np.int64) % modes
     noise = np.random.default_rng(seed).normal(scale=deviation, size=(examples, 2))
     points = (centers[labels] + noise).astype(np.float32)
-    parts = split_indices(examples, {"validation": validation_fraction, "test": test_fraction}, seed, labels)
-    source = ArraySource({"inputs": points, "targets": labels}, lambda batch: batch)
-    splits = {split: Split(split, source, indices) for split, indices in parts.items()}
     return MixtureData(
         name,
-        train=splits["train"],
-        validation=splits["validation"],
-        test=splits["test"],
+        **_splits(points, labels, validation_fraction, test_fraction, seed),
         input_shape=(2,),
         classes=modes,
+        class_names=(),
         preparation=Preparation((2,)),
         centers=centers.astype(np.float32),
         deviation=float(deviation),
     )
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if not is_whole_number(value) or value < least:
+        raise UserError(f"Received {name} {value!r}; expected a whole number of at least {least}.")
 
 
 def _check_above_0(name: str, value: Any) -> None:

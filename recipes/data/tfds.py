@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from hookline.recipes.data.custom import PARTS, ExampleReader, Plan, read_data
-from hookline.recipes.data.hold_out import check_split
+from hookline.recipes.data.custom import ExampleReader, read_data
+from hookline.recipes.data.hold_out import PARTS, check_split
+from hookline.recipes.data.images import sides_of
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
 
 PACKAGE = "tensorflow_datasets"
@@ -44,44 +43,36 @@ def tfds(
     Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
     examples. It is prepared as ArrayRecord files, which can be read row by row.
 
-    Args:
-        name: of the set, such as "cifar10" or "tf_flowers:3.0.1".
-        data_dir: where it is kept; null for its default.
-        inputs: feature that is the network's input.
-        targets: feature that is the class.
-        parts: which of its splits to use, such as [train, validation] where its test has no labels; null for all.
-        image_size: pixels a side, or [height, width]: images are resized to cover it, and their middle is cut out.
-        scale: "pixels" makes [-1, 1] of 0 .. 255; "none" keeps values; "auto" is "pixels" for uint8, else "none".
-        channels: "last", "first", "none" or "auto"; see `input_form`.
-        cache: "memory" decodes all once, before training; "none" each batch; "auto" is "memory" up to 1 GiB.
-        threads: that read examples.
-        validation: share (0.1) or number (5000) of training examples held out where there is no such split.
-        test: likewise.
-        split: how: "stratified" or "random".
-        seed: of the split, 0 or more. It is not the run's seed, so runs with other seeds compare on one split.
-
-    Returns:
-        Data with "inputs" float32 [n, ...] and "targets" int64 [n], and the names of the classes if there are any.
-
-    Raises:
-        UserError: the package is missing, it refuses the name, the features or splits are not the set's, examples
-            differ from the first, or a setting out of range.
+    The arguments are explained in `configs/data/tfds.yaml`.
     """
-    _check_split(split)
-    size = _size(image_size)
+    check_split(split)
+    if split not in SPLITS:
+        raise UserError(f"data.split={split} received with data=tfds; expected {' or '.join(SPLITS)}. Choose one.")
+    size = None if image_size is None else sides_of(image_size)
     given = _open(name, data_dir)
     chosen = _chosen(name, given, parts)
     features = given["train"].dataset_info.features
-    _check_features(features, inputs, targets)
+    for option, feature in (("data.inputs", inputs), ("data.targets", targets)):
+        if feature not in features:
+            raise unknown_name(option, feature, features)
     # Labels are read without decoding the images beside them.
     bare = _open(name, data_dir, decoders={inputs: _package().decode.SkipDecoding()})
     readers = {}
     for part in chosen:
         examples = _Examples(given[part], bare[part], inputs, targets, size)
         readers[part] = ExampleReader(examples, threads=threads, name=f"{name}, {part}", alike=RESIZE)
-    classes, names = _classes(features[targets])
-    plan = Plan({"validation": validation, "test": test}, split, seed, classes, names, cache, scale, channels)
-    return read_data(name, readers, plan)
+    label = features[targets]
+    form = {"cache": cache, "scale": scale, "channels": channels}
+    return read_data(
+        name,
+        readers,
+        {"validation": validation, "test": test},
+        split=split,
+        seed=seed,
+        classes=getattr(label, "num_classes", None),
+        class_names=tuple(getattr(label, "names", None) or ()),
+        **form,
+    )
 
 
 class _Examples:
@@ -102,23 +93,6 @@ class _Examples:
     @property
     def labels(self) -> np.ndarray:
         return np.array([int(self._bare[row][self._targets]) for row in range(len(self._bare))], np.int64)
-
-
-def _check_split(split: str) -> None:
-    check_split(split)
-    if split not in SPLITS:
-        raise UserError(f"data.split={split} received with data=tfds; expected {' or '.join(SPLITS)}. Choose one.")
-
-
-def _check_features(features: Mapping[str, Any], inputs: str, targets: str) -> None:
-    for option, feature in (("data.inputs", inputs), ("data.targets", targets)):
-        if feature not in features:
-            raise unknown_name(option, feature, features)
-
-
-def _classes(label: Any) -> tuple[int | None, tuple[str, ...]]:
-    """Return the number of classes and their names, as far as a feature has them."""
-    return getattr(label, "num_classes", None), tuple(getattr(label, "names", None) or ())
 
 
 def _package() -> Any:
@@ -158,17 +132,6 @@ def _chosen(name: str, given: dict[str, Any], parts: list[str] | None) -> list[s
             f"{', '.join(given)}; expected train among them. Choose another set, or fix data.parts."
         )
     return chosen
-
-
-def _size(image_size: Any) -> tuple[int, int] | None:
-    if image_size is None:
-        return None
-    sides = image_size if isinstance(image_size, list) else [image_size] * 2
-    if len(sides) != 2 or not all(is_whole_number(side) and side > 0 for side in sides):
-        raise UserError(
-            f"Received data.image_size={image_size!r}; expected a number of pixels, [height, width] or null."
-        )
-    return sides[0], sides[1]
 
 
 def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -24,13 +24,7 @@ from hookline.trainer.input.source import HOST
 
 @dataclass(frozen=True)
 class Keys:
-    """Name features.
-
-    Attributes:
-        image: data.image_key.
-        label: data.label_key.
-        group: data.group_key; None for none.
-    """
+    """Name features: data.image_key, data.label_key and data.group_key."""
 
     image: str
     label: str
@@ -81,37 +75,20 @@ BEFORE, AFTER = 12, 4
 """Bytes around the data of a record: its length with a checksum, and a checksum."""
 BATCH = 64
 DIGEST_BYTES = 8
-UNPACK = {
-    b"\x1f\x8b": ("GZIP", "gzip -dc <packed> > <plain>"),
-    b"\x78": (
-        "ZLIB",
-        'python -c "import sys, zlib; sys.stdout.buffer.write(zlib.decompress(sys.stdin.buffer.read()))" '
-        "< <packed> > <plain>",
-    ),
-}
+PACKED = {b"\x1f\x8b": "GZIP", b"\x78": "ZLIB"}
 
 
 @dataclass(frozen=True, eq=False)
 class RecordIndex:
-    """Say where records lie, row by row.
-
-    Attributes:
-        files: that hold them.
-        file_of: int64 [size], position in `files`.
-        offsets: int64 [size], where the data of a record begins in its file.
-        lengths: int64 [size], bytes of data.
-        digests: uint64 [size], hash of the data.
-        labels: [size], integers or texts.
-        groups: [size], integers or texts; None if they were not asked for.
-    """
+    """Say where records lie, row by row: arrays [size]."""
 
     files: tuple[str, ...]
-    file_of: np.ndarray
-    offsets: np.ndarray
-    lengths: np.ndarray
-    digests: np.ndarray
-    labels: np.ndarray
-    groups: np.ndarray | None
+    file_of: np.ndarray  # position in `files`
+    offsets: np.ndarray  # where the data of a record begins in its file
+    lengths: np.ndarray  # bytes of data
+    digests: np.ndarray  # hash of the data
+    labels: np.ndarray  # integers or texts
+    groups: np.ndarray | None  # likewise; None if they were not asked for
 
     def name(self, row: int) -> str:
         """Return what messages call a record."""
@@ -169,8 +146,8 @@ def _keep(kept: Path, arrays: dict[str, np.ndarray], stamp: str) -> None:
         )
 
 
-def _index_file(file: str, keys: Keys) -> dict[str, np.ndarray]:
-    """Return the arrays of one file by name."""
+def _index_file(file: str, keys: Keys) -> dict[str, Any]:
+    """Return the arrays and lists of one file by name."""
     offsets: list[int] = []
     lengths: list[int] = []
     digests: list[int] = []
@@ -195,24 +172,20 @@ def _index_file(file: str, keys: Keys) -> dict[str, np.ndarray]:
         raise _cut_off(file, start)
     if not offsets:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
-    found = {name: _uniform(each, f"'{file}'", keys.collected()[name][1]) for name, each in values.items()}
     integers = {"offsets": np.array(offsets, np.int64), "lengths": np.array(lengths, np.int64)}
-    return {**integers, "digests": np.array(digests, np.uint64), **found}
+    return {**integers, "digests": np.array(digests, np.uint64), **values}
 
 
-def _uniform(values: list[Any], where: str, option: str) -> np.ndarray:
-    """Return values as integers or as texts."""
+def _joined(parts: list[Any], keys: Keys, name: str) -> np.ndarray:
+    """Return the values of all files in one array: integers, or texts."""
+    if name not in keys.collected():
+        return np.concatenate(parts)
+    values = [value for part in parts for value in part]
     if len({type(value) for value in values}) > 1:
-        raise UserError(f"{where}: {option} names numbers in some records and texts in others; expected one kind.")
-    return np.array(values, np.int64 if isinstance(values[0], int) else None)
-
-
-def _joined(parts: list[np.ndarray], keys: Keys, name: str) -> np.ndarray:
-    if len({part.dtype.kind for part in parts}) > 1:
         raise UserError(
-            f"{keys.collected()[name][1]} names numbers in some files and texts in others; expected one kind."
+            f"{keys.collected()[name][1]} names numbers in some records and texts in others; expected one kind."
         )
-    return np.concatenate(parts)
+    return np.array(values, np.int64 if isinstance(values[0], int) else None)
 
 
 def _broken(file: str, error: tf.errors.OpError) -> UserError:
@@ -223,11 +196,9 @@ def _broken(file: str, error: tf.errors.OpError) -> UserError:
         return UserError(f"'{file}' cannot be read ({reason}); expected a TFRecord file.")
     with open(file, "rb") as stream:
         beginning = stream.read(2)
-    for signature, (kind, command) in UNPACK.items():
+    for signature, kind in PACKED.items():
         if place[2] == "0" and beginning.startswith(signature):
-            return UserError(
-                f"'{file}' is compressed ({kind}), and compressed files cannot be read at random. Unpack it: {command}"
-            )
+            return UserError(f"'{file}' is compressed ({kind}), and cannot be read at random. Write it uncompressed.")
     if place[1] == "truncated":
         return _cut_off(file, int(place[2]))
     if place[2] == "0":

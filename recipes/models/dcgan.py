@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TypeAlias
 
 import keras
 
-from hookline.recipes.models.roles import GENERATOR, BatchNormFactory, check_role
+from hookline.recipes.models.checks import GENERATOR, batch_norm_factory, check_role, check_sizes
 from hookline.trainer.errors import UserError, unknown_name
 
 NORMALIZED = ("both", "generator", "none")
+BatchNorm: TypeAlias = "partial[keras.layers.BatchNormalization] | None"
 
 
 def dcgan(
@@ -31,22 +33,8 @@ def dcgan(
     discriminator's first layer. With it, a score depends on the other examples of the batch: a gradient penalty needs
     batch_norm=generator or none.
 
-    Args:
-        input_shape: of one image: height, width, channels; both sides a multiple of 2 for each of `filters`.
-        role: "generator" or "discriminator"; the recipe gives it.
-        latent_size: numbers that a generator starts from.
-        stacked: refused unless None: grouped convolutions have no gradient on a CPU.
-        filters: channels of the discriminator's convolutions; the generator has them in reverse.
-        batch_norm: which networks have batch norm: "both", "generator" or "none".
-        batch_norm_momentum: in [0, 1): the share of the old moving statistics that a step keeps.
-        batch_norm_epsilon: above 0; added to the variance.
-
-    Returns:
-        A functional model: a generator maps [batch, latent_size] to [batch, *input_shape], a discriminator
-        [batch, *input_shape] to scores [batch, 1], above 0 for what it takes for real.
-
-    Raises:
-        UserError: a recipe that asks for no role or for stacked networks, other images, or an argument out of range.
+    The recipe gives the role, how many numbers a generator starts from, and how many networks of one shape are
+    `stacked` as one, which is refused: grouped convolutions have no gradient on a CPU.
     """
     latent = check_role("dcgan", role, latent_size)
     if stacked is not None:
@@ -55,24 +43,27 @@ def dcgan(
         )
     if batch_norm not in NORMALIZED:
         raise unknown_name("batch_norm", str(batch_norm), NORMALIZED)
-    shape = tuple(input_shape)
-    _check_sizes(filters, shape)
-    factory = BatchNormFactory(momentum=batch_norm_momentum, epsilon=batch_norm_epsilon, scale=True)
+    check_sizes("filters", filters, least=1)
+    shape, step = tuple(input_shape), 2 ** len(filters)
+    if len(shape) != 3 or any(side % step for side in shape[:2]):
+        raise UserError(
+            f"dcgan got inputs of shape {shape}. Expected images [height, width, channels] with sides that are "
+            f"multiples of {step}, for {len(filters)} filters: use other filters, or model=gan_mlp."
+        )
+    factory = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
     if role == GENERATOR:
         return _generator(shape, latent, tuple(filters), None if batch_norm == "none" else factory)
     return _discriminator(shape, tuple(filters), factory if batch_norm == "both" else None)
 
 
-def _generator(
-    shape: tuple[int, ...], latent: int, filters: tuple[int, ...], batch_norm: BatchNormFactory | None
-) -> keras.Model:
+def _generator(shape: tuple[int, ...], latent: int, filters: tuple[int, ...], batch_norm: BatchNorm) -> keras.Model:
     height, width = (side // 2 ** len(filters) for side in shape[:2])
     inputs = keras.Input((latent,), name="noise")
     x = keras.layers.Dense(height * width * filters[-1], use_bias=batch_norm is None, name="project")(inputs)
     x = keras.layers.Reshape((height, width, filters[-1]), name="reshape")(x)
     for block, count in enumerate((*reversed(filters[:-1]), shape[2]), start=1):
         if batch_norm is not None:
-            x = batch_norm(f"batch_norm_{block}")(x)
+            x = batch_norm(name=f"batch_norm_{block}")(x)
         x = keras.layers.Activation("relu", name=f"activation_{block}")(x)
         last = block == len(filters)
         options = {"use_bias": last or batch_norm is None, "name": "image" if last else f"conv_transpose_{block}"}
@@ -80,28 +71,14 @@ def _generator(
     return keras.Model(inputs, keras.layers.Activation("tanh", name="in_range")(x), name="dcgan_generator")
 
 
-def _discriminator(
-    shape: tuple[int, ...], filters: tuple[int, ...], batch_norm: BatchNormFactory | None
-) -> keras.Model:
+def _discriminator(shape: tuple[int, ...], filters: tuple[int, ...], batch_norm: BatchNorm) -> keras.Model:
     inputs = x = keras.Input(shape, name="example")
     for block, count in enumerate(filters, start=1):
         normalized = batch_norm is not None and block > 1
         options = {"use_bias": not normalized, "name": f"conv_{block}"}
         x = keras.layers.Conv2D(count, 4, strides=2, padding="same", **options)(x)
         if batch_norm is not None and normalized:
-            x = batch_norm(f"batch_norm_{block}")(x)
+            x = batch_norm(name=f"batch_norm_{block}")(x)
         x = keras.layers.Activation("leaky_relu", name=f"activation_{block}")(x)
     x = keras.layers.Flatten(name="flatten")(x)
     return keras.Model(inputs, keras.layers.Dense(1, name="score")(x), name="dcgan_discriminator")
-
-
-def _check_sizes(filters: Any, shape: tuple[int, ...]) -> None:
-    listed = isinstance(filters, list | tuple) and len(filters) > 0
-    if not listed or not all(type(count) is int and count > 0 for count in filters):
-        raise UserError(f"Invalid filters: {filters!r}. Expected a list of whole numbers above 0, such as [32, 64].")
-    step = 2 ** len(filters)
-    if len(shape) != 3 or any(side % step for side in shape[:2]):
-        raise UserError(
-            f"dcgan got inputs of shape {shape}. Expected images [height, width, channels] with sides that are "
-            f"multiples of {step}, for {len(filters)} filters: use other filters, or model=gan_mlp."
-        )

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 
-from hookline.recipes.models.roles import GENERATOR, check_activation, check_role, is_image
-from hookline.recipes.models.stacked_dense import StackedDense, uniform
-from hookline.trainer.errors import UserError
+from hookline.recipes.models.checks import GENERATOR, check_activation, check_role, check_sizes, is_image
 
 
 def gan_mlp(
@@ -32,28 +31,14 @@ def gan_mlp(
     Kernels start uniform as in He et al. 2015. So do the biases of hidden layers, in [-1, 1] in the first of them: with
     biases of 0 every unit has its kink at the origin, and it takes long until a network can tell many places apart.
 
-    Args:
-        input_shape: of one example of the data, without the batch.
-        role: "generator" or "discriminator"; the recipe gives it.
-        latent_size: numbers that a generator starts from.
-        stacked: how many networks of the same shape to build as one, each with weights of its own; None for a plain
-            network. Inputs and outputs of a stacked one have the networks before the batch.
-        units: units of each hidden layer of the generator.
-        discriminator_units: likewise of the discriminator; None for the same.
-        activation: of the generator's hidden layers, the name of a Keras activation.
-        discriminator_activation: likewise of the discriminator.
-
-    Returns:
-        A functional model: a generator maps [batch, latent_size] to [batch, *input_shape], a discriminator
-        [batch, *input_shape] to scores [batch, 1], above 0 for what it takes for real.
-
-    Raises:
-        UserError: a recipe that asks for no role, units out of range or an unknown activation.
+    The recipe gives the role, how many numbers a generator starts from, and how many networks of one shape are
+    `stacked` as one, each with weights of its own; inputs and outputs then have the networks before the batch. Scores
+    are above 0 for what a discriminator takes for real.
     """
     latent = check_role("gan_mlp", role, latent_size)
-    _check_units("units", units)
+    check_sizes("units", units)
     if discriminator_units is not None:
-        _check_units("discriminator_units", discriminator_units)
+        check_sizes("discriminator_units", discriminator_units)
     check_activation(activation)
     check_activation(discriminator_activation)
     shape = tuple(input_shape)
@@ -84,11 +69,7 @@ def _discriminator(shape: tuple[int, ...], stacked: int | None, units: Sequence[
 
 
 def _input(shape: tuple[int, ...], stacked: int | None, name: str) -> Any:
-    return (
-        keras.Input(shape, name=name)
-        if stacked is None
-        else keras.Input(batch_shape=(stacked, None, *shape), name=name)
-    )
+    return keras.Input(batch_shape=(*((stacked,) if stacked else ()), None, *shape), name=name)
 
 
 def _leading(stacked: int | None) -> tuple[int, ...]:
@@ -98,12 +79,16 @@ def _leading(stacked: int | None) -> tuple[int, ...]:
 def _dense(x: Any, stacked: int | None, units: int, name: str, bias: float = 0.0) -> Any:
     """Return x behind a dense layer whose biases start in [-bias, bias)."""
     start = {
-        "kernel_initializer": uniform(math.sqrt(6.0 / x.shape[-1])),
-        "bias_initializer": uniform(bias) if bias else "zeros",
+        "kernel_initializer": _uniform(math.sqrt(6.0 / x.shape[-1])),
+        "bias_initializer": _uniform(bias) if bias else "zeros",
     }
     if stacked is None:
         return keras.layers.Dense(units, name=name, **start)(x)
     return StackedDense(units, stacked, name=name, **start)(x)
+
+
+def _uniform(limit: float) -> keras.initializers.Initializer:
+    return keras.initializers.RandomUniform(-limit, limit)
 
 
 def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) -> Any:
@@ -114,6 +99,51 @@ def _hidden(x: Any, stacked: int | None, units: Sequence[int], activation: str) 
     return x
 
 
-def _check_units(name: str, units: Any) -> None:
-    if not isinstance(units, list | tuple) or not all(type(each) is int and each > 0 for each in units):
-        raise UserError(f"Invalid {name}: {units!r}. Expected a list of whole numbers above 0, such as [128, 128].")
+@keras.saving.register_keras_serializable(package="hookline")
+class StackedDense(keras.layers.Layer):
+    """Multiply the inputs of each network by a matrix of its own, and add a bias of its own.
+
+    One batched matrix product computes what as many `Dense` layers would: network n sees row n of the inputs, and no
+    gradient passes from one network to another.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        count: int,
+        *,
+        kernel_initializer: Any,
+        bias_initializer: Any = "zeros",
+        **options: Any,
+    ) -> None:
+        """Take the outputs of each network, how many there are, and initializers that ignore shapes."""
+        super().__init__(**options)
+        self.units, self.count = units, count
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Create kernel [count, inputs, units] and bias [count, 1, units]."""
+        inputs = int(input_shape[-1] or 0)
+        self.kernel = self.add_weight(
+            (self.count, inputs, self.units), initializer=self.kernel_initializer, name="kernel"
+        )
+        self.bias = self.add_weight((self.count, 1, self.units), initializer=self.bias_initializer, name="bias")
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return [count, batch, units] for inputs [count, batch, inputs]."""
+        return keras.ops.matmul(inputs, self.kernel) + self.bias
+
+    def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """Return the shape of the outputs."""
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return plain values that `from_config` makes this layer of."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "count": self.count,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "bias_initializer": keras.initializers.serialize(self.bias_initializer),
+        }

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
-from hookline.recipes.models.roles import BatchNormFactory, check_activation, check_dropout
-from hookline.trainer.errors import UserError
+from hookline.recipes.models.checks import batch_norm_factory, check_activation, check_dropout, check_sizes
 
 
 def mlp(
@@ -26,35 +24,18 @@ def mlp(
     sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1, as in the sign's straight-through estimator.
     So a hook that binarizes the inputs of the dense layers makes this a binary network, and without the hook it is the
     float baseline. No layer has a bias: batch norm has an offset.
-
-    Args:
-        input_shape: of one example, without the batch.
-        classes: number of logits.
-        units: units of each hidden layer; may be empty.
-        activation: name of a Keras activation.
-        dropout: in [0, 1): share of the activations that training drops after each block; 0 leaves the layers out.
-        batch_norm_momentum: in [0, 1): the share of the old moving statistics that a step keeps.
-        batch_norm_epsilon: above 0; added to the variance.
-
-    Returns:
-        A functional model: [batch, *input_shape] to logits [batch, classes].
-
-    Raises:
-        UserError: an argument out of range.
     """
-    given: Any = units  # a config may hold anything
-    if not isinstance(given, list | tuple) or not all(type(each) is int and each > 0 for each in given):
-        raise UserError(f"Invalid units: {units!r}. Expected a list of whole numbers above 0, such as [256, 256].")
+    check_sizes("units", units)
     check_dropout(dropout)
     check_activation(activation)
-    batch_norm = BatchNormFactory(momentum=batch_norm_momentum, epsilon=batch_norm_epsilon, scale=True)
+    batch_norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
     inputs = keras.Input(tuple(input_shape), name="image")
     x = keras.layers.Flatten(name="flatten")(inputs)
     for block, count in enumerate(units, start=1):
         x = keras.layers.Dense(count, use_bias=False, name=f"dense_{block}")(x)
-        x = batch_norm(f"batch_norm_{block}")(x)
+        x = batch_norm(name=f"batch_norm_{block}")(x)
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
         if dropout:
             x = keras.layers.Dropout(dropout, name=f"dropout_{block}")(x)
     x = keras.layers.Dense(classes, use_bias=False, name="logits")(x)
-    return keras.Model(inputs, batch_norm("batch_norm_logits")(x), name="mlp")
+    return keras.Model(inputs, batch_norm(name="batch_norm_logits")(x), name="mlp")

@@ -16,24 +16,12 @@ REGISTERED = "HooklineToyProduct"
 
 
 def product(b: Any, c: Any, k: Any) -> Any:
-    """Return a = d * e with d = b + c and e = c + k; NumPy arrays or tensors.
-
-    Args:
-        b: float [batch, n].
-        c: float [n].
-        k: float [n].
-    """
+    """Return a = d * e with d = b + c and e = c + k, for b [batch, n], c [n], k [n]; NumPy arrays or tensors."""
     return (b + c) * (c + k)
 
 
 def product_gradients(upstream: tf.Tensor, inputs: Sequence[tf.Tensor], outputs: Any = None) -> list[tf.Tensor]:
-    """Return dL/db, dL/dc and dL/dk by the chain rule: e g, (e + d) g and d g, with g = dL/da, over the batch.
-
-    Args:
-        upstream: g, [batch, n].
-        inputs: b, c and k.
-        outputs: a; not needed.
-    """
+    """Return dL/db, dL/dc and dL/dk by the chain rule: e g, (e + d) g and d g, with g = dL/da, over the batch."""
     b, c, k = inputs
     d, e = tf.add(b, c), tf.add(c, k)
     return [e * upstream, tf.reduce_sum((e + d) * upstream, axis=0), tf.reduce_sum(d * upstream, axis=0)]
@@ -72,15 +60,7 @@ class ToyProduct(keras.layers.Layer):
     """Compute (b + c) * (c + k) of its input b and its weights c and k."""
 
     def __init__(self, route: str = "override_gradient", **options: Any) -> None:
-        """Take a route.
-
-        Args:
-            route: a key of ROUTES: how the gradient is given.
-            **options: those of every Keras layer, such as name and dtype.
-
-        Raises:
-            UserError: an unknown route.
-        """
+        """Take a key of ROUTES: how the gradient is given."""
         super().__init__(**options)
         if route not in ROUTES:
             raise unknown_name("route", route, ROUTES)
@@ -99,21 +79,7 @@ class ToyProduct(keras.layers.Layer):
 
 
 def toy_product(input_shape: Sequence[int], classes: int, *, route: str = "override_gradient") -> keras.Model:
-    """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry.
-
-    Args:
-        input_shape: of one example, without the batch: as many numbers as there are classes.
-        classes: number of logits.
-        route: how the layer gets its gradient: "override_gradient" (a forward of TensorFlow), "numpy" (a forward of
-            NumPy), "override_map" (the classic API; Keras's own `fit` would ignore it), or "tensorflow" (nothing is
-            overridden).
-
-    Returns:
-        A functional model: [batch, classes] to logits [batch, classes].
-
-    Raises:
-        UserError: another input shape, or an unknown route.
-    """
+    """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry."""
     if tuple(input_shape) != (classes,):
         raise UserError(
             f"toy_product got inputs of shape {tuple(input_shape)} for {classes} classes. Expected as many numbers as "

@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from hookline.recipes.models.roles import check_activation
-from hookline.trainer.errors import UserError
+from hookline.recipes.models.checks import check_activation, check_images, check_size, check_sizes
 
 
 def two_headed_cnn(
@@ -29,35 +28,13 @@ def two_headed_cnn(
 
     There is no batch norm: its statistics would leak the appearance of the target's images into a network that is
     trained without adaptation, which would then be no fair baseline.
-
-    Args:
-        input_shape: of one image: height, width, channels. Each block halves height and width; one pixel must be left.
-        classes: number of logits.
-        filters: channels of each block.
-        kernel_size: of the convolutions, in pixels a side.
-        class_units: units of the class head's hidden layers; may be empty.
-        domain_units: units of the domain head's; may be empty.
-        activation: name of a Keras activation.
-
-    Returns:
-        A functional model: [batch, *input_shape] to logits [batch, classes] and [batch, 1]; a domain's logit is above
-        0 for the target.
-
-    Raises:
-        UserError: images of another rank or too small, or an argument out of range.
     """
-    _check_sizes("filters", filters, 1)
-    _check_sizes("class_units", class_units, 0)
-    _check_sizes("domain_units", domain_units, 0)
-    if type(kernel_size) is not int or kernel_size < 1:
-        raise UserError(f"Invalid kernel_size: {kernel_size!r}. Expected a whole number above 0.")
+    check_sizes("filters", filters, least=1)
+    check_sizes("class_units", class_units)
+    check_sizes("domain_units", domain_units)
+    check_size("kernel_size", kernel_size)
     check_activation(activation)
-    shape, smallest = tuple(input_shape), 2 ** len(filters)
-    if len(shape) != 3 or min(shape[:2]) < smallest:
-        raise UserError(
-            f"two_headed_cnn got inputs of shape {shape}. Expected images [height, width, channels] of at least "
-            f"{smallest} pixels a side for {len(filters)} blocks. Use fewer filters, or larger images."
-        )
+    shape = check_images("two_headed_cnn", input_shape, 2 ** len(filters), "fewer filters")
     inputs = x = keras.Input(shape, name="image")
     for block, count in enumerate(filters, start=1):
         x = keras.layers.Conv2D(count, kernel_size, padding="same", activation=activation, name=f"conv_{block}")(x)
@@ -74,10 +51,3 @@ def _head(features: Any, name: str, units: Sequence[int], outputs: int, activati
     for number, count in enumerate(units, start=1):
         x = keras.layers.Dense(count, activation=activation, name=f"{name}_dense_{number}")(x)
     return keras.layers.Dense(outputs, name=f"{name}_logits")(x)
-
-
-def _check_sizes(name: str, value: Any, least: int) -> None:
-    listed = isinstance(value, list | tuple) and len(value) >= least
-    if not listed or not all(type(count) is int and count > 0 for count in value):
-        some = "a list" if least else "a list, perhaps empty,"
-        raise UserError(f"Invalid {name}: {value!r}. Expected {some} of whole numbers above 0, such as [16, 32].")

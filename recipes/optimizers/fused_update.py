@@ -13,15 +13,10 @@ LARGEST_DECAY_RATE = 0.999
 
 
 class Scalars(NamedTuple):
-    """Hold the values that all updates of one apply share. It replaces the learning rate in Keras' own calls.
+    """Hold the values that all updates of one apply share. It replaces the learning rate in Keras' own calls."""
 
-    Attributes:
-        rate: scalar, the learning rate as Keras has it.
-        of_kernel: float32 scalars, by the name of the kernel's argument.
-    """
-
-    rate: tf.Tensor
-    of_kernel: dict[str, tf.Tensor]
+    rate: tf.Tensor  # scalar, the learning rate as Keras has it
+    of_kernel: dict[str, tf.Tensor]  # float32 scalars, by the name of the kernel's argument
 
 
 class FusedUpdate(keras.optimizers.Optimizer):

@@ -89,8 +89,7 @@ def _is_image(name: Path) -> bool:
 
 
 def _of_files(files: Sequence[str], preparation: Preparation) -> Examples:
-    from hookline.recipes.data.image_formats import UnreadableImage, described
-    from hookline.recipes.data.images import ImageForm, decode_image
+    from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, described
 
     height, width, channels = preparation.shape
     form = ImageForm(height, width, channels, preparation.fit)

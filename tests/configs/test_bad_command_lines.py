@@ -142,13 +142,6 @@ def test_what_was_added_to_a_composed_config_is_checked_by_the_schema() -> None:
             typed(change)
 
 
-def test_nothing_is_created(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    message(["recipe=bnn", "run_dir=made", "trainer.epochs=0"], tree)
-    preflight(parse_command(["recipe=bnn", "run_dir=made"]), tree)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_checking_and_explaining_need_neither_tensorflow_nor_numpy() -> None:
     code = (
         "import sys\nfrom hookline import train\nfrom hookline.trainer.config.command import parse_command\n"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Optional, Union
 
 import keras
 import pytest
 
 from hookline.trainer.config.build import bind, build
+from hookline.trainer.config.command import parse_command
+from hookline.trainer.config.preflight import preflight
+from hookline.trainer.config.values import fits, is_interpolation, like
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.early import check_early
 
 SOURCE = """
 from __future__ import annotations
@@ -121,3 +126,77 @@ def test_keras_objects_are_built_and_their_refusals_are_one_line() -> None:
     initializer = {"_target_": "keras.initializers.HeNormal", "sed": 1}
     with pytest.raises(UserError, match="Unknown argument 'sed' for keras.initializers.HeNormal"):
         bind({"_target_": "keras.layers.Dense", "units": 3, "kernel_initializer": initializer})
+
+
+def test_values_fit_their_annotations() -> None:
+    for value, annotation in [
+        (1, int), (1, float), (1.5, float), (True, bool), ("a", str), (None, None), ("a", int | str),
+        (None, Optional[int]), (1, Union[int, str]),  # noqa: UP007, UP045 - the older spellings, too
+        ("a", Literal["a", "b"]), ([1, 2], list[int]), ([1, 2], tuple[int, ...]), ([1, "a"], tuple[int, str]),
+        (["a"], Sequence[str]), ({"a": 1}, dict[str, int]), ({"a": 1}, Mapping[str, Any]), (object(), Any),
+        ("x", bytes),
+    ]:  # fmt: skip
+        assert fits(value, annotation), (value, annotation)
+    for value, annotation in [
+        (True, int), (True, float), (1, bool), (1.0, int), ("1", int), (1, str), (None, int), ("c", Literal["a", "b"]),
+        (True, Literal[1]), ([1, "a"], list[int]), ("ab", list[str]), ("ab", Sequence[str]), ([1], tuple[int, str]),
+        ({"a": "b"}, dict[str, int]), ([], dict), (1.5, int | None),
+    ]:  # fmt: skip
+        assert not fits(value, annotation), (value, annotation)
+
+
+def test_a_default_says_what_may_replace_it() -> None:
+    for default, good, bad in [
+        (1, [2, 2.5, None], ["a", True, [1], {}]),
+        (0.5, [2, None], ["a", False]),
+        (True, [False, None], [1, "a"]),
+        ("a", ["b", 3, None, ["b"], {"_target_": "x.y"}], [True]),
+        ([1], [[], None, "all"], [3, True]),
+        (None, [1, "a", [], {}], []),
+        ("???", [1, True, "a"], []),
+    ]:
+        assert all(fits(value, like(default)) for value in good), default
+        assert not any(fits(value, like(default)) for value in bad), default
+    assert not any(fits(None, like(default, optional=False)) for default in (1, 0.5, True))
+
+
+def test_references_are_told_from_texts() -> None:
+    references = ["${trainer.epochs}", "runs/${seed}", r"\\${seed}"]  # the last one: an escaped backslash
+    assert all(map(is_interpolation, references))
+    assert not any(map(is_interpolation, [r"\${seed}", "$HOME", 3]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "node", "left"),
+    [
+        ("recipe=baseline optimizer._target_=keras.optimizers.Adamax",
+         "optimizer.amsgrad=false (configs/optimizer/adam.yaml:7) left out", "optimizer", {"amsgrad"}),
+        ("recipe=baseline task._target_=hookline.recipes.retrieval.retrieval",
+         "task.label_smoothing=0.0", "task", {"label_smoothing"}),
+        ("recipe=baseline schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay",
+         "schedule.warmup_fraction=0.0", "schedule", {"final_fraction", "warmup_steps", "warmup_fraction"}),
+        ("recipe=attention data=image_folder data.path=.",
+         "data.train_examples=6000 (configs/recipe/attention.yaml", "data", {"train_examples"}),
+    ],
+)  # fmt: skip
+def test_what_a_replaced_part_left_behind_is_left_out_with_a_line(arguments, said, node, left):
+    with pytest.warns(UserWarning, match="left out: ") as shown:
+        (job,) = preflight(parse_command(arguments.split()))
+    (line,) = [str(each.message) for each in shown]
+    assert said in line
+    assert not left & job.config[node].keys()
+    assert job.config[node]["_target_"] in line
+
+
+def test_what_the_user_typed_and_a_mistake_in_a_recipe_are_refused(tmp_path):
+    recipe = tmp_path / "recipe" / "mine.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text("# @package _global_\n# Mine\ndefaults: [baseline, _self_]\ndata: {test_fracton: 0.1}\n")
+    for arguments, name in (
+        ("recipe=baseline optimizer._target_=keras.optimizers.Adamax optimizer.amsgrad=false", "amsgrad"),
+        ("recipe=attention data=image_folder data.path=. data.train_examples=6000", "train_examples"),
+        (f"recipe=mine --config-dir {tmp_path}", "test_fracton"),
+    ):
+        (job,) = preflight(parse_command(arguments.split()))
+        with pytest.raises(UserError, match=f"Unknown argument '{name}'"):
+            check_early(job, directories=False)

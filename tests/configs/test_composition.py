@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -103,6 +104,20 @@ def test_keys_are_the_arguments_of_the_target_and_values_fit() -> None:
                 assert not takes_any
                 assert set(given) - {"_target_"} == set(taken) - INJECTED.get(group, set()), path
                 bind(given, group=group, injected=INJECTED.get(group, set()))
+
+
+def test_values_are_the_defaults_of_the_target() -> None:
+    for path in FILES:
+        group, content = path.relative_to(CONFIG_DIR).parts[0], read(path)
+        nodes = content.values() if group in NAMED else [content]
+        for node in nodes if group in ("augment", "data", "model", "task") else ():
+            if isinstance(node, dict) and str(node.get("_target_")).startswith("hookline."):
+                parameters = inspect.signature(resolve(node["_target_"], group=group)).parameters
+                for name in parameters.keys() - INJECTED.get(group, set()):
+                    default = parameters[name].default
+                    expected = "???" if default is parameters[name].empty else default
+                    expected = "mnist" if (path.stem, name) == ("mnist", "name") else expected
+                    assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)
 
 
 def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:

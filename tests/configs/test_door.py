@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -111,39 +110,11 @@ def test_a_sweep_starts_processes_and_trains_nothing_in_this_one(
     assert session == []
 
 
-def command(*arguments: str, cwd: Path) -> tuple[int, str, str, float]:
-    """Exit code, output, errors and processor seconds, which a busy machine does not stretch as it does wall time."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {name: value for name, value in os.environ.items() if name != "HYDRA_FULL_ERROR"}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *arguments], cwd=cwd, capture_output=True, text=True, env=environment
-    )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done.returncode, done.stdout, done.stderr, seconds
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["recipe=bnn", "+hooks.x={_target_: os.system, command: 'touch here'}"],
-        ["-m", "recipe=bnn", "trainer.batch_size=32,0"],
-    ],
-    ids=" ".join,
-)
-def test_a_mistake_shows_at_once_and_leaves_nothing_behind(arguments: list[str], tmp_path: Path) -> None:
-    code, out, error, seconds = command(*arguments, cwd=tmp_path)
-    assert (code, out) == (2, "")
-    assert error.startswith("Error: ")
-    assert error.count("\n") == 1
-    assert seconds < 2.0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path: Path) -> None:
     for shown, words in ((["--info", "defaults"], "recipe/bnn"), (["--cfg", "job", "--package", "trainer"], "batch_")):
-        code, out, _, _ = command("recipe=bnn", *shown, cwd=tmp_path)
-        assert (code, words in out) == (0, True)
+        command = [sys.executable, str(ROOT / "train.py"), "recipe=bnn", *shown]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert words in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["recipe=bnn", "--cfg", "job"], ["recipe=no_such_recipe"]])

@@ -92,32 +92,6 @@ def test_the_gradient_of_some_entries_stops() -> None:
         np.testing.assert_array_equal(gradient, mask * 2.0 * x)
 
 
-def test_adding_to_a_variable_makes_tensors_and_leaves_the_variable() -> None:
-    with session() as run:
-        variable = a = v1.Variable([1], use_resource=False)
-        run.run(v1.global_variables_initializer())
-        found = [(a.eval().tolist(), repr(a))]
-        a = a + 1
-        found.append((a.eval().tolist(), repr(a)))
-        b = a + 1
-        found.append((b.eval().tolist(), repr(b)))
-        assert [value for value, _ in found] == [[1], [2], [3]]
-        assert found[0][1] == "<tf.Variable 'Variable:0' shape=(1,) dtype=int32_ref>"
-        assert [text.split("'")[1] for _, text in found[1:]] == ["add:0", "add_1:0"]
-        assert variable.eval().tolist() == [1]
-        update = v1.scatter_update(variable, [0], [9])
-        assert variable.eval().tolist() == [1]  # an op is a recipe
-        run.run(update)
-        assert variable.eval().tolist() == [9]
-    # Today a variable is a resource, not a reference, and an op runs where it stands.
-    variable = a = tf.Variable([1])
-    a = a + 1
-    assert (a.numpy().tolist(), variable.numpy().tolist(), isinstance(a, tf.Variable)) == ([2], [1], False)
-    assert variable.dtype == tf.int32
-    variable.scatter_update(tf.IndexedSlices([9], [0]))
-    assert variable.numpy().tolist() == [9]
-
-
 INPUTS = np.array([[0.5, -1.0], [0.25, 1.5], [-1.0, 0.07864934]], np.float32)  # they sum to 0.32864934
 TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
 TRAINED = np.full((3, 4), 0.67135066)
@@ -228,17 +202,6 @@ def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights() -> No
     np.testing.assert_allclose(moving["moving_variance"], 0.99 + 0.01 * hidden.var(axis=0), atol=1e-6)
 
 
-def test_batch_norm_computes_what_its_algorithm_says() -> None:
-    x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-    layer = keras.layers.BatchNormalization(epsilon=1e-3)
-    layer.build((None, 3))
-    gamma, beta = np.float32([1, 2, 3]), np.float32([-1, 0, 1])
-    layer.gamma.assign(gamma)
-    layer.beta.assign(beta)
-    normalized = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-3)
-    np.testing.assert_allclose(layer(x, training=True), gamma * normalized + beta, atol=1e-5)
-
-
 FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
 CLASSES = np.array([0, 0, 2])
 CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
@@ -292,40 +255,6 @@ def test_networks_of_one_step_train_without_touching_each_other() -> None:
     for name in ("a", "b"):
         for left, right in zip(together[name].values(), train(name)[name].values(), strict=True):
             np.testing.assert_allclose(left, right, atol=1e-6)
-
-
-def test_load_copies_a_value_from_one_graph_into_another() -> None:
-    first, second = tf.Graph(), tf.Graph()
-    with first.as_default():
-        source, source_session = v1.Variable([1.0, 2.0]), v1.Session()
-        source_session.run(source.initializer)
-    with second.as_default():
-        target, target_session = v1.Variable([0.0, 0.0]), v1.Session()
-        target_session.run(target.initializer)
-        target.load(source_session.run(source), target_session)
-        with pytest.raises(ValueError, match="must be from the same graph"):
-            v1.assign(target, source)
-    with first.as_default():
-        source_session.run(v1.assign(source, [9.0, 9.0]))
-    np.testing.assert_array_equal(target_session.run(target), [1, 2])
-    source_session.close()
-    target_session.close()
-
-
-def test_assign_and_a_variable_made_of_another_copy_the_value() -> None:
-    with session() as run:
-        source, target = v1.Variable([1.0], use_resource=False), v1.Variable([0.0], use_resource=False)
-        made = v1.Variable(source, use_resource=False)
-        for each in (source, target, made):
-            run.run(each.initializer)
-        run.run(v1.assign(target, source))
-        run.run(v1.assign(source, [5.0]))
-        assert run.run([source, target, made]) == [5.0, 1.0, 1.0]
-    assert not hasattr(tf, "contrib")  # copy_variable_to_graph went with it
-    source = tf.Variable([1.0])
-    target, reference = tf.Variable(source), source
-    source.assign([5.0])
-    assert (target.numpy(), reference.numpy()) == ([1.0], [5.0])
 
 
 def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none() -> None:

@@ -12,6 +12,7 @@ from hookline.recipes.data.digits import digits
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SOFT_TARGETS
 from hookline.trainer.recipe import Parts
+from tests.support.refusals import assert_refused
 
 LOGITS = np.array([[2.0, 0.0, -1.0], [0.0, 0.0, 3.0]], np.float32)
 BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
@@ -55,8 +56,7 @@ def test_shares_of_one_class_are_its_target() -> None:
 
 
 def test_networks_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UserError, match="3 logits for 6 classes"):
-        Classification(classes=6).compute(identity, BATCH)
+    assert_refused("3 logits for 6 classes", Classification(classes=6).compute, identity, BATCH)
 
     class Softmax(keras.Model):
         def __init__(self) -> None:
@@ -70,5 +70,4 @@ def test_networks_that_do_not_fit_are_refused() -> None:
     own(tf.zeros([1, 8, 8, 1]))
     with pytest.raises(UserError, match="'own' returns probabilities"):
         classification(parts=Parts(digits(), lambda input_shape, classes: own, keras.optimizers.SGD))
-    with pytest.raises(UserError, match="label_smoothing=1.0"):
-        classification(parts=Parts(digits(), None, None), label_smoothing=1.0)
+    assert_refused("label_smoothing=1.0", classification, parts=Parts(digits(), None, None), label_smoothing=1.0)

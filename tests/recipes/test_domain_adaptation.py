@@ -16,7 +16,6 @@ from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, domains
 from hookline.recipes.domain_adaptation import DomainAdaptation, domain_adaptation
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.two_headed_cnn import two_headed_cnn
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Data, Split
@@ -26,6 +25,7 @@ from hookline.trainer.recipe import Parts
 from hookline.trainer.step.context import BuildContext
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 from tests.support.toy import StatelessHook
 
 
@@ -200,8 +200,6 @@ def test_data_and_networks_that_do_not_fit_are_refused(data: Data) -> None:
         (parts_of(found[0]), "The train split of 'domains' has 'target_domain_labels'"),
         (parts_of(found[1]), "The test split of 'domains' has no 'target_domain_labels'"),
     ):
-        with pytest.raises(UserError, match=message):
-            domain_adaptation(parts=parts)
-    with pytest.raises(UserError, match="domain_weight=nan"):
-        domain_adaptation(parts=parts_of(data), domain_weight=float("nan"))
+        assert_refused(message, domain_adaptation, parts=parts)
+    assert_refused("domain_weight=nan", domain_adaptation, parts=parts_of(data), domain_weight=float("nan"))
     assert domain_adaptation(parts=parts_of(data), domain_weight=0.25).objectives[0].domain_weight == 0.25

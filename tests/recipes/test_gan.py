@@ -12,9 +12,9 @@ from hookline.recipes.gan import gan
 from hookline.recipes.models.dcgan import dcgan
 from hookline.recipes.models.gan_mlp import gan_mlp
 from hookline.recipes.models.mlp import mlp
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.data import Data
 from tests.support.adversarial import evaluator_of, loop_of, parts_of
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +89,12 @@ def test_a_wrong_option_is_one_clear_line(data):
         ({"classifier": "runs/x"}, "task.classifier=runs/x"),
         ({"parts": parts_of(data, model=classifier)}, r"'mlp' maps \(None, 2\) to \(None, 1\)"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            gan(**{"parts": parts_of(data), **options})
-        assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="64"):
-        loop_of(gan(parts=parts_of(data), discriminator_updates=3), data, batch_size=64)
+        assert_refused(message, gan, **{"parts": parts_of(data), **options})
+    assert_refused("64", loop_of, gan(parts=parts_of(data), discriminator_updates=3), data, batch_size=64)
 
 
 def test_a_penalty_on_scores_that_mix_examples_is_refused():
-    with pytest.raises(UserError, match="batch norm"):
-        gan(parts=parts_of(digits(), model=dcgan), gradient_penalty=1.0)
+    assert_refused("batch norm", gan, parts=parts_of(digits(), model=dcgan), gradient_penalty=1.0)
     gan(parts=parts_of(digits(), model=dcgan, batch_norm="generator"), gradient_penalty=1.0)
 
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from hookline.recipes.data.digits import digits
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.retrieval import Retrieval, retrieval
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
@@ -18,6 +17,7 @@ from hookline.trainer.recipe import Parts
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +147,7 @@ def test_a_wrong_option_is_one_clear_line(data):
         ({"recall_at": [1, 500]}, "validation split has 180 images"),
         ({"parts": parts_of(data, lambda input_shape, classes: wrong)}, r"'maps' .*\[batch, 64\]"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            retrieval(**{"parts": parts_of(data), **options})
-        assert "\n" not in str(error.value)
+        assert_refused(message, retrieval, **{"parts": parts_of(data), **options})
     # 5 classes of 3: the halves, which are counted class by class, hold 10 and 5.
     targets = np.tile(np.repeat(np.arange(5), 3), 4)
     source = ArraySource({"inputs": np.zeros((60, 4), np.float32), "targets": targets}, lambda rows: rows)
@@ -158,5 +156,4 @@ def test_a_wrong_option_is_one_clear_line(data):
     small = Data("small", *splits, input_shape=(4,), classes=5)
     (network,) = retrieval(parts=parts_of(small), recall_at=[5], embedding_size=24).networks
     assert network.model.output_shape == (None, 24)
-    with pytest.raises(UserError, match="at most 5"):
-        retrieval(parts=parts_of(small), recall_at=[6])
+    assert_refused("at most 5", retrieval, parts=parts_of(small), recall_at=[6])

@@ -16,6 +16,7 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.step.copy_network import fingerprint, snapshot
 from tests.support.adversarial import assign_slices, evaluator_of, loop_of, parts_of
+from tests.support.refusals import assert_refused
 
 PAIRS = 3
 
@@ -193,23 +194,17 @@ def test_a_wrong_option_is_one_clear_line(data):
         ({"messenger_optimizer": "rest"}, "'reset'"),
         ({"messenger_every": 0}, "messenger_every=0"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            recipe_of(data, **options)
-        assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="25 examples .* a multiple of 3"):
-        loop_of(recipe_of(data), data, batch_size=25)
+        assert_refused(message, recipe_of, data, **options)
+    assert_refused("25 examples .* a multiple of 3", loop_of, recipe_of(data), data, batch_size=25)
 
 
 def test_what_cannot_be_stacked_is_built_separately_or_refused(data):
     images = digits()
     conv = parts_of(images, model=dcgan, filters=[2, 4])
     assert len(recipe_of(images, parts=conv, pairs=2).networks) == 8
-    with pytest.raises(UserError, match="dcgan cannot be stacked: .* task.stacked=false"):
-        recipe_of(images, parts=conv, stacked=True)
+    assert_refused("dcgan cannot be stacked: .* task.stacked=false", recipe_of, images, parts=conv, stacked=True)
     clipped = parts_of(data, units=[8], optimizer=lambda rate: keras.optimizers.Adam(rate, clipnorm=1.0))
     assert len(recipe_of(data, parts=clipped).networks) == 3 * PAIRS + 2
-    with pytest.raises(UserError, match="clipping by the norm"):
-        recipe_of(data, parts=clipped, stacked=True)
+    assert_refused("clipping by the norm", recipe_of, data, parts=clipped, stacked=True)
     factored = parts_of(data, units=[8], optimizer=keras.optimizers.Adafactor)
-    with pytest.raises(UserError, match="Adafactor"):
-        recipe_of(data, parts=factored, stacked=True)
+    assert_refused("Adafactor", recipe_of, data, parts=factored, stacked=True)

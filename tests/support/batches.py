@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.input.batches import EvaluationBatches
+
 Arrays = dict[str, np.ndarray]
 
 
@@ -47,3 +49,9 @@ def assert_same_bits(first: Arrays, second: Arrays) -> None:
     for key in first:
         assert first[key].dtype == second[key].dtype
         assert first[key].tobytes() == second[key].tobytes(), key
+
+
+def whole(split: Any) -> Arrays:
+    """Return all examples of a split in one batch."""
+    batch = EvaluationBatches(split, batch_size=split.size).batch(step_of(0))
+    return {name: tensor.numpy() for name, tensor in batch.items()}

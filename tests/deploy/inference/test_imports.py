@@ -35,7 +35,7 @@ def test_predicting_imports_nothing_heavy():
     heavy = HEAVY - {"numba", "h5py", "yaml"}
     names = "predict, prediction.examples, prediction.model, prediction.results"
     modules = [f"hookline.scripts.{name}" for name in names.split(", ")]
-    modules += ["hookline.recipes.data.image_formats", "hookline.deploy.formats"]
+    modules += ["hookline.recipes.data.images", "hookline.deploy.formats"]
     code = f"import sys, {', '.join(modules)}; print({heavy} & sys.modules.keys() or '')"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert run.stdout == "\n"

@@ -12,6 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.recipes.adversarial.sample_quality import (
+    GAP,
+    LEFT,
+    SAMPLE,
+    SIDE,
+    TOP,
     ImageQuality,
     MixtureQuality,
     average_metrics,
@@ -19,14 +24,16 @@ from hookline.recipes.adversarial.sample_quality import (
     coverage,
     draw,
     frechet_distance,
+    image_sheet,
     mode_metrics,
     moments,
     quality_for,
+    scatter_picture,
     share_distances,
 )
 from hookline.recipes.data.digits import digits
 from hookline.recipes.data.points import ring, toy_points
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 CENTERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
 DEVIATION = 0.05
@@ -109,10 +116,8 @@ def test_several_generators_are_averaged_and_the_best_is_named():
 
 def test_without_a_judge_images_are_only_shown(tmp_path):
     assert quality_for(toy_points(), None) is None
-    with pytest.raises(UserError, match="task.classifier"):
-        quality_for(toy_points(), "runs/a")
-    with pytest.raises(UserError, match="config.yaml"):
-        quality_for(digits(), str(tmp_path / "nothing"))
+    assert_refused("task.classifier", quality_for, toy_points(), "runs/a")
+    assert_refused("config.yaml", quality_for, digits(), str(tmp_path / "nothing"))
     quality, images = quality_for(digits(), None), np.zeros((3, 64, 8, 8, 1), np.float32)
     assert isinstance(quality, ImageQuality)
     assert quality.collect({"inputs": images[0]}) == quality.metrics(tf.constant(images[0]), {}) == {}
@@ -218,7 +223,7 @@ PLACES = st.one_of(
 )
 
 
-def mode_metrics_expected(samples: list[tuple[float, float]], least: int) -> dict[str, float]:
+def mode_metrics_expected(samples: list[tuple[float, float]]) -> dict[str, float]:
     good, near = [0] * len(MODES), [0] * len(MODES)
     for point in samples:
         if all(map(math.isfinite, point)):
@@ -228,30 +233,25 @@ def mode_metrics_expected(samples: list[tuple[float, float]], least: int) -> dic
             good[nearest] += min(distances) <= 3 * STD
     shares = [count / sum(near) for count in near if count]
     return {
-        "modes": sum(count >= least for count in good),
+        "modes": sum(count >= 1 for count in good),
         "high_quality": sum(good) / len(samples),
         "kl_to_uniform": math.log(len(MODES)) + sum(share * math.log(share) for share in shares),
     }
 
 
-@functools.cache
-def mode_metrics_traced(least: int):
-    signature = tf.TensorSpec([None, 2], tf.float32)
-    return tf.function(
-        lambda samples: mode_metrics(samples, tf.constant(MODES), STD, least=least),
-        autograph=False,
-        input_signature=[signature],
-    )
+@tf.function(autograph=False, input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+def mode_metrics_traced(samples):
+    return mode_metrics(samples, tf.constant(MODES), STD)
 
 
-def measured(samples, least: int = 1) -> dict[str, float]:
-    return {name: float(value) for name, value in mode_metrics_traced(least)(tf.constant(samples, tf.float32)).items()}
+def measured(samples) -> dict[str, float]:
+    return {name: float(value) for name, value in mode_metrics_traced(tf.constant(samples, tf.float32)).items()}
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(PLACES, min_size=1, max_size=40), st.sampled_from([1, 2, 5]))
-def test_measures_are_those_of_the_definition(samples, least) -> None:
-    assert measured(samples, least) == pytest.approx(mode_metrics_expected(samples, least), abs=1e-5)
+@given(st.lists(PLACES, min_size=1, max_size=40))
+def test_measures_are_those_of_the_definition(samples) -> None:
+    assert measured(samples) == pytest.approx(mode_metrics_expected(samples), abs=1e-5)
 
 
 def test_samples_of_the_mixture_itself_score_best() -> None:
@@ -266,3 +266,41 @@ def test_samples_of_the_mixture_itself_score_best() -> None:
     assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
     line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
     assert float(line["modes"]) == 2.0
+
+
+CORNERS = np.array([[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]])
+RED = np.array(SAMPLE) / 255.0
+
+
+def drawn(samples) -> np.ndarray:
+    return scatter_picture(np.array(samples, np.float32).reshape(-1, 2), CORNERS, CORNERS, 0.05, "Samples")
+
+
+def red_pixels(picture: np.ndarray) -> np.ndarray:
+    return np.argwhere(np.abs(picture - RED).max(axis=2) < 0.1)
+
+
+def test_sample_is_drawn_at_its_place() -> None:
+    low, span = -1.15 * 1.3, 2.3 * 1.3  # modes with three std around, and 15 % of the range on each side
+    empty, far = drawn([]), drawn([[1e9, 0.0], [np.nan, 0.0], [0.0, np.inf]])
+    assert len(red_pixels(empty)) == len(red_pixels(far)) == 0
+    plot = slice(TOP - 2, TOP + SIDE + 2)
+    np.testing.assert_array_equal(empty[plot], far[plot])  # how many are outside is said below
+    places = red_pixels(drawn([[0.5, -0.25]]))
+    assert len(places)
+    row, column = places.mean(axis=0) + 0.5
+    assert column == pytest.approx(LEFT + SIDE * (0.5 - low) / span, abs=1.0)
+    assert row == pytest.approx(TOP + SIDE * (1.0 - (-0.25 - low) / span), abs=1.0)
+
+
+def test_sheet_puts_images_row_by_row_and_scales_and_enlarges_them() -> None:
+    images = np.stack([np.full((32, 32, 1), value) for value in (-1.0, 0.0, 1.0, np.nan, 7.0)])
+    sheet = image_sheet(images)
+    assert sheet.shape == (2 * (32 + GAP) + GAP, 3 * (32 + GAP) + GAP, 3)
+    step, middle = 32 + GAP, GAP + 16
+    found = [sheet[middle + row * step, middle + column * step, 0] for row in range(2) for column in range(3)]
+    assert found == pytest.approx([0.0, 0.5, 1.0, 0.0, 1.0, 1.0])  # the last place is empty paper
+    image = np.full((1, 8, 8, 3), -1.0)
+    image[0, 0, 7] = [1.0, 0.0, -1.0]
+    corner = image_sheet(image)[GAP : GAP + 4, GAP + 28 : GAP + 32]
+    np.testing.assert_allclose(corner, np.broadcast_to([1.0, 0.5, 0.0], (4, 4, 3)))

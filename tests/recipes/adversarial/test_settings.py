@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import keras
 import numpy as np
 import pytest
@@ -9,7 +11,15 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.recipes.adversarial.settings import KINDS, LOSSES, Penalty, r1_penalty, two_sided_penalty
+from hookline.recipes.adversarial.settings import (
+    LOSSES,
+    NOISES,
+    PENALTIES,
+    Noise,
+    Penalty,
+    r1_penalty,
+    two_sided_penalty,
+)
 from hookline.recipes.models.gan_mlp import gan_mlp
 
 NETWORKS, BATCH = 2, 5
@@ -64,7 +74,7 @@ def test_the_two_sided_penalty_is_between_real_and_generated_examples(scores):
     np.testing.assert_allclose(cut, 2.5 * alone, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PENALTIES)
 def test_the_gradient_of_the_penalty_is_a_second_derivative(scores, kind):
     real, fake = draw((NETWORKS, BATCH, 2)), draw((NETWORKS, BATCH, 2), 1)
     penalty = Penalty(kind, 3.0)
@@ -133,3 +143,36 @@ def test_the_generator_rises_where_the_discriminator_wins():
             total = loss.generator(scores)
         assert (tape.gradient(total, scores).numpy() < -0.4).all(), name  # a saturating loss would be flat at -20
         assert loss.needs_penalty == (name == "wasserstein")
+
+
+class Seeds:
+    """Stand for an objective's forward: a seed for each salt."""
+
+    def __init__(self, run=0):
+        self.run, self.salts = run, []
+
+    def stateless_seed(self, salt):
+        self.salts.append(salt)
+        digest = hashlib.sha256(f"{self.run} {salt}".encode()).digest()
+        return tf.constant([int.from_bytes(digest[:3]), int.from_bytes(digest[3:6])])
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_noise_has_its_distribution(kind):
+    noise = Noise(4, kind).draw(Seeds(), 3, 4000, use="noise").numpy()
+    assert noise.shape == (3, 4000, 4)
+    assert noise.dtype == np.float32
+    expected = {"normal": 1.0, "uniform": 1.0 / 3.0}[kind]
+    np.testing.assert_allclose(noise.mean(axis=1), 0.0, atol=0.06)
+    np.testing.assert_allclose(noise.var(axis=1), expected, rtol=0.08)
+    assert (np.abs(noise).max() <= 1.0) == (kind == "uniform")
+
+
+def test_each_generator_draws_with_a_seed_of_its_own():
+    seeds = Seeds()
+    noise = Noise(2).draw(seeds, 3, 50, use="noise").numpy()
+    assert len(set(seeds.salts)) == 3
+    assert len(np.unique(noise)) == noise.size
+    np.testing.assert_array_equal(Noise(2).draw(Seeds(), 2, 50, use="noise"), noise[:2])  # whoever else draws
+    assert not np.array_equal(Noise(2).draw(Seeds(), 3, 50, use="sample"), noise)
+    assert not np.array_equal(Noise(2).draw(Seeds(run=1), 3, 50, use="noise"), noise)

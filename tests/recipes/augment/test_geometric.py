@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hookline.recipes.augment.geometric import Rotate, move_boxes, moved_back, rotations, warp
 from hookline.recipes.augment.translation import Crop, Flip, Shift, translate
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 SIZES = st.tuples(st.integers(3, 9), st.integers(3, 9), st.integers(1, 3))
 PROPERTY = settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -150,15 +150,13 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
         (lambda: Flip(horizontal=False), "horizontal=false and vertical=false"),
         (lambda: Flip(probability=1), "probability=1"),
     ):
-        with pytest.raises(UserError, match=message):
-            make()
+        assert_refused(message, make)
     for augment, inputs, message in (
         (Crop(padding=8), np.zeros([2, 9, 8, 1], np.float32), "padding=8"),
         (Shift(share=0.05), np.zeros([2, 8, 8, 1], np.float32), "half a pixel .*0.12"),
         (Flip(), np.zeros([2, 5], np.float32), "Expected images"),
     ):
-        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
-            change(augment, inputs=inputs)
+        assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)
 
 
 @given(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hookline.recipes.augment.mixing import Cutmix, Mixup, beta, random_rectangles
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.order import example_seeds, whole_numbers
 from hookline.trainer.objective import SOFT_TARGETS
+from tests.support.refusals import assert_refused
 
 PROPERTY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -88,14 +88,12 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
         (lambda: Cutmix(alpha=101), "alpha=101"),
         (lambda: Mixup(probability=-1), "probability=-1"),
     ):
-        with pytest.raises(UserError, match=message):
-            make()
+        assert_refused(message, make)
     for augment, inputs, message in (
         (Mixup(), np.zeros([2, 4], np.int64), "int64"),
         (Cutmix(), np.zeros([2, 4], np.float32), "Expected images"),
     ):
-        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
-            change(augment, inputs=inputs)
+        assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)
 
 
 COUNT = 40

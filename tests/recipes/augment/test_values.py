@@ -9,7 +9,7 @@ import pytest
 
 from hookline.recipes.augment.color import GREY, Color, Noise
 from hookline.recipes.augment.mixing import Cutout
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 OFF = {"brightness": 0.0, "contrast": 0.0}
 
@@ -92,13 +92,11 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
         (lambda: Color(**OFF), "all 0"),
         (lambda: Cutout(probability=0.0), "probability=0.0"),
     ):
-        with pytest.raises(UserError, match=message):
-            make()
+        assert_refused(message, make)
     for augment, inputs, message in (
         (Color(hue=0.1), pictures(2, channels=1), "3 channels"),
         (Color(), 2.0 * pictures(2), r"from -1\.9\d+ to 1\.9\d+"),
         (Cutout(share=0.05), pictures(2), "half a pixel .*0.2"),
         (Noise(), np.zeros([2, 3], np.int32), "int32"),
     ):
-        with pytest.raises(UserError, match=f"augment.mine: .*{message}"):
-            change(augment, inputs=inputs)
+        assert_refused(f"augment.mine: .*{message}", change, augment, inputs=inputs)

@@ -10,15 +10,9 @@ import pytest
 from hookline.recipes.data import array_files as npy_rows
 from hookline.recipes.data.array_files import NpyRows, find_arrays, open_npy, read_npz
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused, refusal
 
 ONE = np.arange(12, dtype=np.uint16).reshape(4, 3)
-
-
-def message_of(look, *arguments):
-    with pytest.raises(UserError) as caught:
-        look(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def folder(root, **arrays):
@@ -50,7 +44,7 @@ def test_a_damaged_directory_of_an_npz_is_one_line(tmp_path):
     whole = (tmp_path / "own.npz").read_bytes()
     version = whole.index(b"PK\x01\x02") + 6  # that it takes to unpack it
     (tmp_path / "own.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
-    assert "is no npz file (" in message_of(find_arrays, str(tmp_path / "own.npz"), None)
+    assert "is no npz file (" in refusal(find_arrays, str(tmp_path / "own.npz"), None)
 
 
 def write(folder, array, name="rows.npy"):
@@ -92,15 +86,13 @@ def test_a_file_that_is_cut_or_written_to_meanwhile_ends_the_run(tmp_path):
     path = write(tmp_path, np.zeros([100, 8]))
     stored = NpyRows(path)
     os.truncate(path, 200)
-    with pytest.raises(UserError, match="rows.npy' changed while the run read it"):
-        stored.read(np.array([50]))
+    assert_refused("rows.npy' changed while the run read it", stored.read, np.array([50]))
     stored = NpyRows(write(tmp_path, np.zeros([100, 8])))
     with path.open("r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"12345678")
     os.utime(path, ns=(1, 1))
-    with pytest.raises(UserError, match="changed while the run read it"):
-        stored.read(np.array([50]))
+    assert_refused("changed while the run read it", stored.read, np.array([50]))
 
 
 def test_what_is_no_npy_of_rows_is_refused_in_one_line(tmp_path):
@@ -114,9 +106,6 @@ def test_what_is_no_npy_of_rows_is_refused_in_one_line(tmp_path):
     (tmp_path / "zip.npz").rename(tmp_path / "zip.npy")
     np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
     for name in ("cut", "text", "nothing", "empty", "scalar", "zip", "objects", "absent"):
-        with pytest.raises(UserError, match=f"{name}.npy'") as caught:
-            open_npy(tmp_path / f"{name}.npy")
-        assert "\n" not in str(caught.value)
+        assert_refused(f"{name}.npy'", open_npy, tmp_path / f"{name}.npy")
     path = write(tmp_path, np.asfortranarray(np.arange(12).reshape(4, 3)))
-    with pytest.raises(UserError, match="Fortran order"):
-        NpyRows(path)
+    assert_refused("Fortran order", NpyRows, path)

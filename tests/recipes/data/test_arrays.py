@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from hookline.recipes.data.arrays import arrays
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
-from tests.support.batches import assert_same_bits, eager_batches
+from hookline.trainer.input.batches import TrainingBatches
+from tests.support.batches import assert_same_bits, eager_batches, whole
+from tests.support.refusals import refusal
 
 
 def columns(size=60):
@@ -45,16 +45,8 @@ def sizes(data):
     return [data.train.size, data.validation.size, data.test.size]
 
 
-def whole(split):
-    batch = EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
-    return {name: tensor.numpy() for name, tensor in batch.items()}
-
-
 def message_of(path, **options):
-    with pytest.raises(UserError) as caught:
-        arrays(path=path, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return refusal(arrays, path=path, **options)
 
 
 @pytest.mark.parametrize("write", [npz, npy])

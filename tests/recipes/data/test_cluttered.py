@@ -6,19 +6,12 @@ import zlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from hookline.recipes.data import cluttered as module
-from hookline.recipes.data.canvases import Clutter, place_on_canvases
-from hookline.recipes.data.cluttered import cluttered
+from hookline.recipes.data.cluttered import Clutter, cluttered, place_on_canvases
 from hookline.recipes.data.digits import digits
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches
-
-
-def whole(split):
-    batch = EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
-    return {name: tensor.numpy() for name, tensor in batch.items()}
+from tests.support.batches import whole
+from tests.support.refusals import assert_refused
 
 
 def in_the_box(batch):
@@ -68,23 +61,6 @@ def test_fragments_add_to_the_image_by_maximum_and_leave_it_in_its_place(plain):
     covered = (batch["inputs"] > bare["inputs"]).mean(axis=(1, 2, 3))
     assert (covered > 0).mean() > 0.99
     assert 0.05 < covered.mean() < 8 * 9 / 400
-
-
-def test_images_and_fragments_reach_every_place_and_stay_on_the_canvas():
-    rows = np.zeros(20_000, np.int64)
-    images = flat_images(2, side=6)
-    canvases, boxes = place_on_canvases(images, rows, Clutter(9, 1, 2), seed=0, stream=0)
-    for axis in (0, 1):
-        np.testing.assert_allclose(np.bincount(boxes[:, axis]) / len(rows), 1 / 4, atol=0.02)
-    fragment = canvases == 2
-    assert fragment.sum(axis=(1, 2)).max() == 4
-    expected = np.convolve([1 / 8] * 8, [1, 1])
-    np.testing.assert_allclose(fragment.mean(axis=0).sum(axis=0) / 2, expected, atol=0.02)
-    np.testing.assert_allclose(fragment.mean(axis=0).sum(axis=1) / 2, expected, atol=0.02)
-    images = np.stack([np.zeros((3, 3)), np.arange(1, 10).reshape(3, 3)]).astype(np.uint8)
-    canvases, _ = place_on_canvases(images, rows[:4000], Clutter(7, 1, 2), seed=0, stream=0)
-    squares = {tuple(canvas[canvas > 0]) for canvas in canvases}  # any square of the image
-    assert squares == {(1, 2, 4, 5), (2, 3, 5, 6), (4, 5, 7, 8), (5, 6, 8, 9)}
 
 
 def test_a_fragment_comes_from_every_other_image_and_never_its_own():
@@ -144,6 +120,5 @@ def test_settings_out_of_range_are_refused():
         ({"test_examples": "all"}, "data.test_examples='all'"),
         ({"validation_examples": 1}, "data.fragments=0"),
     ):
-        with pytest.raises(UserError, match=message):
-            cluttered(**settings)
+        assert_refused(message, cluttered, **settings)
     assert cluttered(validation_examples=1, fragments=0).validation.size == 1

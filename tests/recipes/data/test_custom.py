@@ -12,10 +12,10 @@ import tensorflow as tf
 from hookline.recipes.data import input_form as machine_memory
 from hookline.recipes.data.custom import ExampleReader, custom
 from hookline.recipes.data.input_form import HostRows, input_form
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.source import ArraySource
 from tests.support.batches import assert_same_bits, eager_batches
+from tests.support.refusals import assert_refused
 
 
 class Photos:
@@ -55,8 +55,7 @@ def test_the_cache_changes_where_rows_lie_but_no_bit(monkeypatch):
     monkeypatch.setattr(machine_memory, "AUTO_BYTES", 60 * 16 - 1)
     assert isinstance(custom(source=Photos()).train.source, HostRows)
     monkeypatch.setattr(machine_memory, "SHARE", 1e-12)
-    with pytest.raises(UserError, match="data.cache=none"):
-        custom(source=Photos(), cache="memory")
+    assert_refused("data.cache=none", custom, source=Photos(), cache="memory")
 
 
 def test_what_cannot_be_is_refused_in_one_line():
@@ -69,9 +68,7 @@ def test_what_cannot_be_is_refused_in_one_line():
         ({"classes": 2}, r"data.source \(Photos\): 20 labels lie outside 0..1"),
         ({"threads": 0}, "data.threads=0"),
     ):
-        with pytest.raises(UserError, match=message) as caught:
-            custom(**{"source": Photos(), **options})
-        assert "\n" not in str(caught.value)
+        assert_refused(message, custom, **{"source": Photos(), **options})
 
 
 FORM = input_form((2, 2), np.dtype(np.float32), scale="auto", channels="auto", where="mine")
@@ -189,11 +186,8 @@ def test_a_row_that_fails_or_differs_is_named():
     ):
         examples = Rows(change=change)
         assert len(read(examples, [1, 16, 18, 2])["inputs"]) == 4
-        with pytest.raises(UserError, match=f"^mine, row 17: .*{message}") as caught:
-            read(examples, [1, 16, 17, 2])
-        assert "\n" not in str(caught.value)
-    with pytest.raises(UserError, match="^mine, row 17: OSError: gone"):
-        read(Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2])
+        assert_refused(f"^mine, row 17: .*{message}", read, examples, [1, 16, 17, 2])
+    assert_refused("^mine, row 17: OSError: gone", read, Gathered(change=raises(OSError("gone"))), [1, 16, 17, 2])
 
 
 def test_labels_are_an_attribute_or_one_pass():
@@ -208,7 +202,6 @@ def test_labels_are_an_attribute_or_one_pass():
         labels = reader_of(examples).labels()
         assert labels.dtype == np.int64
         np.testing.assert_array_equal(labels, np.arange(50) % 3)
-    for wrong in ([1, 2], [0.5] * 50, [[1]] * 50):
+    for wrong, message in (([1, 2], "50 examples and 2 labels"), ([0.5] * 50, "float64 .*; expected integers")):
         Labelled.labels = wrong
-        with pytest.raises(UserError, match="mine: labels of dtype .*; expected integers .50."):
-            reader_of(Labelled()).labels()
+        assert_refused(f"^mine.* {message}", reader_of(Labelled()).labels)

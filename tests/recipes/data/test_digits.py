@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from hookline.recipes.data.digits import digits
-from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import EvaluationBatches
+from tests.support.refusals import assert_refused
 
 
 def rows_of(data):
@@ -53,5 +52,4 @@ def test_the_split_follows_its_own_seed():
         ({"validation_fraction": 0.0001}, "'validation' of 1797 examples is empty"),
         ({"seed": -1}, "seed -1"),
     ):
-        with pytest.raises(UserError, match=message):
-            digits(**settings)
+        assert_refused(message, digits, **settings)

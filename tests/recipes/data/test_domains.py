@@ -6,25 +6,20 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from hookline.recipes.data.canvases import Clutter
+from hookline.recipes.data.cluttered import Clutter
 from hookline.recipes.data.digits import digits
 from hookline.recipes.data.domains import TARGET_IMAGES, TARGET_LABELS, Look, domains, pair_domains
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.input.source import ArraySource
+from tests.support.batches import whole
+from tests.support.refusals import assert_refused
 
 NAMES = ("train", "validation", "test")
 PLAIN = Look(Clutter(9, 0, 2), inverted=False)
 CLUTTERED = Look(Clutter(9, 4, 2), inverted=False)
 NO_COUNTS = dict.fromkeys(NAMES)
-
-
-def whole(split: Split) -> dict[str, np.ndarray]:
-    batch = EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
-    return {name: tensor.numpy() for name, tensor in batch.items()}
 
 
 def numbered(*, labels: np.ndarray | None = None) -> Data:
@@ -114,18 +109,6 @@ def test_an_inverted_domain_is_dark_on_bright() -> None:
         np.testing.assert_allclose(swapped[name][TARGET_IMAGES], -plain[name][TARGET_IMAGES], atol=1e-6)
 
 
-def test_the_labels_of_the_target_change_nothing_but_the_test() -> None:
-    true = np.arange(240) % 10
-    originals = brightest(paired()["train"][TARGET_IMAGES]) - 1, brightest(paired()["validation"][TARGET_IMAGES]) - 1
-    wrong = true.copy()
-    wrong[np.concatenate(originals)] = 9 - wrong[np.concatenate(originals)]
-    first, second = (paired((PLAIN, CLUTTERED), data=numbered(labels=labels)) for labels in (true, wrong))
-    for name in NAMES:
-        assert first[name].keys() == second[name].keys()
-        for key, value in first[name].items():
-            np.testing.assert_array_equal(second[name][key], value, err_msg=f"{name} {key}")
-
-
 def test_originals_come_again_at_other_places_and_the_seed_decides() -> None:
     more, less, usual = paired(train=120, test=7), paired(train=20), paired()
     for key in ("inputs", TARGET_IMAGES):
@@ -150,9 +133,7 @@ def test_settings_out_of_range_are_refused() -> None:
         ({"train_examples": 0}, "data.train_examples=0"),
         ({"validation_examples": 1}, "fragments to 0"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            domains(**settings)
-        assert "\n" not in str(error.value)
+        assert_refused(message, domains, **settings)
     parts = [Split(name, numbered().train.source, np.array([row])) for row, name in enumerate(NAMES)]
     with pytest.raises(UserError, match="1 train image for two domains"):
         paired(data=Data("tiny", *parts, input_shape=(8, 8, 1), classes=10))

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from hookline.recipes.data import image_folder as image_listing
 from hookline.recipes.data.image_folder import image_folder, list_images
-from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches
+from tests.support.batches import whole
 from tests.support.encoded import encoded
+from tests.support.refusals import refusal
 
 COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
 
@@ -44,16 +44,7 @@ def sizes(data):
     return data.train.size, data.validation.size, data.test.size
 
 
-def whole(split):
-    batch = EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
-    return {name: tensor.numpy() for name, tensor in batch.items()}
-
-
-def message_of(path, **settings):
-    with pytest.raises(UserError) as caught:
-        load(path, **settings)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+message_of = partial(refusal, load)
 
 
 def test_split_folders_are_the_splits_and_class_folders_the_classes(tmp_path):
@@ -85,9 +76,9 @@ def test_names_count_rows_and_classes_that_lack_images_are_told(tmp_path):
     assert data.test.name_of(data.test.size - 1) == "test/red/002.png"
     (tmp_path / "train" / "blue" / "002.png").unlink()
     (tmp_path / "test" / "red").rename(tmp_path / "test" / "Red")
-    assert "no train image, the first is 'Red'" in message_of(path)
+    assert "no train example, the first is 'Red'" in message_of(path)
     shutil.rmtree(tmp_path / "test" / "Red")
-    with pytest.warns(UserWarning, match="1 of 3 classes have no test image, the first is 'red'"):
+    with pytest.warns(UserWarning, match="1 of 3 classes have no test example, the first is 'red'"):
         data = load(path)
     np.testing.assert_array_equal(np.unique(whole(data.test)["targets"]), [0, 1])
 
@@ -156,9 +147,9 @@ def test_settings_out_of_range_are_refused(tmp_path):
     for settings, name in (
         ({"fit": "crp"}, "'crop'"),
         ({"split": "group"}, "group_pattern=null"),
-        ({"group_pattern": "(.)"}, "counts for nothing"),
+        ({"group_pattern": "(.)"}, "only there"),
         ({"split": "group", "group_pattern": "bl(u)e"}, "not found in 20 of 30 images"),
-        ({"train_share": 0.04}, "2 of 3 classes have no train image"),
+        ({"train_share": 0.04}, "2 of 3 classes have no train example"),
         ({"validation_share": 0.6, "test_share": 0.4}, "sum below 1"),
     ):
         assert name in message_of(path, **settings), settings

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.recipes.data import image_source
+from hookline.recipes.data import image_folder as module
 from hookline.recipes.data import image_source as pixel_cache
 from hookline.recipes.data.image_folder import image_folder
 from hookline.recipes.data.image_source import written_whole
@@ -19,6 +19,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.step.stage import python_errors
 from tests.support.images import write_images
+from tests.support.refusals import assert_refused
 
 CACHES = ("memory", "disk", "none")
 
@@ -26,9 +27,8 @@ CACHES = ("memory", "disk", "none")
 @pytest.fixture
 def decoded(monkeypatch):
     """The images that were decoded, in a list that grows."""
-    seen = []
-    load = image_source._load
-    monkeypatch.setattr(image_source, "_load", lambda images, row: seen.append(images.name(row)) or load(images, row))
+    seen, read = [], module._read
+    monkeypatch.setattr(module, "_read", lambda path, form: seen.append(path) or read(path, form))
     return seen
 
 
@@ -81,8 +81,8 @@ def test_a_changed_image_makes_the_cache_stale_and_replaces_it(folder, tmp_path,
         image.rename(image.with_name("99.png"))
     found = inputs(load(folder, duplicates="drop"))
     assert cache_file(tmp_path) == before
-    del decoded[:]
     np.testing.assert_array_equal(found, inputs(load(folder, cache="none", duplicates="drop")))
+    del decoded[:]
     load(folder, duplicates="drop")
     assert not decoded
 
@@ -114,17 +114,14 @@ def test_a_disk_without_room_leaves_nothing_behind(folder, tmp_path, decoded, mo
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fail)
-        with pytest.raises(UserError, match="No space left on device"):
-            load(folder)
+        assert_refused("No space left on device", load, folder)
     del decoded[:]
     monkeypatch.setattr(pixel_cache.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(UserError, match="data.cache_dir"):
-        load(folder)
+    assert_refused("data.cache_dir", load, folder)
     assert not decoded
     assert not list((tmp_path / "cache" / "hookline").iterdir())
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UserError, match="cannot hold"):
-        load(folder, cache_dir=str(tmp_path / "file"))
+    assert_refused("cannot hold", load, folder, cache_dir=str(tmp_path / "file"))
 
 
 def damage_three(folder):
@@ -170,8 +167,7 @@ def test_damaged_images_stop_a_run_and_all_are_counted(folder, tmp_path, cache):
     empty.unlink()
     words.unlink()
     if cache != "none":
-        with pytest.raises(UserError, match=r"03.png' cannot be read as an image \(.*\); expected a whole JPEG"):
-            load(folder, cache=cache)
+        assert_refused(r"03.png' cannot be read as an image \(.*\); expected a whole JPEG", load, folder, cache=cache)
         assert not list(tmp_path.glob("cache/hookline/*")), "nothing half done is kept"
 
 
@@ -180,8 +176,7 @@ def test_without_a_cache_a_damaged_image_is_named_when_its_batch_is_made(folder)
     row = data.train.indices[5]
     within = sorted(folder.rglob("*.png"))[row]
     within.write_bytes(within.read_bytes()[:-40])
-    with pytest.raises(UserError, match=f"'{within}' cannot be read as an image"):
-        data.train.source.gather(tf.constant([row], tf.int64))
+    assert_refused(f"'{within}' cannot be read as an image", data.train.source.gather, tf.constant([row], tf.int64))
     batches = TrainingBatches(data.train, batch_size=data.train.size, seed=0)
     with pytest.raises(UserError, match=f"'{within}' cannot be read as an image"), python_errors():
         next(batches.iterator(0))

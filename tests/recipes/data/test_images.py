@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookline.recipes.data.image_formats import UnreadableImage
-from hookline.recipes.data.images import ImageForm, decode_image, fit_pixels
+from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels
 from tests.support.encoded import deep_png, encoded
 
 COLOUR, GREY = ImageForm(8, 8, 3, "crop"), ImageForm(8, 8, 1, "crop")

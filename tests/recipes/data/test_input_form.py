@@ -16,6 +16,7 @@ from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.step.stage import python_errors
 from tests.support.batches import assert_same_bits, eager_batches, step_of, traced_batches
+from tests.support.refusals import assert_refused
 
 
 def form(shape, dtype="float32", *, scale="auto", channels="auto"):
@@ -73,13 +74,11 @@ def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
         ([[0.0, 1.0]], "pixels", "expected whole grey values"),
         ([[0.0, 256.0]], "pixels", "expected whole grey values"),
     ):
-        with pytest.raises(UserError, match=message):
-            form((2,), "float64", scale=scale).in_memory(np.array(values), "x")
+        assert_refused(message, form((2,), "float64", scale=scale).in_memory, np.array(values), "x")
     for bad, scale in ((np.inf, "auto"), (300.0, "pixels")):  # rows that were just read
         read = np.zeros([3, 2, 2], np.float32)
         read[1, 0, 1] = bad
-        with pytest.raises(UserError, match="^x, row 8: "):
-            form((2, 2), scale=scale).check_rows(read, np.array([70, 8, 9]), "x")
+        assert_refused("^x, row 8: ", form((2, 2), scale=scale).check_rows, read, np.array([70, 8, 9]), "x")
 
 
 SIZE = 40
@@ -140,8 +139,7 @@ def test_a_batch_has_the_same_bits_however_it_is_made():
 def test_an_error_is_the_one_that_was_raised_wherever_the_batch_was_made():
     split, message = make_split(fail=17), "^Row 17 cannot be read. Mend it.$"
     batches = TrainingBatches(split, batch_size=SIZE, seed=0)
-    with pytest.raises(UserError, match=message):
-        batches.batch(step_of(0))
+    assert_refused(message, batches.batch, step_of(0))
     with pytest.raises(UserError, match=message), python_errors():
         next(batches.iterator(0))
     evaluation = EvaluationBatches(split, batch_size=8)

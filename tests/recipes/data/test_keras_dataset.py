@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-import zipfile
-from pathlib import Path
+from functools import partial
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from hookline.recipes.data import keras_dataset as keras_cache
 from hookline.recipes.data.keras_dataset import PINS, SETS, keras_dataset, load_pinned
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.batches import EvaluationBatches
+from tests.support.batches import whole
+from tests.support.refusals import assert_refused, refusal
 
 
 def mnist(**settings):
@@ -41,15 +40,7 @@ def write(folder, **changes):
     return str(path)
 
 
-def message_of(**settings):
-    with pytest.raises(UserError) as caught:
-        mnist(**{"validation_size": 20, **settings})
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def first_batch(split):
-    return EvaluationBatches(split, batch_size=split.size).batch(tf.constant(0, tf.int64))
+message_of = partial(refusal, mnist, validation_size=20)
 
 
 def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
@@ -62,7 +53,7 @@ def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
     assert data.train.source.bytes == 120 * 28 * 28 + 120 * 8  # a byte a pixel
     rows = np.concatenate([data.train.indices, data.validation.indices])
     np.testing.assert_array_equal(np.sort(rows), np.arange(120))
-    np.testing.assert_array_equal(np.bincount(first_batch(data.validation)["targets"]), [2] * 10)
+    np.testing.assert_array_equal(np.bincount(whole(data.validation)["targets"]), [2] * 10)
     again, other = (mnist(path=path, validation_size=20, seed=seed).validation.indices for seed in (0, 1))
     np.testing.assert_array_equal(data.validation.indices, again)
     assert not np.array_equal(again, other)
@@ -74,7 +65,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     folder = tmp_path / "datasets"
     folder.mkdir()
-    monkeypatch.setattr(keras_cache, "_folders", lambda: [folder])
+    monkeypatch.setattr(keras_cache, "_folder", lambda: folder)
     pin = hashlib.sha256(b"archive").hexdigest()
     monkeypatch.setattr(keras_cache, "PINS", {name: {f"{name}.archive": pin} for name in SETS})
     return folder
@@ -120,23 +111,9 @@ def test_every_set_has_its_shape_and_its_classes(monkeypatch, cache, name, modul
     assert (data.name, data.classes, data.input_shape) == (name, classes, SETS[name].shape)
     if named:
         assert data.class_names[-1] == named
-    np.testing.assert_array_equal(first_batch(data.test)["targets"], arrays["y_test"].reshape(-1))
+    np.testing.assert_array_equal(whole(data.test)["targets"], arrays["y_test"].reshape(-1))
     expected = arrays["x_test"].reshape(-1, *SETS[name].shape) / 127.5 - 1
-    np.testing.assert_allclose(first_batch(data.test)["inputs"], expected, atol=1e-6)
-
-
-def test_a_file_that_is_no_npz_or_is_damaged_is_refused(tmp_path):
-    good = Path(write(tmp_path)).read_bytes()
-    np.save(tmp_path / "array.npy", np.zeros(3))
-    (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "cut").write_bytes(good[: len(good) // 2])
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
-        archive.writestr("x_train.npy", b"no array")
-    (tmp_path / "damaged").write_bytes(good[:3000] + b"\0" * 100 + good[3100:])
-    for name in ("array.npy", "empty", "cut", "other.zip", "damaged", "nowhere.npz", "."):
-        message = message_of(path=str(tmp_path / name))
-        assert name in message or "is a directory" in message
-        assert "npz" in message or "no array" in message, message
+    np.testing.assert_allclose(whole(data.test)["inputs"], expected, atol=1e-6)
 
 
 def test_pickled_objects_are_never_loaded(tmp_path):
@@ -165,8 +142,7 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
         assert message in found
     for size in (0, 120, 2.5):
         assert "1..119" in message_of(path=write(tmp_path), validation_size=size)
-    with pytest.raises(UserError, match="'cifar10'"):
-        keras_dataset(name="cifar")
+    assert_refused("'cifar10'", keras_dataset, name="cifar")
 
 
 PIN = hashlib.sha256(b"whole").hexdigest()
@@ -175,7 +151,7 @@ PIN = hashlib.sha256(b"whole").hexdigest()
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Let the cache be an empty folder, and pin two files in it."""
-    monkeypatch.setattr(keras_cache, "_folders", lambda: [tmp_path])
+    monkeypatch.setattr(keras_cache, "_folder", lambda: tmp_path)
     monkeypatch.setattr(keras_cache, "PINS", {"mnist": {"first": PIN, "inner/second": PIN}})
     (tmp_path / "inner").mkdir()
     return tmp_path
@@ -206,19 +182,15 @@ def test_a_truncated_file_is_named_before_keras_would_replace_it(folder):
 
 
 def test_a_download_that_brings_something_else_or_nothing_is_refused(folder):
-    with pytest.raises(UserError, match=r"first' .* is truncated or altered"):
-        load_pinned("mnist", leave(folder, first=b"other"))
+    assert_refused(r"first' .* is truncated or altered", load_pinned, "mnist", leave(folder, first=b"other"))
     (folder / "first").unlink()
     (folder / "inner/second").unlink()
-    with pytest.raises(UserError, match="did not leave inner/second in"):
-        load_pinned("mnist", leave(folder, second=None))
+    assert_refused("did not leave inner/second in", load_pinned, "mnist", leave(folder, second=None))
 
     def fail():
         raise Exception("URL fetch failure:\n no route")  # what Keras raises
 
-    with pytest.raises(UserError, match=r"URL .*data.path=<mnist.npz>") as caught:
-        load_pinned("mnist", fail)
-    assert "\n" not in str(caught.value)
+    assert_refused(r"URL .*data.path=<mnist.npz>", load_pinned, "mnist", fail)
 
 
 def test_the_pins_are_those_that_keras_declares():

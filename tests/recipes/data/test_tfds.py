@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.recipes.data.tfds import tfds
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 SKIP = "skipped"
 
@@ -71,8 +71,7 @@ def test_its_splits_are_used_and_what_it_has_not_is_held_out(package, cache):
 
 def test_images_of_many_sizes_are_brought_to_one_or_named(package):
     package.shape = lambda row: (6 + row % 3, 5, 3)
-    with pytest.raises(UserError, match=r"tiny, train, row 1: .*\[7, 5, 3\]; expected .*data.image_size"):
-        tfds(name="tiny")
+    assert_refused(r"tiny, train, row 1: .*\[7, 5, 3\]; expected .*data.image_size", tfds, name="tiny")
     data = tfds(name="tiny", image_size=[4, 3])
     assert data.input_shape == (4, 3, 3)
     batch = data.train.source.gather(tf.constant([40], tf.int64))
@@ -80,14 +79,12 @@ def test_images_of_many_sizes_are_brought_to_one_or_named(package):
     package.shape = lambda row: (6, 6, 1)
     assert tfds(name="tiny", image_size=4).input_shape == (4, 4, 1)
     package.shape = lambda row: (6, 6, 4)
-    with pytest.raises(UserError, match=r"row 0: .*\[6, 6, 4\]"):
-        tfds(name="tiny", image_size=4)
+    assert_refused(r"row 0: .*\[6, 6, 4\]", tfds, name="tiny", image_size=4)
 
 
 def test_without_the_package_one_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
-    with pytest.raises(UserError, match="data=tfds needs TensorFlow Datasets.*pip install tensorflow-datasets array-r"):
-        tfds(name="tiny")
+    assert_refused("data=tfds needs TensorFlow Datasets.*pip install tensorflow-datasets array-r", tfds, name="tiny")
 
 
 def test_what_the_set_has_not_is_refused_in_one_line(package):
@@ -99,6 +96,4 @@ def test_what_the_set_has_not_is_refused_in_one_line(package):
         ({"image_size": [1, 2, 3]}, "image_size"),
         ({"inputs": "id"}, "tiny, train, row 0: inputs of dtype .S1"),
     ):
-        with pytest.raises(UserError, match=message) as caught:
-            tfds(**{"name": "tiny", **options})
-        assert "\n" not in str(caught.value)
+        assert_refused(message, tfds, **{"name": "tiny", **options})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.step.stage import python_errors
 from tests.support.encoded import encoded
+from tests.support.refusals import refusal
 
 Features = Mapping[str, Any]
 
@@ -85,11 +87,7 @@ def two_files(folder, count=24):
     return features
 
 
-def message_of(path, **settings):
-    with pytest.raises(UserError) as caught:
-        load(path, **settings)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+message_of = partial(refusal, load)
 
 
 def rows_of(data):
@@ -135,7 +133,7 @@ def test_texts_are_names_of_classes_and_integers_may_begin_at_one(tmp_path):
     data = load(path)
     assert data.class_names == ("bär", "cat", "dog")
     np.testing.assert_array_equal(data.train.source.labels, [2, 1, 0] * 4)
-    with pytest.warns(UserWarning, match="1 of 4 classes have no example to train on, the first is 'emu'"):
+    with pytest.warns(UserWarning, match="1 of 4 classes have no train example, the first is 'emu'"):
         given = load(path, class_names=["dog", "cat", "bär", "emu"], classes=4)
     np.testing.assert_array_equal(given.train.source.labels, [0, 1, 2] * 4)
     assert "'bär'" in message_of(path, class_names=["dog", "cat", "bar"])
@@ -143,7 +141,7 @@ def test_texts_are_names_of_classes_and_integers_may_begin_at_one(tmp_path):
     data = load(path, first_label=1, class_names=["x", "y", "z"])
     np.testing.assert_array_equal(data.train.source.labels, [0, 1, 2] * 4)
     assert "data.first_label" in message_of(path)
-    with pytest.warns(UserWarning, match="1 of 4 classes have no example to train on, the first is '0'"):
+    with pytest.warns(UserWarning, match="1 of 4 classes have no train example, the first is '0'"):
         assert load(path, classes=4).classes == 4
     assert "8 labels lie outside 0..1, the first is 2 in row 1" in message_of(path, classes=2)
 
@@ -197,8 +195,8 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     ):
         (tmp_path / "a").write_bytes(content)
         assert expected in message_of(tmp_path / "a")
-    for kind, remedy in (("GZIP", "gzip -dc"), ("ZLIB", "zlib.decompress")):
-        assert remedy in message_of(write_records(tmp_path / "a", records, kind))
+    for kind in ("GZIP", "ZLIB"):
+        assert f"is compressed ({kind})" in message_of(write_records(tmp_path / "a", records, kind))
     path = write_records(tmp_path / "a", [records[0], b"\xff\xff words"])
     assert "record 1 is no tf.train.Example (" in message_of(path)
 
@@ -216,7 +214,7 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         assert expected in message_of(write(tmp_path / "a", features), **settings)
     write(tmp_path / "a1", [{**each, "image/class/label": b"one"} for each in features])
     write(tmp_path / "a0", pictures(6))
-    assert "numbers in some files and texts in others" in message_of(tmp_path / "a?")
+    assert "numbers in some records and texts in others" in message_of(tmp_path / "a?")
 
 
 def test_raw_pixels_have_the_shape_that_is_given(tmp_path):
@@ -250,7 +248,7 @@ def test_settings_out_of_range_are_refused(tmp_path, monkeypatch):
         ({"encoding": "raw", "shape": [8, 8, 2]}, "data.shape=[8, 8, 2]"),
         ({"shape": [8, 8, 3]}, "data.encoding=image"),
         ({"classes": 3, "class_names": ["a", "b"]}, "2 names of classes"),
-        ({"group_key": "person"}, "counts for nothing"),
+        ({"group_key": "person"}, "only there"),
     ):
         assert expected in message_of(**{"path": path, **settings})
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import math
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 
+from hookline.hooks.centers.features import find_features
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.plain_cnn import plain_cnn
 from hookline.recipes.models.two_headed_cnn import two_headed_cnn
-from hookline.trainer.errors import UserError
-
-CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "model"
-INJECTED = {"input_shape", "classes", "role", "latent_size", "stacked"}
+from hookline.trainer.graph import layer_input, layer_output
+from tests.support.refusals import assert_refused
 
 
 def names(model):
@@ -89,6 +84,135 @@ def test_binary_networks_clip_activations_and_end_in_logits(make):
         np.testing.assert_array_equal(activation(x), np.clip(x, -1, 1))
 
 
+def test_the_layers_of_lenet_plus_plus_are_those_of_the_paper_under_readable_names() -> None:
+    model = lenet_plus_plus((28, 28, 1), 10)
+    blocks = [[f"{kind}_{b}_{n}" for n in (1, 2) for kind in ("conv", "prelu")] + [f"pool_{b}"] for b in (1, 2, 3)]
+    expected = ["image", *blocks[0], *blocks[1], *blocks[2], "flatten", "features", "logits"]
+    assert [layer.name for layer in model.layers] == expected
+    kernels = {v.path.removesuffix("/kernel"): tuple(v.shape) for v in model.variables if v.path.endswith("/kernel")}
+    assert kernels == {
+        "conv_1_1": (5, 5, 1, 32),
+        "conv_1_2": (5, 5, 32, 32),
+        "conv_2_1": (5, 5, 32, 64),
+        "conv_2_2": (5, 5, 64, 64),
+        "conv_3_1": (5, 5, 64, 128),
+        "conv_3_2": (5, 5, 128, 128),
+        "features": (3 * 3 * 128, 2),
+        "logits": (2, 10),
+    }
+    assert not any(v.path == "logits/bias" for v in model.variables)
+    slopes = [v for v in model.variables if "prelu" in v.path]  # one a channel
+    assert [tuple(v.shape) for v in slopes] == [(1, 1, c) for c in (32, 32, 64, 64, 128, 128)]
+    assert all((v.numpy() == 0.25).all() for v in slopes)
+
+
+@pytest.mark.parametrize("size", [8, 9])
+def test_lenet_plus_plus_gives_features_of_either_sign(size: int) -> None:
+    model = lenet_plus_plus((size, size, 1), 7, features=3, filters=(4, 4, 4), kernel_size=3)
+    images = np.random.default_rng(0).normal(size=(32, size, size, 1)).astype(np.float32)
+    features = keras.Model(model.inputs[0], find_features(model, None))(images).numpy()
+    assert features.shape == (32, 3)
+    assert features.min() < 0 < features.max()
+    assert model(images).shape == (32, 7)
+
+
+def multiplications(model: keras.Model) -> int:
+    """Return the multiplications of an image: every kernel entry at every place of its output."""
+    count = 0
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            count += math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:3])
+        elif isinstance(layer, keras.layers.Dense):
+            count += math.prod(layer.kernel.shape)
+    return count
+
+
+def test_every_block_is_convolution_norm_activation_pooling():
+    model = plain_cnn((32, 32, 3), 7, filters=[4, 8], dropout=0.5, activation="hard_tanh", batch_norm_momentum=0.5)
+    parts = ("conv", "batch_norm", "activation", "pool")
+    blocks = [f"block_{block}_{part}" for block in (1, 2) for part in parts]
+    assert names(model) == ["image", *blocks, "global_pooling", "dropout", "outputs"]
+    assert model.output_shape == (None, 7)
+    assert [model.get_layer(f"block_{block}_pool").output.shape[1:] for block in (1, 2)] == [(16, 16, 4), (8, 8, 8)]
+    assert not model.get_layer("block_1_conv").use_bias
+    assert model.get_layer("block_1_batch_norm").momentum == 0.5
+    assert model.get_layer("block_1_activation").activation is keras.activations.hard_tanh
+    assert model.layers[-1].activation is keras.activations.linear
+
+
+def test_a_photograph_takes_17_million_multiplications():
+    strided, dense = (plain_cnn((96, 96, 3), 64, first_stride=stride) for stride in (2, 1))
+    assert multiplications(strided) == pytest.approx(17e6, rel=0.05)
+    assert multiplications(dense) == pytest.approx(70e6, rel=0.05)
+    assert strided.count_params() == dense.count_params() < 200_000
+
+
+def test_the_flat_head_knows_places_and_the_pooled_head_does_not():
+    image = np.zeros((1, 16, 16, 1), np.float32)
+    image[0, 4:8, 4:8] = 1.0
+    moved = np.roll(image, 4, axis=2)  # a whole step of both poolings, and far from the border
+    pooled = plain_cnn((16, 16, 1), 3, filters=[4, 4])
+    flat = plain_cnn((16, 16, 1), 3, filters=[4, 4], head="flatten")
+    assert names(flat)[-2:] == ["flatten", "outputs"]
+    assert flat.layers[-1].kernel.shape == (4 * 4 * 4, 3)
+    np.testing.assert_allclose(pooled(image), pooled(moved), atol=1e-6)
+    assert np.abs(flat(image) - flat(moved)).max() > 1e-3
+
+
+@pytest.mark.parametrize(("stride", "side"), [(1, 8), (2, 16)])
+def test_the_smallest_image_leaves_one_pixel(stride, side):
+    options = {"filters": [2, 2, 2], "first_stride": stride}
+    assert plain_cnn((side, side, 1), 2, **options).get_layer("block_3_pool").output.shape[1:3] == (1, 1)
+    message = f"plain_cnn got inputs of shape .*at least {side} pixels a side"
+    assert_refused(message, plain_cnn, (side - 1, side, 1), 2, **options)
+
+
+def test_the_heads_stand_on_one_body_under_readable_names() -> None:
+    model = two_headed_cnn((12, 12, 1), 10)
+    assert {layer.name for layer in model.layers} == {
+        *("image", "conv_1", "pool_1", "conv_2", "pool_2", "features"),
+        *("class_dense_1", "class_logits", "domain_entrance", "domain_dense_1", "domain_logits"),
+    }
+    kernels = {v.path.removesuffix("/kernel"): tuple(v.shape) for v in model.variables if v.path.endswith("/kernel")}
+    assert kernels == {
+        "conv_1": (3, 3, 1, 16),
+        "conv_2": (3, 3, 16, 32),
+        "class_dense_1": (288, 64),
+        "class_logits": (64, 10),
+        "domain_dense_1": (288, 64),
+        "domain_logits": (64, 1),
+    }
+    features = layer_output(model, model.get_layer("features"))
+    for name in ("class_dense_1", "domain_entrance"):
+        assert layer_input(model, model.get_layer(name)) is features, name
+    entrance = layer_output(model, model.get_layer("domain_entrance"))
+    assert layer_input(model, model.get_layer("domain_dense_1")) is entrance
+    assert [tuple(output.shape) for output in model.outputs] == [(None, 10), (None, 1)]
+
+
+def test_every_layer_is_of_keras_and_none_keeps_statistics_of_a_batch() -> None:
+    model = two_headed_cnn((8, 8, 1), 3)
+    outputs = [layer_output(model, model.get_layer(name)) for name in ("features", "domain_entrance")]
+    assert all(type(layer).__module__.startswith("keras.") for layer in model.layers)
+    assert len(model.non_trainable_variables) == 0
+    images = np.random.default_rng(0).normal(size=(6, 8, 8, 1)).astype(np.float32)
+    for alone, among in zip(model(images[:1], training=True), model(images, training=True), strict=True):
+        np.testing.assert_allclose(alone[0], among[0], atol=1e-6)
+    features, entered = keras.Model(model.inputs[0], outputs)(images)
+    np.testing.assert_array_equal(features, entered)  # the entrance hands on what it gets
+    assert float(np.abs(features).max()) > 0.0
+
+
+def test_its_options_are_taken_and_heads_may_be_bare() -> None:
+    options = {"filters": [4, 6, 8], "kernel_size": 5, "class_units": [], "domain_units": [7, 6], "activation": "tanh"}
+    model = two_headed_cnn((9, 8, 3), 5, **options)
+    assert [layer.name for layer in model.layers if "dense" in layer.name] == ["domain_dense_1", "domain_dense_2"]
+    assert model.get_layer("class_logits").kernel.shape == (8, 5)
+    assert model.get_layer("conv_3").kernel.shape == (5, 5, 6, 8)
+    assert model.get_layer("conv_1").activation is keras.activations.tanh
+    assert model.get_layer("class_logits").activation is keras.activations.linear
+
+
 def test_a_wrong_argument_is_one_clear_line():
     image = (28, 28, 1)
     for network, shape, options, message in (
@@ -102,27 +226,11 @@ def test_a_wrong_argument_is_one_clear_line():
         (lenet_300_100, image, {"dropout": 1.0}, "dropout: 1.0"),
         (lenet_5, (8, 8, 1), {}, "model=lenet_300_100"),
         (lenet_plus_plus, (7, 8, 1), {}, "at least 8"),
-        (lenet_plus_plus, image, {"filters": [4, 4]}, "Expected three"),
+        (lenet_plus_plus, image, {"filters": [4, 4]}, "Expected 3 whole"),
         (plain_cnn, image, {"first_stride": 3}, "first_stride: 3"),
         (plain_cnn, image, {"head": "flaten"}, "'flatten'"),
         (two_headed_cnn, (3, 4, 1), {}, "at least 4 pixels a side"),
         (two_headed_cnn, image, {"class_units": [0]}, r"class_units: \[0\]"),
         (two_headed_cnn, image, {"kernel_size": 0}, "kernel_size: 0"),
     ):
-        with pytest.raises(UserError, match=message) as error:
-            network(shape, 10, **options)
-        assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", sorted({path.stem for path in CONFIGS.glob("*.yaml")} - {"custom"}))
-def test_a_model_config_says_its_purpose_and_names_every_argument(name):
-    path = CONFIGS / f"{name}.yaml"
-    assert path.read_text().startswith("# ")
-    config = OmegaConf.to_container(OmegaConf.load(path))
-    module, _, function = config.pop("_target_").rpartition(".")
-    parameters = inspect.signature(getattr(importlib.import_module(module), function)).parameters
-    assert set(config) == set(parameters) - INJECTED
-    if path.stem != "mobilenet_v2":
-        defaults = {key: each.default for key, each in parameters.items() if key not in INJECTED}
-        listed = {key: list(value) if isinstance(value, tuple) else value for key, value in defaults.items()}
-        assert config == listed
+        assert_refused(message, network, shape, 10, **options)

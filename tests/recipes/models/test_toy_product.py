@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.recipes.models.toy_product import ROUTES, product, product_gradients, toy_product
-from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_refused
 
 B = np.array([[1.0, 2.0], [-0.5, 0.25], [2.0, -1.0]], np.float32)
 C, K = np.array([0.06, -0.03], np.float32), np.array([-0.08, 0.11], np.float32)
@@ -45,7 +45,5 @@ def test_the_model_has_four_weights_loads_again_and_refuses_others() -> None:
     assert model.count_params() == 4
     assert again.get_layer("product").route == "numpy"
     np.testing.assert_allclose(again(B), product(B, C, K), rtol=1e-6)
-    with pytest.raises(UserError, match="data=toy_points"):
-        toy_product((8, 8, 1), 10)
-    with pytest.raises(UserError, match="'numpy'"):
-        toy_product((2,), 2, route="nunpy")
+    assert_refused("data=toy_points", toy_product, (8, 8, 1), 10)
+    assert_refused("'numpy'", toy_product, (2,), 2, route="nunpy")

@@ -1,14 +1,108 @@
-"""What a fused apply is made of: one kernel a variable, scalars once, and Keras' own update where there is none."""
+"""Fused optimizers write what those of Keras write, by one kernel a variable, and stand wherever these do."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.support.optimizers import PAIRS, built, operations, state_of, traced
+from hookline.recipes.optimizers.fused_update import LARGEST_DECAY_RATE
+from hookline.trainer.rate_schedules import ScaledRate, Warmup
+from hookline.trainer.step.writes import all_writes
+from tests.support.optimizers import PAIRS, built, operations, set_state, state_of, traced
+from tests.support.toy import toy_loop, toy_network, values_of
+
+BOUND = 4e-5  # 2^-25 / (1 - 0.999) in a second moment, and room for the order of additions
+CLIPPING = [{}, {"clipnorm": 0.5}, {"clipvalue": 0.1}, {"global_clipnorm": 0.5}]
+BESIDE = [
+    {},
+    {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 2},
+    {"loss_scale_factor": 8.0},
+    {"gradient_accumulation_steps": 2},
+]
+
+
+def own_settings(name: str) -> dict[str, st.SearchStrategy]:
+    if name == "SGD":
+        return {"momentum": st.sampled_from([0.0, 0.5, 0.9, 0.99]), "nesterov": st.booleans()}
+    epsilon = st.sampled_from([1e-8, 1e-7, 1e-3])
+    if name == "RMSprop":
+        momentum = st.sampled_from([0.0, 0.5, 0.9])
+        return {"rho": st.sampled_from([0.0, 0.9, 0.999]), "momentum": momentum, "epsilon": epsilon}
+    return {
+        "beta_1": st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+        "beta_2": st.sampled_from([0.5, 0.9, 0.99, LARGEST_DECAY_RATE]),
+        "epsilon": epsilon,
+        "amsgrad": st.sampled_from([False, False, True]),
+    }
+
+
+@st.composite
+def cases(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], list[list[np.ndarray]], list[np.ndarray]]:
+    """Draw settings, gradients for each step, and first values."""
+    options = {key: draw(each) for key, each in own_settings(name).items()}
+    options |= draw(st.sampled_from(CLIPPING)) | draw(st.sampled_from(BESIDE))
+    options["weight_decay"] = draw(st.sampled_from([0.0, 0.01, 0.3] + ([None] if name != "AdamW" else [])))
+    options["learning_rate"] = draw(st.sampled_from([1e-4, 0.01, 0.3]))
+    shapes = draw(st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=2))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    scale = draw(st.sampled_from([1e-4, 1.0, 100.0]))
+
+    def arrays() -> list[np.ndarray]:
+        return [(generator.normal(size=shape) * (generator.random(shape) < 0.9)).astype(np.float32) for shape in shapes]
+
+    return options, [[np.float32(scale) * each for each in arrays()] for _ in range(draw(st.integers(1, 4)))], arrays()
+
+
+def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], before: list[np.ndarray]) -> None:
+    for mine, other, first in zip(ours, theirs, before, strict=True):
+        moved = np.abs(other.astype(np.float64) - first).max(initial=0.0)
+        np.testing.assert_allclose(mine, other, rtol=5e-7, atol=BOUND * moved + 1e-30)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_each_step_is_that_of_keras(name: str) -> None:
+    @settings(max_examples=12)
+    @given(cases(name))
+    def check(case) -> None:
+        options, gradients, values = case
+        theirs, ours = (kind(**options) for kind in PAIRS[name])
+        their_variables, our_variables = built(theirs, values), built(ours, values)
+        for step in gradients:
+            before = state_of(theirs, their_variables)
+            set_state(ours, our_variables, before)
+            for optimizer, variables in ((theirs, their_variables), (ours, our_variables)):
+                optimizer.apply([tf.constant(each) for each in step], variables)
+            assert_close(state_of(ours, our_variables), state_of(theirs, their_variables), before)
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {"momentum": 0.9})],
+)
+def test_many_traced_steps_on_a_schedule_stay_together(name: str, options: dict[str, Any]) -> None:
+    generator = np.random.default_rng(1)
+    values = [generator.normal(size=(3, 4)).astype(np.float32)]
+    gradients = [tf.constant(generator.normal(size=(3, 4)).astype(np.float32)) for _ in range(60)]
+    found = []
+    for kind in PAIRS[name]:
+        optimizer = kind(keras.optimizers.schedules.CosineDecay(0.02, 100), **options)
+        variables = built(optimizer, values)
+        apply = traced(optimizer, variables, xla=name == "AdamW")
+        for gradient in gradients:
+            apply(gradient)
+        found.append(state_of(optimizer, variables))
+    assert np.abs(found[0][0] - values[0]).min() > 1e-3
+    for theirs, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
+
 
 NET = [(784, 256), (256,), (256, 256), (256,), (256, 10), (10,)]
 KERNELS = {
@@ -91,3 +185,73 @@ def test_an_apply_is_one_kernel_a_variable_and_little_else(kernel: str) -> None:
     assert [each.type for each in ours].count(kernel) == len(NET)
     assert len(ours) < min(len(theirs) / 2, len(NET) + 17)
     assert len(operations(PAIRS[name][1](**options), NET * 2)) == len(ours) + len(NET)
+
+
+SLOTS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9},
+    "Adam": {"use_ema": True},
+    "AdamW": {"amsgrad": True},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+}
+FAST = {"SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {"weight_decay": 0.1}, "RMSprop": {"momentum": 0.9}}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_checkpoint_changes_hands_in_the_middle_of_training(name: str) -> None:
+    gradients = [tf.constant([1.0, -0.5, 2.0]) * (1.0 + step) for step in range(6)]
+
+    def train(kinds: list[type]) -> list[np.ndarray]:
+        store: dict[str, np.ndarray] = {}
+        values = [np.ones(3, np.float32)]
+        for place, kind in enumerate(kinds):
+            optimizer = kind(keras.optimizers.schedules.CosineDecay(0.1, 10), **FAST[name])
+            variables = built(optimizer, values)
+            if store:
+                optimizer.load_own_variables(store)
+            for gradient in gradients[3 * place : 3 * place + 3]:
+                optimizer.apply([gradient], variables)
+            optimizer.save_own_variables(store)
+            values = [variables[0].numpy()]
+        return state_of(optimizer, variables)
+
+    theirs, ours = PAIRS[name]
+    expected = train([theirs, theirs])
+    for kinds in ([theirs, ours], [ours, theirs]):
+        for changed, kept in zip(train(kinds), expected, strict=True):
+            np.testing.assert_allclose(changed, kept, rtol=3e-5)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_config_makes_the_same_optimizer_again(name: str) -> None:
+    theirs, ours = PAIRS[name]
+    rate = ScaledRate(Warmup(0.3, 4))
+    optimizer = ours(rate, weight_decay=0.1, global_clipnorm=2.0, **SLOTS[name])
+    assert isinstance(optimizer, theirs)
+    again = ours.from_config(optimizer.get_config())
+    assert type(again) is ours
+    assert again.get_config() == optimizer.get_config()
+    loaded = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
+    assert type(loaded) is ours
+    of_keras = theirs(rate, name=loaded.name, weight_decay=0.1, global_clipnorm=2.0, **SLOTS[name])
+    assert loaded.get_config() == of_keras.get_config()
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_step_trains_as_with_keras_and_its_audit_finds_every_write(name: str) -> None:
+    found = []
+    for kind in PAIRS[name]:
+        keras.utils.set_random_seed(3)
+        network = toy_network(optimizer=kind(0.01, **FAST[name]))
+        loop = toy_loop(network=network)
+        commit = loop.trainer.commits[0]
+        assert set(commit.apply_ops) == set(network.trainable_variables)
+        written = {write.handle for write in all_writes(commit.graph.get_operations())}
+        slots = [slot for each in network.trainable_variables for slot in network.optimizer_slots(each).values()]
+        assert {id(slot.value.handle) for slot in slots} <= written
+        loop.run(0, 8)
+        found.append({"loss": loop.accumulators.read()["loss/total"], **values_of(network)})
+    assert any(each.type.startswith("ResourceApply") for each in commit.graph.get_operations())
+    assert found[0].keys() == found[1].keys()
+    for key, value in found[0].items():
+        if "bias" not in key and "moving_mean" not in key:  # before batch norm, a bias is moved by rounding alone
+            np.testing.assert_allclose(found[1][key], value, rtol=1e-3, atol=1e-5, err_msg=key)
