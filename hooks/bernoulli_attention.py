@@ -148,9 +148,6 @@ class BernoulliAttention(GraphHook):
             supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
                 a map of the batch, resized by area; epochs None for the whole run.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self.layer = check_layer(layer)
         self.mode = check_mode("mode", mode, (*MODES, "none"))

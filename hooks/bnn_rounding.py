@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, find_kernels, is_kernel_layer, left_out_advice, own_kernels
+from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, is_kernel_layer, left_out_advice, own_kernels
 from hookline.hooks.options import check_flag, check_number, check_patterns, project_with_average
 from hookline.hooks.quantization.insert import insert_input_quantizers
 from hookline.hooks.quantization.latent_advice import decay_advice, input_advice, missing_norm_advice, rate_advice
@@ -21,7 +21,6 @@ from hookline.hooks.quantization.selection import (
     layers_to_precede,
     write_out_input_quantizers,
 )
-from hookline.hooks.quantization.shares import entry_shares
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.network import Network
@@ -117,9 +116,6 @@ class BnnRounding(GraphHook):
             all_binary: whether the network's first and last layers are quantized too.
             quantize_first_input: whether the network's own input is quantized too; needs `all_binary`.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value, or two of them contradict each other.
         """
         self.layers = check_patterns("layers", layers)
         self.kernel_quantizer = parse_quantizer(kernel_quantizer, role="kernel", option="kernel_quantizer")

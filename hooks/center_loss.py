@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.hooks.centers.features import find_features, project_to_plane, scatter_plot
-from hookline.hooks.options import check_number, epoch_start
+from hookline.hooks.options import check_epochs, check_number, epoch_start
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Tensors
 from hookline.trainer.objective import Embedding, Shown, hard_labels
@@ -121,11 +121,7 @@ class CenterLoss(GraphHook):
             begin_epoch: 0 or more; the weight is 0 before it.
             warm_up_epochs: 0 or more; from `begin_epoch` on, the weight rises linearly from 0 over this many epochs.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
-        epochs = "a number of epochs of 0 or more"
         self.weight = check_number("weight", weight, minimum=0.0, expected="a number of 0 or more, such as 0.01")
         self.alpha = check_number(
             "alpha", alpha, minimum=0.0, maximum=1.0, above_minimum=True, expected="a number in (0, 1], such as 0.5"
@@ -134,8 +130,8 @@ class CenterLoss(GraphHook):
         if given is not None and (not isinstance(given, str) or not given):
             raise UserError(f"Invalid layer: {layer!r}. Expected the name of a layer, a pattern, or null.")
         self.layer = layer
-        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=epochs)
-        self.warm_up_epochs = check_number("warm_up_epochs", warm_up_epochs, minimum=0.0, expected=epochs)
+        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.warm_up_epochs = check_epochs("warm_up_epochs", warm_up_epochs)
         self.network = network
         self._begin = self._end = 0
         self._dominated = 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_number, check_patterns
+from hookline.hooks.options import check_choice, check_number, check_patterns, inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.network import Network
@@ -73,9 +73,6 @@ class ClipGradients(GraphHook):
             limit: above 0; the largest norm, or the largest absolute value of an entry.
             layers: patterns on paths or names of layers with weights; the gradients of others stay as they are.
             network: name of the network, or a pattern.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self.by = check_choice("by", by, WAYS)
         self.limit = check_number("limit", limit, minimum=0.0, above_minimum=True)
@@ -124,11 +121,7 @@ class ClipGradients(GraphHook):
 
 
 def squared_norms(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Return the squared L2 norm of each tensor: float32 [tensors].
-
-    Args:
-        values: floating point, of any shapes, at least one.
-    """
+    """Return the squared L2 norm of each tensor: float32 [tensors]."""
     return tf.stack([2.0 * tf.nn.l2_loss(tf.cast(value, tf.float32)) for value in values])
 
 
@@ -137,11 +130,6 @@ def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tens
 
     Where a squared norm is NaN or so large that their sum could leave float32, its own tensor gets NaN. With `together`
     the others then get 1, since no joint norm says how much to scale them.
-
-    Args:
-        squares: float32 [tensors], the squared norms.
-        limit: above 0.
-        together: whether the limit is for the norm of all of them; otherwise for each one.
     """
     measurable = squares <= tf.float32.max / squares.shape[0]
     norms = tf.sqrt(tf.reduce_sum(squares) if together else squares)
@@ -152,12 +140,7 @@ def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tens
 
 
 def clip_entries(value: tf.Tensor, limit: float) -> tf.Tensor:
-    """Return a tensor with its entries in [-limit, limit], and those that are not finite as they are.
-
-    Args:
-        value: floating point, of any shape.
-        limit: above 0.
-    """
+    """Return a tensor with its entries in [-limit, limit], and those that are not finite as they are."""
     return tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -limit, limit), value)
 
 
@@ -180,7 +163,7 @@ def _choose(network: Network, layers: str | list[str]) -> list[str]:
 
 def _refuse_second_clipping(network: Network) -> None:
     """Refuse an optimizer that would clip the gradients again."""
-    optimizer = getattr(network.optimizer, "inner_optimizer", network.optimizer)
+    optimizer = inner_of(network.optimizer)
     for name in OPTIMIZERS_OWN:
         if (value := getattr(optimizer, name)) is not None:
             raise UserError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hookline.hooks.options import check_flag, check_number, epoch_start, keeps_averages
+from hookline.hooks.options import begin_step, check_epochs, check_flag, check_number, keeps_averages
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
@@ -90,16 +90,11 @@ class Ema(GraphHook):
             begin_epoch: 0 or more; until then the averages are the current values.
             evaluate: whether evaluations, pictures and the stripped model have the averages; else they are only kept.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         expected = "a share in [0, 1), such as 0.999"
         self.decay = check_number("decay", decay, minimum=0.0, maximum=math.nextafter(1.0, 0.0), expected=expected)
         self.warm_up = check_flag("warm_up", warm_up)
-        self.begin_epoch = check_number(
-            "begin_epoch", begin_epoch, minimum=0.0, expected="a number of epochs of 0 or more"
-        )
+        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.evaluates = check_flag("evaluate", evaluate)
         self.network = network
         self._begin = 0
@@ -112,12 +107,7 @@ class Ema(GraphHook):
                 f"optimizer.use_ema=true keeps other averages of the weights beside those of the hook '{self.name}'. "
                 f"Expected one of the two: set optimizer.use_ema=false, or hooks.{self.key}=null."
             )
-        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
-        if self._begin >= context.total_steps:
-            raise UserError(
-                f"begin_epoch={self.begin_epoch:g} is step {self._begin}, but the run ends after {context.total_steps} "
-                "steps. Expected an earlier begin."
-            )
+        self._begin = begin_step(self.begin_epoch, context)
         values = {name: tf.convert_to_tensor(v.value) for name, v in context.network.variables.items()}
         self._averages = {
             name: tf.Variable(tf.cast(value, _precise(value.dtype)), trainable=False, name="average")

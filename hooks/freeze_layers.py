@@ -10,7 +10,15 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.freezing.upstream import with_inner_layers, with_upstream_layers
-from hookline.hooks.options import AVERAGE, check_choice, check_number, check_patterns, epoch_start, moving_average
+from hookline.hooks.options import (
+    AVERAGE,
+    begin_step,
+    check_choice,
+    check_epochs,
+    check_patterns,
+    epoch_start,
+    moving_average,
+)
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.network import Network
@@ -98,18 +106,14 @@ class FreezeLayers(GraphHook):
             begin_epoch: 0 or more; frozen from the first step after this many epochs.
             end_epoch: above `begin_epoch`; trained again from there. None: frozen to the end.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value, or two of them contradict each other.
         """
         self.layers = check_patterns("layers", layers)
         self.stop = check_choice("stop", stop, STOPS)
         self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
-        expected = "a number of epochs of at least 0"
-        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=expected)
+        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.end_epoch = end_epoch
         if end_epoch is not None:
-            self.end_epoch = check_number("end_epoch", end_epoch, minimum=0.0, expected=f"{expected}, or null")
+            self.end_epoch = check_epochs("end_epoch", end_epoch)
             if self.end_epoch <= self.begin_epoch:
                 raise UserError(
                     f"end_epoch={end_epoch} is not after begin_epoch={begin_epoch}. Expected a later end, or null."
@@ -167,17 +171,11 @@ class FreezeLayers(GraphHook):
         self._find_slots(network)
 
     def _set_steps(self, context: BuildContext) -> None:
-        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
+        self._begin = begin_step(self.begin_epoch, context)
         self._end = context.total_steps
         if self.end_epoch is not None:
             self._end = min(self._end, epoch_start(self.end_epoch, context.steps_per_epoch))
         self._whole_run = self._begin == 0 and self._end == context.total_steps
-        if self._begin >= context.total_steps:
-            epochs = context.total_steps / context.steps_per_epoch
-            raise UserError(
-                f"begin_epoch={self.begin_epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an "
-                "earlier one, or a longer run with trainer.epochs."
-            )
         if self._end <= self._begin:
             raise UserError(
                 f"No step lies between begin_epoch={self.begin_epoch:g} and end_epoch={self.end_epoch:g}. "

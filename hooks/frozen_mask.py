@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from hookline.hooks.kernels import Target, kernel_names, layer_rows, left_out_advice, select_targets
-from hookline.hooks.masking.hold import clear_slots, hold_averages, hold_values, mask_pictures
-from hookline.hooks.masking.sources import (
+from hookline.hooks.masking import (
     check_following,
     check_partner,
+    clear_slots,
     followed_masks,
+    hold_averages,
+    hold_values,
     largest_entries,
+    mask_pictures,
     read_mask_file,
     read_zeros,
 )
-from hookline.hooks.options import check_choice, check_number, check_patterns, epoch_start
-from hookline.trainer.errors import UserError
+from hookline.hooks.options import begin_step, check_choice, check_epochs, check_number, check_patterns
 from hookline.trainer.hook import Arrays, Declaration, GraphHook, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
@@ -120,16 +122,13 @@ class FrozenMask(GraphHook):
             begin_epoch: 0 or more; before it nothing is frozen. To follow masks whose entries may still come back, as
                 in splicing, begin when they are final.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value, or two of them contradict each other.
         """
         self.layers = check_patterns("layers", layers)
         self.masks = check_choice("masks", masks, SOURCES)
         self.freeze = check_choice("freeze", freeze, FROZEN_PARTS)
-        share, epochs = "the share of each kernel to mask, in [0, 1], such as 0.9", "a number of epochs of 0 or more"
+        share = "the share of each kernel to mask, in [0, 1], such as 0.9"
         self.fraction = check_number("fraction", fraction, minimum=0.0, maximum=1.0, expected=share)
-        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=epochs)
+        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.path = check_partner("path", path, masks, users=("file", "zeros"))
         self.hook = check_partner("hook", hook, masks, users=("hook",))
         self.network = network
@@ -144,12 +143,7 @@ class FrozenMask(GraphHook):
         self._held: dict[str, tf.Tensor] = {}  # the masks of the step being traced, as read at its start
 
     def build(self, context: BuildContext) -> None:
-        self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)
-        if self._begin and self._begin >= context.total_steps:
-            raise UserError(
-                f"begin_epoch={self.begin_epoch} is step {self._begin}, but the run ends after {context.total_steps} "
-                "steps. Expected an earlier begin."
-            )
+        self._begin = begin_step(self.begin_epoch, context)
         self._network = network = context.network
         if self.hook is not None:
             self._followed = followed_masks(context, self.hook, self.name)

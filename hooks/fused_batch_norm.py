@@ -71,9 +71,6 @@ class FusedBatchNorm(GraphHook):
                 the kernel is used with batch statistics, as in training; with moving statistics, as in evaluation,
                 twice as many, or 50 times as many with more than 64 channels. 0 uses the kernel for inputs of any size.
             network: name of the network, or a pattern; "*" for every network of a run.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self.layers = check_patterns("layers", layers)
         self.min_entries = check_integer("min_entries", min_entries, minimum=0)

@@ -97,9 +97,6 @@ class GradientOverride(GraphHook):
                 exp(-rise * p)) - 1, with p the share of the run's steps that are made (Ganin et al. 2016, section
                 5.2.2, where rise is 10). 0: the full gradient from the first step on.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value, or two of them contradict each other.
         """
         self.backward = parse_backward(backward)
         self._step: tf.Tensor | None = None  # of the step whose forward pass is being traced

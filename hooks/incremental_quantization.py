@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, find_kernels, holds_kernel, left_out_advice
-from hookline.hooks.options import check_choice, check_integer, check_number, check_patterns, project_with_average
+from hookline.hooks.kernels import Kernel, entry_shares, find_kernels, holds_kernel, left_out_advice
+from hookline.hooks.options import (
+    check_choice,
+    check_epochs,
+    check_integer,
+    check_number,
+    check_patterns,
+    epoch_start,
+    project_with_average,
+)
 from hookline.hooks.pruning.criteria import keep_largest
 from hookline.hooks.quantization.quantizers import level_exponents, round_to_levels
-from hookline.hooks.quantization.shares import change_steps, check_shares, entry_shares
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Bits, Declaration, Gradients, GraphHook, Tensors
 from hookline.trainer.ops.estimators import zero_unless
 from hookline.trainer.select import select_layers
@@ -102,14 +110,10 @@ class IncrementalQuantization(GraphHook):
             bits: 2 to 8 per weight: zero and 2^(bits - 1) signed powers of two.
             criterion: "magnitude" quantizes the largest entries first, "random" draws them.
             network: name of the network.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self.layers = check_patterns("layers", layers)
         self.shares = check_shares("shares", shares)
-        expected = "a number of epochs of at least 0"
-        self.begin_epoch = check_number("begin_epoch", begin_epoch, minimum=0.0, expected=expected)
+        self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
         self.step_epochs = step_epochs
         if step_epochs is not None:
             expected = "a number of epochs above 0, or null"
@@ -136,10 +140,7 @@ class IncrementalQuantization(GraphHook):
             total_steps=context.total_steps,
             steps_per_epoch=context.steps_per_epoch,
         )
-        self._masks = {
-            kernel.name: tf.Variable(tf.ones(kernel.variable.shape, tf.bool), trainable=False, name="mask")
-            for kernel in self._kernels
-        }
+        self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._exponents = {
             kernel.name: tf.Variable(tf.zeros([2], tf.int32), trainable=False, name="exponents")
             for kernel in self._kernels
@@ -182,10 +183,7 @@ class IncrementalQuantization(GraphHook):
         operations = []
         for kernel in self._kernels:
             mask, exponents = self._next(kernel, due, wanted, context)
-            operations += [
-                self._masks[kernel.name].assign(mask),
-                self._exponents[kernel.name].assign(exponents),
-            ]
+            operations += [self._masks[kernel.name].assign(mask), self._exponents[kernel.name].assign(exponents)]
         return [*operations, self._updates.assign(tf.maximum(wanted, done))]
 
     def _next(
@@ -270,3 +268,38 @@ class IncrementalQuantization(GraphHook):
 
 def _level_unless(mask: tf.Tensor, level: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
     return tf.where(mask, value, tf.cast(level, value.dtype))
+
+
+def check_shares(name: str, value: Any) -> list[float]:
+    """Return rising shares that end with 1, or raise a UserError."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
+    if is_list and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+        shares = [float(each) for each in value]
+        rising = all(lower < higher for lower, higher in zip([0.0, *shares[:-1]], shares, strict=True))
+        if rising and shares[-1] == 1.0:
+            return shares
+    raise UserError(
+        f"Invalid {name}: {value!r}. Expected rising shares above 0 that end with 1, such as [0.5, 0.75, 1]."
+    )
+
+
+def change_steps(
+    count: int, *, begin_epoch: float, step_epochs: float | None, total_steps: int, steps_per_epoch: float
+) -> list[int]:
+    """Return the optimizer steps in which the shares grow. One at the very end of the run falls on its last step."""
+    total_epochs = total_steps / steps_per_epoch
+    apart = (total_epochs - begin_epoch) / count if step_epochs is None else step_epochs
+    epochs = [begin_epoch + index * apart for index in range(count)]
+    steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]
+    if max(begin_epoch, epochs[-1]) > total_epochs + 1e-6:
+        raise UserError(
+            f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}, after the end "
+            f"of the run, epoch {total_epochs:g}. Expected a smaller begin_epoch or step_epochs, fewer shares, or a "
+            "longer run with trainer.epochs."
+        )
+    if len(set(steps)) < count:
+        raise UserError(
+            f"Two of {count} shares would be quantized in one step: {apart * steps_per_epoch:.3g} steps apart. "
+            "Expected a larger step_epochs, fewer shares, or a longer run with trainer.epochs."
+        )
+    return [min(step, total_steps - 1) for step in steps]

@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import is_of
 from hookline.trainer.network import Network
@@ -23,21 +24,13 @@ def mark_added(layer: keras.layers.Layer, hook: str) -> None:
 
     Hooks that choose among kernel layers (`is_kernel_layer`) leave marked ones alone: a pattern such as "*" means the
     layers of the network that the user gave. The mark is of this process; it is not saved with a model.
-
-    Args:
-        layer: built.
-        hook: name of the hook that adds it.
     """
     for each in layer._flatten_layers():
         setattr(each, MARK, hook)
 
 
 def is_added(layer: keras.layers.Layer) -> bool:
-    """Return whether a hook put this layer into the network.
-
-    Args:
-        layer: any Keras layer.
-    """
+    """Return whether a hook put this layer into the network."""
     return hasattr(layer, MARK)
 
 
@@ -51,34 +44,34 @@ KERNEL_NAMES = {"kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_ker
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """Hold one latent kernel.
+class Target:
+    """Hold one latent variable, such as one that a mask covers."""
 
-    Attributes:
-        name: of the variable in the network.
-        layer: path of its layer.
-        variable: the latent variable.
-        channel_axes: axes that tell output channels apart.
-    """
-
-    name: str
-    layer: str
+    name: str  # of the variable in the network
+    layer: str  # path of its layer
     variable: keras.Variable
-    channel_axes: tuple[int, ...]
 
     @property
     def size(self) -> int:
         """Return the number of entries."""
         return math.prod(self.variable.shape)
 
+    def new_mask(self) -> tf.Variable:
+        """Return a state variable for a mask, True everywhere."""
+        return tf.Variable(tf.ones(self.variable.shape, tf.bool), trainable=False, name="mask")
+
+
+@dataclass(frozen=True)
+class Kernel(Target):
+    """Hold one latent kernel."""
+
+    channel_axes: tuple[int, ...]  # axes that tell output channels apart
+
 
 def is_kernel_layer(layer: keras.Layer) -> bool:
     """Return whether a layer is a dense layer or a convolution of any kind: those whose weights and inputs are rounded.
 
     Layers that another hook put into the network, such as the branch of Bernoulli attention, do not count.
-
-    Args:
-        layer: any Keras layer.
     """
     return is_of(layer, KERNEL_LAYERS) and not is_added(layer)
 
@@ -87,34 +80,18 @@ def holds_kernel(layer: keras.Layer) -> bool:
     """Return whether a layer holds a kernel itself: those of `is_kernel_layer`, recurrent cells, embeddings, einsums.
 
     A layer of the user's own does, if it names a weight of at least two axes as Keras does, such as "kernel".
-
-    Args:
-        layer: built.
     """
     return bool(own_kernels(layer)) and not is_added(layer)
 
 
 def own_kernels(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the kernels that a layer holds itself, not within layers inside it.
-
-    Args:
-        layer: built.
-    """
+    """Return the kernels that a layer holds itself, not within layers inside it."""
     own = [*layer._trainable_variables, *layer._non_trainable_variables]
     return [variable for variable in own if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
 
 
 def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str = "quantized") -> list[Kernel]:
-    """Return the kernels of layers, those of separable convolutions and of recurrent cells apart.
-
-    Args:
-        network: that the layers belong to.
-        layers: built layers that hold kernels, by path.
-        doing: what is done to kernels, for the error.
-
-    Raises:
-        UserError: a kernel is not trainable, so nothing could replace it.
-    """
+    """Return the kernels of layers, those of separable convolutions and of recurrent cells apart."""
     names = {id(variable): name for name, variable in network.trainable_variables.items()}
     kernels = []
     for path, layer in layers.items():
@@ -129,12 +106,7 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
 
 
 def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...]:
-    """Return the axes of a kernel that tell its output channels apart.
-
-    Args:
-        layer: that holds it.
-        variable: one of its kernels.
-    """
+    """Return the axes of a kernel that tell its output channels apart."""
     if is_depthwise(layer, variable):
         return (-2, -1)
     if is_of(layer, ("EinsumDense",)):
@@ -145,41 +117,12 @@ def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...
 
 
 def is_depthwise(layer: keras.Layer, variable: keras.Variable) -> bool:
-    """Return whether a kernel is that of a depthwise convolution, which adds over no input channels.
-
-    Args:
-        layer: that holds it.
-        variable: one of its kernels.
-    """
+    """Return whether a kernel is that of a depthwise convolution, which adds over no input channels."""
     return is_of(layer, DEPTHWISE) or variable.name == "depthwise_kernel"
 
 
-@dataclass(frozen=True)
-class Target:
-    """Hold one latent variable that a mask covers.
-
-    Attributes:
-        name: of the variable in the network.
-        layer: path of its layer.
-        variable: the latent variable.
-    """
-
-    name: str
-    layer: str
-    variable: keras.Variable
-
-    @property
-    def size(self) -> int:
-        """Return the number of entries."""
-        return math.prod(self.variable.shape)
-
-
 def variable_layers(network: Network) -> dict[str, str]:
-    """Return the path of the innermost layer of each trainable variable, by variable name.
-
-    Args:
-        network: with a built model.
-    """
+    """Return the path of the innermost layer of each trainable variable, by variable name."""
     names = {id(variable): name for name, variable in network.trainable_variables.items()}
     owners: dict[str, str] = {}
     for path, layer in layer_paths(network.model).items():  # containers come before what they contain
@@ -191,9 +134,6 @@ def kernel_names(network: Network) -> list[str]:
     """Return the names of the trainable kernels of all layers.
 
     Biases and batch norm do not count; nor do kernels of layers that do not train, which are frozen as they are.
-
-    Args:
-        network: with a built model.
     """
     layers, trainable = layer_paths(network.model), network.trainable_variables
     return [
@@ -206,17 +146,7 @@ def kernel_names(network: Network) -> list[str]:
 def select_targets(
     network: Network, patterns: str | Sequence[str], offered: Collection[str], *, kind: str
 ) -> list[Target]:
-    """Return those of the offered variables whose layers match, in the network's order.
-
-    Args:
-        network: with a built model.
-        patterns: on paths or names of layers that hold an offered variable.
-        offered: names of trainable variables.
-        kind: what such layers are called in an error, such as "kernel layer".
-
-    Raises:
-        UserError: a pattern matches nothing; the message lists the paths.
-    """
+    """Return those of the offered variables whose layers match, in the network's order."""
     owners = {name: path for name, path in variable_layers(network).items() if name in offered}
     paths = layer_paths(network.model)
     holders = {id(paths[path]) for path in owners.values()}
@@ -226,12 +156,7 @@ def select_targets(
 
 
 def layer_rows(targets: Sequence[Target], masks: Mapping[str, tf.Variable]) -> list[dict[str, Any]]:
-    """Return how much of each layer is frozen: rows of "layer", "entries", "frozen" and "share".
-
-    Args:
-        targets: what masks cover.
-        masks: bool by variable name, True where entries train.
-    """
+    """Return how much of each layer is frozen: rows of "layer", "entries", "frozen" and "share"."""
     counts: dict[str, list[int]] = {}
     for target in targets:
         mask = masks[target.name].numpy()
@@ -243,16 +168,21 @@ def layer_rows(targets: Sequence[Target], masks: Mapping[str, tf.Variable]) -> l
     ]
 
 
-MOST_NAMED = 3
+def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return the share of entries that are flagged: over all under `name`, per layer under "<name>/<layer>"."""
+    # As float32, which a GPU can sum, too; counts are exact up to 2^24, and beyond as precise as the shares.
+    counts = [tf.reduce_sum(tf.cast(flag, tf.float32)) for flag in flags]
+    groups = {name: list(zip(kernels, counts, strict=True))} if kernels else {}
+    for kernel, count in zip(kernels, counts, strict=True):
+        groups.setdefault(f"{name}/{kernel.layer}", []).append((kernel, count))
+    return {
+        key: tf.add_n([count for _, count in group]) / sum(kernel.size for kernel, _ in group)
+        for key, group in groups.items()
+    }
 
 
 def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]:
-    """Return the trainable weights of two axes or more that are not covered. Biases are not among them.
-
-    Args:
-        network: built.
-        covered: names of variables.
-    """
+    """Return the trainable weights of two axes or more that are not covered. Biases are not among them."""
     layers, owners = {"": network.model, **layer_paths(network.model)}, variable_layers(network)
     targets = [Target(name, owners.get(name, ""), each) for name, each in network.trainable_variables.items()]
     return [
@@ -268,21 +198,12 @@ def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]
 def left_out_advice(
     network: Network, patterns: str | Sequence[str], covered: Collection[str], *, state: str, reason: str
 ) -> list[str]:
-    """Return one line with the share of entries that "*" leaves out, if any.
-
-    Args:
-        network: built.
-        patterns: as the user gave them; layers that are not asked for are not missed.
-        covered: names of the variables that the hook would cover.
-        state: in which the others stay, such as "dense".
-        reason: why, and what helps.
-    """
+    """Return one line with the share of entries that "*" leaves out, if any."""
     missed = left_out_weights(network, covered)
     if "*" not in ([patterns] if isinstance(patterns, str) else patterns) or not missed:
         return []
     layers = {"": network.model, **layer_paths(network.model)}
-    named = ", ".join(f"{each.name} ({type(layers[each.layer]).__name__})" for each in missed[:MOST_NAMED])
-    more = f" and {len(missed) - MOST_NAMED} more" if len(missed) > MOST_NAMED else ""
+    named = first_of([f"{each.name} ({type(layers[each.layer]).__name__})" for each in missed])
     entries = sum(each.size for each in missed)
     total = entries + sum(math.prod(network.trainable_variables[name].shape) for name in covered)
-    return [f"layers='*' leaves {entries:,} of {total:,} kernel entries {state}: {named}{more}. {reason}"]
+    return [f"layers='*' leaves {entries:,} of {total:,} kernel entries {state}: {named}. {reason}"]

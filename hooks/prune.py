@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.kernels import Kernel, Target, left_out_advice, left_out_weights
-from hookline.hooks.masking.hold import mask_pictures
+from hookline.hooks.kernels import Kernel, Target, entry_shares, left_out_advice, left_out_weights
+from hookline.hooks.masking import mask_pictures
 from hookline.hooks.options import project_with_average
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
 from hookline.hooks.pruning.settings import (
@@ -22,7 +22,6 @@ from hookline.hooks.pruning.settings import (
     select_kernels,
     stored_bytes,
 )
-from hookline.hooks.quantization.shares import entry_shares
 from hookline.trainer.hook import Arrays, Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.objective import Shown
 from hookline.trainer.ops.estimators import straight_through, zero_unless
@@ -175,10 +174,7 @@ class Prune(GraphHook):
             settings.criterion,
             settings.hysteresis,
         )
-        self._masks = {
-            kernel.name: tf.Variable(tf.ones(kernel.variable.shape, tf.bool), trainable=False, name="mask")
-            for kernel in self._kernels
-        }
+        self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from hookline.hooks.normalization.fused import OWN_METHODS, calls_replaced
+from hookline.hooks.normalization.fused import calls_replaced, has_own_methods
 from hookline.hooks.options import check_patterns
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
@@ -66,9 +66,6 @@ class SynchronizedBatchNorm(GraphHook):
         Args:
             layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
             network: name of the network, or a pattern; "*" for every network of a run.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self.layers = check_patterns("layers", layers)
         self.network = network
@@ -131,7 +128,7 @@ def _is_plain(layer: keras.Layer) -> bool:
 
 def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
     """Return what makes the statistics of a layer differ from a plain one's; None if they do not."""
-    if any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS):
+    if has_own_methods(layer):
         return f"a class {type(layer).__name__}"
     return "renorm" if layer.renorm else None
 

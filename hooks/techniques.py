@@ -13,11 +13,7 @@ MONITORS = "hookline.hooks.monitors."
 
 
 def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the technique hooks of a config, by name.
-
-    Args:
-        hooks: nodes with a `_target_`, by name; None for one that was removed.
-    """
+    """Return the technique hooks of a config, by name."""
     everywhere = OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
     return {
         name: node

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from hookline.hooks.attention.options import EVAL_MODES, MODES, BranchOptions
 from hookline.hooks.attention.resampling import AreaResize, DilatedConv2D, area_weights
+from hookline.hooks.rebuild import call_anew
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.ops.estimators import bernoulli_gate, uniform_numbers
 from hookline.trainer.replicas.replica import Replica, common_seed
 
@@ -47,27 +47,16 @@ def make_branch(options: BranchOptions, *, temperature: float, name: str) -> ker
     The kernel of the last one is zero at first, so that A is `initial_keep_rate` at every position: no position is
     dropped for good before anything is learned.
     """
-    layers: list[keras.layers.Layer] = [
-        DilatedConv2D(
-            filters,
-            options.kernel_size,
-            dilation_rate=dilation,
-            activation=options.activation,
-            name=f"{name}_conv_{number}",
-        )
+    shared: dict[str, Any] = {"kernel_size": options.kernel_size, "activation": options.activation}
+    layers = [
+        DilatedConv2D(filters, dilation_rate=dilation, name=f"{name}_conv_{number}", **shared)
         for number, (filters, dilation) in enumerate(zip(options.filters, options.dilations, strict=True), start=1)
     ]
-    initial = temperature * math.log(options.initial_keep_rate / (1.0 - options.initial_keep_rate))
-    layers.append(
-        keras.layers.Conv2D(
-            1,
-            1,
-            kernel_initializer="zeros",
-            bias_initializer=keras.initializers.Constant(initial),
-            name=f"{name}_logits",
-        )
+    initial = keras.initializers.Constant(
+        temperature * math.log(options.initial_keep_rate / (1.0 - options.initial_keep_rate))
     )
-    return keras.Sequential(layers, name=f"{name}_branch")
+    last = keras.layers.Conv2D(1, 1, kernel_initializer="zeros", bias_initializer=initial, name=f"{name}_logits")
+    return keras.Sequential([*layers, last], name=f"{name}_branch")
 
 
 def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | None, ...]) -> Any:
@@ -163,13 +152,7 @@ def write_out_attention(model: keras.Model) -> keras.Model:
 
     Its outputs are those of evaluation, to within rounding. Nothing is drawn, so it serves inference alone.
     """
-    if not is_graph(model) or not any(isinstance(each, OWN) for each in model._flatten_layers()):
-        return model
-
     convolutions: dict[int, keras.layers.Conv2D] = {}
-
-    def clone(layer: Any) -> Any:
-        return write_out_attention(layer) if is_graph(layer) else layer
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layer, DilatedConv2D):
@@ -180,7 +163,7 @@ def write_out_attention(model: keras.Model) -> keras.Model:
         inputs = args[0] if args else kwargs["inputs"]
         return write_out(layer, inputs)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+    return call_anew(model, lambda layer: isinstance(layer, OWN), call)
 
 
 def plain_convolution(layer: DilatedConv2D) -> keras.layers.Conv2D:

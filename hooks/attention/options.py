@@ -89,49 +89,31 @@ BRANCH_EXAMPLE = "auto, such as {filters: [16, 16], kernel_size: 3}, or {_target
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """Describe the convolutional net that makes the attention map.
-
-    Attributes:
-        filters: channels of each convolution before the last one, which has one channel and a kernel of 1 x 1.
-        kernel_size: side of these convolutions' kernels.
-        dilations: steps between the entries of each kernel.
-        activation: name of the Keras activation after each of them.
-        initial_keep_rate: in (0, 1): what A is everywhere at first.
-    """
+    """Describe the convolutional net that makes the attention map."""
 
     filters: tuple[int, ...] = (16, 16, 16)
-    kernel_size: int = 3
-    dilations: tuple[int, ...] = (1, 2, 4)
-    activation: str = "relu"
-    initial_keep_rate: float = 0.7
+    """Channels of each convolution before the last one, which has one channel and a kernel of 1 x 1."""
+    kernel_size: int = 3  # side of these convolutions' kernels
+    dilations: tuple[int, ...] = (1, 2, 4)  # steps between the entries of each kernel
+    activation: str = "relu"  # name of the Keras activation after each of them
+    initial_keep_rate: float = 0.7  # in (0, 1): what A is everywhere at first
 
 
 @dataclass(frozen=True)
 class KeepRate:
-    """Ask for a mean of A.
+    """Ask for a mean of A."""
 
-    Attributes:
-        target: in (0, 1).
-        weight: of the penalty, above 0.
-    """
-
-    target: float = 0.5
-    weight: float = 0.1
+    target: float = 0.5  # in (0, 1)
+    weight: float = 0.1  # of the penalty, above 0
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """Ask for an attention map that is like a given map.
+    """Ask for an attention map that is like a given map."""
 
-    Attributes:
-        key: of the map in the batch.
-        weight: of the loss, above 0.
-        epochs: of training in which the loss counts; None for all.
-    """
-
-    key: str = "map"
-    weight: float = 1.0
-    epochs: float | None = None
+    key: str = "map"  # of the map in the batch
+    weight: float = 1.0  # of the loss, above 0
+    epochs: float | None = None  # of training in which the loss counts; None for all
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:

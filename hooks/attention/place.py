@@ -18,17 +18,11 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose
 
 @dataclass(frozen=True)
 class Place:
-    """Name a map in a model's graph.
+    """Name a map in a model's graph."""
 
-    Attributes:
-        model: functional, with the layers of the model that was given.
-        layer: name of the layer (or other operation) that the map comes out of.
-        features: the map, a Keras tensor [batch, height, width, channels].
-    """
-
-    model: keras.Model
-    layer: str
-    features: Any
+    model: keras.Model  # functional, with the layers of the model that was given
+    layer: str  # name of the layer (or other operation) that the map comes out of
+    features: Any  # the map, a Keras tensor [batch, height, width, channels]
 
 
 def find_place(model: keras.Model, pattern: str | None) -> Place:
@@ -145,9 +139,7 @@ ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "Leaky
 
 def refuse_sign_after(place: Place) -> None:
     """Refuse to gate a map that reaches a sign with nothing in between that could move a zero."""
-    from hookline.hooks.quantization.input_quantizer import (
-        InputQuantizer,  # a class of Keras: not for a look at options
-    )
+    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
 
     dropped = {id(place.features)}
     for node in nodes_in_order(place.model):
@@ -165,15 +157,10 @@ def refuse_sign_after(place: Place) -> None:
 
 @dataclass(frozen=True)
 class Both:
-    """Represent a tensor in two forms on the way up from a gate.
+    """Represent a tensor in two forms on the way up from a gate."""
 
-    Attributes:
-        masked: as it follows from the gated map.
-        plain: as it follows from the map itself.
-    """
-
-    masked: Any
-    plain: Any
+    masked: Any  # as it follows from the gated map
+    plain: Any  # as it follows from the map itself
 
 
 def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Model:

@@ -16,16 +16,8 @@ from hookline.trainer.select import select_layers
 
 # Nine colours that stay apart for colour-blind eyes (Tol 2021, "Colour Schemes", scheme "muted"), and black.
 TEN_COLOURS = (
-    (51, 34, 136),
-    (136, 204, 238),
-    (17, 119, 51),
-    (221, 204, 119),
-    (204, 102, 119),
-    (170, 68, 153),
-    (68, 170, 153),
-    (136, 34, 85),
-    (153, 153, 51),
-    (20, 20, 20),
+    *((51, 34, 136), (136, 204, 238), (17, 119, 51), (221, 204, 119), (204, 102, 119)),
+    *((170, 68, 153), (68, 170, 153), (136, 34, 85), (153, 153, 51), (20, 20, 20)),
 )
 
 
@@ -36,17 +28,11 @@ def class_colour(label: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """Map features [..., d] to a plane.
+    """Map features [..., d] to a plane."""
 
-    Attributes:
-        origin: [d], what maps to the origin of the plane.
-        axes: [d, 2], the directions that become x and y.
-        share: of the variance of the features that the plane shows, in [0, 1].
-    """
-
-    origin: np.ndarray
-    axes: np.ndarray
-    share: float
+    origin: np.ndarray  # [d], what maps to the origin of the plane
+    axes: np.ndarray  # [d, 2], the directions that become x and y
+    share: float  # of the variance of the features that the plane shows, in [0, 1]
 
     def __call__(self, points: np.ndarray) -> np.ndarray:
         """Return points in the plane: [n, 2]."""

@@ -14,13 +14,9 @@ from hookline.trainer.graph import as_functional, is_graph
 
 @dataclass(frozen=True)
 class Origin:
-    """Say where a tensor comes from.
+    """Say where a tensor comes from."""
 
-    Attributes:
-        layers: identities of the layers that it went through.
-    """
-
-    layers: frozenset[int] = frozenset()
+    layers: frozenset[int] = frozenset()  # identities of the layers that it went through
 
 
 def with_inner_layers(layers: Mapping[str, keras.Layer]) -> set[int]:

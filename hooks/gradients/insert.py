@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from hookline.hooks.rebuild import call_anew
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.ops.backward import Backward
@@ -52,15 +53,7 @@ def put_on(model: keras.Model, layers: Mapping[str, keras.Layer], backward: Back
 
     Nested models that hold such layers are rebuilt too.
     """
-    return _rebuild(model, {id(layer): path for path, layer in layers.items()}, backward, hook)
-
-
-def _rebuild(model: keras.Model, paths: Mapping[int, str], backward: Backward, hook: str) -> keras.Model:
-    def clone(layer: Any) -> Any:
-        if is_graph(layer) and any(id(each) in paths for each in layer._flatten_layers()):
-            return _rebuild(layer, paths, backward, hook)
-        return layer
-
+    paths = {id(layer): path for path, layer in layers.items()}
     made: dict[str, PassThrough] = {}  # a layer that is called several times has one, which is called as often
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +70,7 @@ def _rebuild(model: keras.Model, paths: Mapping[int, str], backward: Backward, h
 
         return _call_with(layer, args, kwargs, backward, make)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+    return call_anew(model, lambda layer: id(layer) in paths, call)
 
 
 def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, make: Callable[..., Any]) -> Any:
@@ -102,23 +95,15 @@ def _call_with(layer: keras.Layer, args: Any, kwargs: Any, backward: Backward, m
 
 def take_off(model: keras.Model, hook: str) -> keras.Model:
     """Return the model without what `put_on` put in: the same layers, the same variables."""
-    added = [each for each in model._flatten_layers() if _is_of(each, hook)]
-    if not added or not is_graph(model):
-        return model
+    from hookline.hooks.gradients.layers import PassThrough  # a class of Keras: not for a look at options
 
-    def clone(layer: Any) -> Any:
-        return take_off(layer, hook) if is_graph(layer) else layer
+    def is_own(layer: Any) -> bool:
+        return isinstance(layer, PassThrough) and layer.hook == hook
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_of(layer, hook):
+        if is_own(layer):
             (inputs,) = (*args, *kwargs.values())
             return list(inputs)[: layer.outputs]
         return layer(*args, **kwargs)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
-
-
-def _is_of(layer: Any, hook: str) -> bool:
-    from hookline.hooks.gradients.layers import PassThrough  # a class of Keras: not for a look at options
-
-    return isinstance(layer, PassThrough) and layer.hook == hook
+    return call_anew(model, is_own, call)

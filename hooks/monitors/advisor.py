@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from hookline.hooks.advice.checks import input_range_advice, norm_batch_advice
-from hookline.hooks.advice.monitor import constant_advice, direction_advice, late_advice
+from hookline.hooks.monitors.advice import (
+    constant_advice,
+    direction_advice,
+    input_range_advice,
+    late_advice,
+    norm_batch_advice,
+)
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:

@@ -65,14 +65,13 @@ class Checkpoint(HostHook):
         self._steps: dict[str, int] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the steps at which each tag was asked for last."""
         return {"steps": dict(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps = {str(tag): int(step) for tag, step in state["steps"].items()}
 
     def summary(self) -> dict[str, Any]:
-        return {"steps": dict(self._steps)}
+        return self.state_dict()
 
     def next_step(self, step: int) -> int | None:
         """Return the next multiple of `every_epochs`, rounded up to a whole step."""

@@ -11,6 +11,8 @@ from hookline.trainer.hook import HostHook
 if TYPE_CHECKING:
     from hookline.trainer.run.control import Report, Run
 
+START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
+
 
 class EarlyStopping(HostHook):
     """Ask for the end of the run after `patience` evaluations without an improvement.
@@ -47,31 +49,26 @@ class EarlyStopping(HostHook):
             patience: evaluations on the validation split without an improvement before the run ends; at least 1.
             min_delta: the gain that an improvement must exceed, in units of the metric; at least 0.
         """
-        self._best: float | None
         self._patience = check_integer("patience", patience, minimum=1)
         self._min_delta = check_number("min_delta", min_delta, minimum=0)
-        self._forget()
+        self.load_state_dict(START)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "best": self._best,
-            "best_step": self._best_step,
-            "seen_step": self._seen_step,
-            "waited": self._waited,
-        }
+        best = {"best": self._best, "best_step": self._best_step}
+        return {**best, "seen_step": self._seen_step, "waited": self._waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._best = state["best"]
-        self._best_step = state["best_step"]
-        self._seen_step = state["seen_step"]
-        self._waited = state["waited"]
+        self._best: float | None = state["best"]
+        self._best_step: int = state["best_step"]
+        self._seen_step: int = state["seen_step"]
+        self._waited: int = state["waited"]
 
     def summary(self) -> dict[str, Any]:
         return {"patience": self._patience, "waited": self._waited, "best": self._best, "best_step": self._best_step}
 
     def on_fit_begin(self, run: Run) -> None:
         if self._seen_step > run.step:  # the state is from another fit
-            self._forget()
+            self.load_state_dict(START)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         if report.split != "validation" or report.step == self._seen_step or report.step < run.best.since:
@@ -84,12 +81,6 @@ class EarlyStopping(HostHook):
         self._waited += 1
         if self._waited >= self._patience and run.step < run.total_steps:
             run.control.stop(self._reason(run.best.monitor))
-
-    def _forget(self) -> None:
-        self._best = None
-        self._best_step = 0
-        self._seen_step = -1
-        self._waited = 0
 
     def _improves(self, value: float, mode: str) -> bool:
         if not math.isfinite(value):

@@ -47,7 +47,7 @@ class MetricsJsonl(HostHook):
 
     def __init__(self) -> None:
         """Set up; the file is opened when training begins."""
-        self._path: Path | None = None
+        self._path = Path()
         self._waiting: list[str] = []
         self._reports = 0
         self._resumed_at: int | None = None
@@ -63,7 +63,7 @@ class MetricsJsonl(HostHook):
         self._path = run.directory.resolve() / FILE_NAME
         if run.from_checkpoint:
             self._go_back(run)
-        self._write(self._path)
+        self._write()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -76,7 +76,7 @@ class MetricsJsonl(HostHook):
         """Leave out the reports of steps that are repeated, and say if some of the others are lost."""
         self._waiting = [line for line in self._waiting if _is_until(line, run.step)]
         self._resumed_at = run.step
-        path = run.directory / FILE_NAME
+        path = self._path
         try:
             there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
         except OSError as error:
@@ -89,17 +89,18 @@ class MetricsJsonl(HostHook):
             )
 
     def _append(self, report: Report) -> None:
-        if self._path is None:
-            raise RuntimeError("metrics_jsonl saw a report before on_fit_begin.")
         self._reports += 1
-        self._waiting.append(encode_report(report) + "\n")
-        self._write(self._path)
+        values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
+        line = {"step": int(report.step), "split": report.split, **values}
+        self._waiting.append(json.dumps(line, allow_nan=False) + "\n")
+        self._write()
 
-    def _write(self, path: Path) -> None:
+    def _write(self) -> None:
         """Bring the file up to date: in a resumed run, first drop the lines of steps that are repeated."""
+        path = self._path
         try:
             if self._resumed_at is not None and path.exists():
-                keep_lines_until(path, self._resumed_at)
+                write_whole(path, "".join(lines_until(path, self._resumed_at)))
             self._resumed_at = None
             append_whole(path, "".join(self._waiting))
         except OSError as error:
@@ -109,26 +110,8 @@ class MetricsJsonl(HostHook):
         self._waiting = []
 
 
-def encode_report(report: Report) -> str:
-    """Return a report as one line of valid JSON, without the line end.
-
-    Args:
-        report: the report; its values are numbers.
-    """
-    values = {name: float(value) if math.isfinite(value) else None for name, value in report.values.items()}
-    return json.dumps({"step": int(report.step), "split": report.split, **values}, allow_nan=False)
-
-
 def append_whole(path: Path, text: str) -> None:
-    """Append a text to a file, as a whole or not at all.
-
-    Args:
-        path: of the file.
-        text: to append.
-
-    Raises:
-        OSError: it cannot be written; the file is as it was.
-    """
+    """Append a text to a file, as a whole or not at all."""
     with open_append(path) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -140,30 +123,9 @@ def append_whole(path: Path, text: str) -> None:
             raise
 
 
-def keep_lines_until(path: Path, step: int) -> None:
-    """Drop the lines of later steps, and a last line that was cut off. The file is replaced at once or not at all.
-
-    Args:
-        path: a metrics.jsonl.
-        step: the last step whose lines stay.
-
-    Raises:
-        OSError: it cannot be read or written.
-    """
-    write_whole(path, "".join(line + "\n" for line in lines_until(path, step)))
-
-
 def lines_until(path: Path, step: int) -> list[str]:
-    """Return the whole lines of a metrics.jsonl up to a step.
-
-    Args:
-        path: of the file.
-        step: the last one whose lines count.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return [line.rstrip("\n") for line in read_lines(path) if _is_until(line, step)]
+    """Return the whole lines of a metrics.jsonl up to a step; without a last line that was cut off."""
+    return [line.rstrip("\n") + "\n" for line in read_lines(path) if _is_until(line, step)]
 
 
 def _is_until(line: str, step: int) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.options import check_choice, check_integer, check_number
+from hookline.hooks.options import check_choice, check_integer, check_number, first_of
 from hookline.trainer.errors import NonFiniteError, UserError
 from hookline.trainer.hook import Declaration, GraphHook, HostHook, Tensors
 from hookline.trainer.step.context import StepContext
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN_NAMES = 5
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
-KINDS = {"loss": "losses", "gradient": "gradients of", "state": "new state of"}
-NOTHING = "No variable was changed by"
-VETO = re.compile(rf"(?P<place>(?:[^/]+/){{0,2}}?)(?P<kind>{'|'.join(KINDS)})/(?P<name>.+)")
+OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 """A veto of the guard: an objective and a network if there are several, the kind, and what it holds."""
 
 
@@ -87,7 +85,6 @@ class NanGuard(GraphHook, HostHook):
         return Declaration()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the steps that were left out."""
         return {"skipped": list(self._skipped)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,26 +102,15 @@ class NanGuard(GraphHook, HostHook):
         return find_not_finite({name: value for name, value in checked.items() if value.dtype.is_floating})
 
     def on_veto(self, run: Run) -> None:
-        """Skip the step that was withheld for a non-finite value, or raise.
-
-        Raises:
-            NonFiniteError: names the step, the losses and the variables.
-        """
+        """Skip the step that was withheld for a non-finite value, roll back, or raise what names step and variables."""
         if run.control.skip or run.control.rate_factor is not None:
             return  # the guard of another network has answered
-        found: dict[tuple[str, str], dict[str, list[str]]] = {}
-        understood: set[str] = set()
-        for veto in filter(None, map(VETO.fullmatch, run.vetoes)):
-            understood.add(veto.string)
-            kinds = found.setdefault(self._place(veto["place"]), {kind: [] for kind in KINDS})
-            kinds[veto["kind"]].append(veto["name"])
-        if not found:
+        own = [name for name in run.vetoes if OWN.match(name)]
+        if not own:
             return
-        first = next(objective for objective, _ in found)
-        written = f"Nothing of objective '{first}' was written, nor of those after it in" if first else NOTHING
-        details = "; ".join(f"{_in_words(*place)}{describe(kinds)}" for place, kinds in found.items())
-        message = f"NaN or infinity at step {run.step}: {details}. {written} this step."
-        if understood < set(run.vetoes) or not self._goes_on(run, message):
+        withheld = "This update was withheld, and all after it in the step."
+        message = f"NaN or infinity at step {run.step} in {first_of(own, SHOWN_NAMES)}. {withheld}"
+        if len(own) < len(run.vetoes) or not self._goes_on(run, message):
             after = f" {len(self._skipped)} steps were skipped before it." if self._skipped else ""
             raise NonFiniteError(f"{message}{after} {_remedy(run)}")
 
@@ -143,13 +129,6 @@ class NanGuard(GraphHook, HostHook):
             return True
         return False
 
-    def _place(self, prefix: str) -> tuple[str, str]:
-        """Return the objective and the network, if there are several, from the front of a veto's name."""
-        objective, network = prefix.rstrip("/"), ""
-        if self.scope:
-            objective, _, network = objective.rpartition("/")
-        return objective, network
-
 
 def _remedy(run: Run) -> str:
     """Return what to do; a step that is held back writes nothing, so NaN in a weight was there before."""
@@ -160,23 +139,9 @@ def _remedy(run: Run) -> str:
         if not np.isfinite(keras.ops.convert_to_numpy(variable)).all()
     ]
     if held:
-        return f"Weights held NaN or infinity before it: {shorten(held)}. Check their initializers, or init_from."
+        names = first_of(held, SHOWN_NAMES)
+        return f"Weights held NaN or infinity before it: {names}. Check their initializers, or init_from."
     return "Lower the learning rate, clip the gradients, or check the data for NaN."
-
-
-def _in_words(objective: str, network: str) -> str:
-    named = (("objective", objective), ("network", network))
-    place = ", ".join(f"{kind} '{name}'" for kind, name in named if name)
-    return f"{place}: " if place else ""
-
-
-def describe(kinds: Mapping[str, Sequence[str]]) -> str:
-    """Return what was not finite in words, such as "losses total; gradients of dense/kernel".
-
-    Args:
-        kinds: names by kind; those without names are left out.
-    """
-    return "; ".join(f"{KINDS[kind]} {shorten(names)}" for kind, names in kinds.items() if names)
 
 
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
@@ -184,9 +149,6 @@ def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tenso
 
     Normally each value is only summed, as a sum propagates NaN and infinity. Every entry is checked only if the total
     is not finite, which a large sum of finite values may not be either.
-
-    Args:
-        values: floating point, any shape; of slices, the rows that are present.
     """
     dense = [each.values if isinstance(each, tf.IndexedSlices) else each for each in values.values()]
     if not dense:
@@ -198,13 +160,3 @@ def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tenso
         lambda: tf.stack([tf.logical_not(tf.reduce_all(tf.math.is_finite(each))) for each in dense]),
     )
     return dict(zip(values, tf.unstack(flags), strict=True))
-
-
-def shorten(names: Sequence[str]) -> str:
-    """Return the first names and the count of the others.
-
-    Args:
-        names: at least one.
-    """
-    shown = ", ".join(names[:SHOWN_NAMES])
-    return f"{shown} and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else shown

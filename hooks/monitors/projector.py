@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ import numpy as np
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import EmbeddingInfo, ProjectorConfig
 
-from hookline.hooks.monitors.console import file_name, write_files
 from hookline.hooks.monitors.every import is_due
-from hookline.hooks.monitors.pictures import encode_picture
+from hookline.hooks.monitors.pictures import encode_picture, file_name, write_files
 from hookline.hooks.options import check_integer
 from hookline.trainer.hook import HostHook
 from hookline.trainer.objective import Embedding
@@ -73,24 +72,15 @@ class Projector(HostHook):
         self._evaluations += 1
 
 
-def write_embeddings(embeddings: dict[str, Embedding], folder: Path) -> None:
-    """Write embeddings and the config that lists them.
-
-    Args:
-        embeddings: by name.
-        folder: made when there is an embedding to write.
-
-    Raises:
-        WriteError: the folder cannot be written to.
-    """
+def write_embeddings(embeddings: Mapping[str, Embedding], folder: Path) -> None:
+    """Write embeddings and the config that lists them; the folder is made if there is one to write."""
     config = ProjectorConfig()
     files: dict[str, bytes] = {}
     for name, embedding in embeddings.items():
         shown = _shown_examples(embedding)
-        if not len(shown.vectors):
-            continue
-        info = config.embeddings.add(tensor_name=name, tensor_shape=shown.vectors.shape)
-        files |= _embedding_files(file_name(name), shown, info)
+        if len(shown.vectors):
+            info = config.embeddings.add(tensor_name=name, tensor_shape=shown.vectors.shape)
+            files |= _embedding_files(file_name(name), shown, info)
     if files:
         write_files({**files, CONFIG_NAME: text_format.MessageToString(config).encode()}, folder)
 
@@ -109,10 +99,12 @@ def _shown_examples(embedding: Embedding) -> Embedding:
 def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> dict[str, bytes]:
     """Return the files of one embedding by name, and note them in the config."""
     info.tensor_path = f"{name}.tsv"
-    files = {info.tensor_path: vectors_as_tsv(embedding.vectors).encode()}
+    files = {info.tensor_path: _tsv([[f"{value:.6g}" for value in row] for row in embedding.vectors.tolist()])}
     if embedding.labels:
         info.metadata_path = f"{name}_labels.tsv"
-        files[info.metadata_path] = labels_as_tsv(embedding.labels).encode()
+        columns = [[" ".join(str(value).split()) for value in each.tolist()] for each in embedding.labels.values()]
+        header = [list(embedding.labels)] if len(columns) > 1 else []  # as the projector wants it
+        files[info.metadata_path] = _tsv([*header, *zip(*columns, strict=True)])
     if embedding.images is not None:
         height, width = embedding.images.shape[1:3]
         info.sprite.image_path = f"{name}_images.png"
@@ -121,35 +113,12 @@ def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> di
     return files
 
 
-def vectors_as_tsv(vectors: np.ndarray) -> str:
-    """Return a line per vector, its entries separated by tabs.
-
-    Args:
-        vectors: [examples, d].
-    """
-    return "".join("\t".join(f"{value:.6g}" for value in row) + "\n" for row in vectors.tolist())
-
-
-def labels_as_tsv(labels: Mapping[str, np.ndarray]) -> str:
-    """Return a line per example. As the projector wants it, only several columns have a line of names above them.
-
-    Args:
-        labels: [examples] each, by the name of the column.
-    """
-    columns = [[" ".join(str(value).split()) for value in values.tolist()] for values in labels.values()]
-    header = ["\t".join(labels)] if len(labels) > 1 else []
-    return "".join(f"{line}\n" for line in [*header, *("\t".join(row) for row in zip(*columns, strict=True))])
+def _tsv(rows: Iterable[Sequence[str]]) -> bytes:
+    return "".join("\t".join(row) + "\n" for row in rows).encode()
 
 
 def sprite_picture(images: np.ndarray) -> np.ndarray:
-    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1].
-
-    Args:
-        images: numbers [examples, height, width, 1 or 3].
-
-    Returns:
-        float32 [rows * height, columns * width, 1 or 3] in [0, 1].
-    """
+    """Return one picture with all images, row by row from the upper left; the range of all becomes [0, 1]."""
     count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

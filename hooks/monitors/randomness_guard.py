@@ -70,15 +70,10 @@ class RandomnessGuard(HostHook):
         self._faults: list[str] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: a resumed run makes the checks again."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Check the batches that the run will train on.
-
-        Raises:
-            UserError: a fault was found, and faults end the run.
-        """
+        """Check the batches that the run will train on."""
         if run.training is None:
             return
         self._faults = find_faults(run.training, run.step)
@@ -92,12 +87,7 @@ class RandomnessGuard(HostHook):
 
 
 def find_faults(training: TrainingBatches, step: int) -> list[str]:
-    """Return the faults found, one line each.
-
-    Args:
-        training: the batches of a run.
-        step: the next one.
-    """
+    """Return the faults found in the batches of a run from a step on, one line each."""
     now = tf.constant(step, tf.int64)
     rows = training.indices(now)[:EXAMPLES]
     examples = training.read(rows)

@@ -9,9 +9,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,18 +34,8 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Leak:
-    """Name an example that an earlier split holds, too.
-
-    Attributes:
-        split: where the copy is.
-        example: which one it is.
-        original_split: the earlier split.
-        original: what it is a copy of.
-        kind: "exact" for the same bits, "near" for the same looks.
-        correlation: of the two, 1 for the same bits.
-    """
+class Leak(NamedTuple):
+    """Name an example that an earlier split holds, too: the same bits ("exact"), or the same looks ("near")."""
 
     split: str
     example: str
@@ -91,9 +80,6 @@ class SplitGuard(HostHook):
         Args:
             on_leak: "warn" shows one line and continues; "stop" ends the run with it.
             near: in [0, 1): how much nearer than the 10th nearest image a copy must be; 0 for exact copies alone.
-
-        Raises:
-            UserError: an option has the wrong type or value.
         """
         self._on_leak = check_choice("on_leak", on_leak, (WARN, STOP))
         expected = "a number of at least 0, below 1, such as 0.35"
@@ -103,15 +89,10 @@ class SplitGuard(HostHook):
         self._summary: dict[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return no state: a resumed run compares the splits again."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        """Compare the splits of the run.
-
-        Raises:
-            UserError: a copy was found, and copies end the run.
-        """
+        """Compare the splits of the run."""
         if run.training is None:
             return
         start = time.perf_counter()
@@ -135,12 +116,7 @@ class SplitGuard(HostHook):
 
 
 def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
-    """Return the examples that an earlier split holds, too, in order.
-
-    Args:
-        splits: by name; later ones should share nothing with earlier ones.
-        nearer: see `near_copies`; 0 to look for exact copies alone.
-    """
+    """Return the examples that an earlier split holds, too, in order; without near copies if `nearer` is 0."""
     names = list(splits)
     read = [fingerprints(split, with_looks=nearer > 0.0) for split in splits.values()]
     starts = np.cumsum([0, *(split.size for split in splits.values())])
@@ -187,11 +163,7 @@ def _counts(leaks: list[Leak], kind: str) -> dict[str, int]:
 
 
 def describe(leaks: list[Leak]) -> str:
-    """Return one line on what was found.
-
-    Args:
-        leaks: at least one.
-    """
+    """Return one line on what was found."""
     parts = []
     for kind, (one, several) in WORDS.items():
         for places, count in _counts(leaks, kind).items():
@@ -202,16 +174,9 @@ def describe(leaks: list[Leak]) -> str:
 
 
 def write_leaks(path: Path, leaks: list[Leak]) -> None:
-    """Write a table of leaks.
-
-    Args:
-        path: of the file.
-        leaks: a row each.
-    """
+    """Write a table with a row for each leak."""
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["split", "example", "original_split", "original", "kind", "correlation"])
-    for leak in leaks:
-        values = (leak.split, leak.example, leak.original_split, leak.original, leak.kind)
-        writer.writerow([*values, f"{leak.correlation:.4f}"])
+    writer.writerow(Leak._fields)
+    writer.writerows([*leak[:-1], f"{leak.correlation:.4f}"] for leak in leaks)
     write_whole(path, text.getvalue())

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from hookline.hooks.monitors.dashboard.event_files import EventFiles, StepProfile
+from hookline.hooks.monitors.dashboard.hyperparameters import (
+    end_summary,
+    hyperparameters,
+    reached_values,
+    start_summary,
+)
 from hookline.hooks.monitors.dashboard.layout import layout_summary
 from hookline.hooks.monitors.dashboard.records import (
     config_as_markdown,
@@ -18,8 +23,7 @@ from hookline.hooks.monitors.dashboard.records import (
     text_summary,
 )
 from hookline.hooks.monitors.every import is_due
-from hookline.hooks.monitors.final_table import as_markdown, network_tables
-from hookline.hooks.monitors.hyperparameters import end_summary, hyperparameters, reached_values, start_summary
+from hookline.hooks.monitors.tables import as_markdown, network_tables
 from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.config.stored import read_overrides
 from hookline.trainer.hook import HostHook
@@ -57,9 +61,10 @@ class TensorBoard(HostHook):
 
     Pitfalls:
         tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run repairs its curves; no thread
-            and no open file stays behind, even after a rollback; a full disk ends no run.
-        tests/hooks/monitors/test_tensorboard_views.py: histograms are of the weights of their step.
-        tests/hooks/monitors/test_hyperparameters.py: what was set, best values and those of the test are in one row.
+            and no open file stays behind, even after a rollback; a full disk ends no run; histograms are of the weights
+            of their step.
+        tests/hooks/monitors/dashboard/test_hyperparameters.py: what was set, best values and those of the test are in
+            one row.
 
     Example:
         python train.py recipe=attention hooks.tensorboard.pictures_every=1
@@ -170,14 +175,14 @@ class TensorBoard(HostHook):
         """Write the hyperparameters. In a resumed run, this replaces what the earlier end has left."""
         self._opened.remove(SESSION)  # TensorBoard believes the first status of a session, not the last
         values = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
-        self._opened.write(SESSION, run.step, start_summary(values, time.time()))
+        self._opened.write(SESSION, run.step, start_summary(values))
         self._opened.close(SESSION)  # nothing more comes before the end
 
     def _close_session(self, run: Run, summary: dict[str, Any]) -> None:
         """Write the results of the run; its end is recorded only if it is final, not if the run will be resumed."""
         self._opened.write(SESSION, run.step, scalar_summary(reached_values(summary)))
         if (status := summary.get("status")) in (*COMPLETE, "failed"):
-            self._opened.write(SESSION, run.step, end_summary(status, time.time()))
+            self._opened.write(SESSION, run.step, end_summary(status))
 
     def _close(self) -> None:
         self._fitting = False

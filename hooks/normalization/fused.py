@@ -56,17 +56,17 @@ def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_
 
 OWN_METHODS = ("call", "_moments")  # of a subclass that changes what the layer computes
 EVALUATION_FACTOR = 2  # with given statistics, Keras makes fewer passes: the kernel is faster only on larger inputs
-WIDE, WIDE_FACTOR = (
-    64,
-    50,
-)  # with more channels than this, Keras's two ops are as fast until inputs exceed the caches
+WIDE, WIDE_FACTOR = 64, 50  # with more channels, Keras's two ops are as fast until inputs exceed the caches
+
+
+def has_own_methods(layer: keras.layers.BatchNormalization) -> bool:
+    """Return whether the class of a layer computes something of its own."""
+    return any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS)
 
 
 def why_layer_stays(layer: keras.layers.BatchNormalization) -> str | None:
     """Return why no call of a layer can be fused, or None."""
-    if any(
-        getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS
-    ) or "call" in vars(layer):
+    if has_own_methods(layer) or "call" in vars(layer):
         return f"{type(layer).__name__} computes something of its own"
     if layer.renorm:
         return "renorm"

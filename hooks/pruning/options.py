@@ -17,15 +17,10 @@ Sparsity = float | dict[str, float]
 
 @dataclass(frozen=True)
 class Structure:
-    """Say which entries are kept or pruned together.
+    """Say which entries are kept or pruned together."""
 
-    Attributes:
-        name: "unstructured", "channel", "n_m" or "block".
-        sizes: (n, m) of n_m: keep n of every m; (rows, columns) of a block; empty otherwise.
-    """
-
-    name: str
-    sizes: tuple[int, ...] = ()
+    name: str  # "unstructured", "channel", "n_m" or "block"
+    sizes: tuple[int, ...] = ()  # (n, m) of n_m: keep n of every m; (rows, columns) of a block; empty otherwise
 
     @property
     def own_sparsity(self) -> float | None:

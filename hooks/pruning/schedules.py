@@ -6,46 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookline.hooks.options import check_choice, check_integer, check_number, epoch_start
+from hookline.hooks.options import check_choice, check_epochs, check_integer, check_number, epoch_start
 from hookline.hooks.pruning.options import check_sparsity
 from hookline.trainer.errors import UserError
 
-DEFAULTS = {
-    "initial_sparsity": 0.0,
-    "power": 3.0,
-    "end_epoch": None,
-    "frequency": 100,
-    "frequency_growth": 1.0,
-    "stages": None,
-    "stage_epochs": None,
-    "hysteresis": 1.1,
+RISING, UPDATED, ITERATIVE = ("polynomial", "splicing"), ("constant", "polynomial", "splicing"), ("iterative",)
+USERS: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "initial_sparsity": (0.0, RISING),
+    "power": (3.0, RISING),
+    "end_epoch": (None, UPDATED),
+    "frequency": (100, UPDATED),
+    "frequency_growth": (1.0, UPDATED),
+    "stages": (None, ITERATIVE),
+    "stage_epochs": (None, ITERATIVE),
+    "hysteresis": (1.1, ("splicing",)),
 }
-# Of these options, which schedules use them.
-USERS = {
-    "initial_sparsity": ("polynomial", "splicing"),
-    "power": ("polynomial", "splicing"),
-    "end_epoch": ("constant", "polynomial", "splicing"),
-    "frequency": ("constant", "polynomial", "splicing"),
-    "frequency_growth": ("constant", "polynomial", "splicing"),
-    "stages": ("iterative",),
-    "stage_epochs": ("iterative",),
-    "hysteresis": ("splicing",),
-}
+"""Options that only some schedules use: the default, and which they are."""
 SCHEDULES = ("one_shot", "constant", "polynomial", "iterative", "splicing")
 
 
 def check_used(schedule: str, given: Mapping[str, Any]) -> None:
     """Refuse an option that is set although the schedule does not use it."""
-    for option, users in USERS.items():
-        if schedule not in users and given[option] != DEFAULTS[option]:
+    for option, (default, users) in USERS.items():
+        if schedule not in users and given[option] != default:
             raise UserError(
                 f"{option}={given[option]} has no effect with schedule={schedule}. "
-                f"Expected {option}={_shown(DEFAULTS[option])}, or schedule={' or '.join(users)}."
+                f"Expected {option}={'null' if default is None else default}, or schedule={' or '.join(users)}."
             )
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)
 
 
 def update_steps(begin: int, end: int, frequency: int, growth: float = 1.0) -> list[int]:
@@ -73,29 +60,18 @@ def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Hold a schedule in epochs.
+    """Hold a schedule in epochs."""
 
-    Attributes:
-        name: one of SCHEDULES.
-        begin_epoch: when the first masks are made.
-        end_epoch: by the end of which the masks are final; None for halfway from the begin to the end of training.
-        frequency: steps between updates.
-        frequency_growth: how many times as long as the last each interval is.
-        initial_sparsity: of the first masks.
-        power: of the polynomial.
-        stages: how many stages an iterative schedule has.
-        stage_epochs: epochs from one stage to the next.
-    """
-
-    name: str
-    begin_epoch: float
+    name: str  # one of SCHEDULES
+    begin_epoch: float  # when the first masks are made
     end_epoch: float | None
-    frequency: int
-    frequency_growth: float
-    initial_sparsity: float
-    power: float
-    stages: int
-    stage_epochs: float
+    """By the end of which the masks are final; None for halfway from the begin to the end of training."""
+    frequency: int  # steps between updates
+    frequency_growth: float  # how many times as long as the last each interval is
+    initial_sparsity: float  # of the first masks
+    power: float  # of the polynomial
+    stages: int  # how many stages an iterative schedule has
+    stage_epochs: float  # epochs from one stage to the next
 
     def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
         """Return the steps at which masks change, rising."""
@@ -125,7 +101,7 @@ class Schedule:
 
     def sparsities(self, steps: Sequence[int], final: float) -> list[float]:
         """Return the sparsity after each update of a schedule without stages."""
-        initial = self.initial_sparsity if self.name in USERS["initial_sparsity"] else final
+        initial = self.initial_sparsity if self.name in RISING else final
         begin, end = steps[0], steps[-1]
         return [
             polynomial_sparsity(step, begin=begin, end=end, initial=initial, final=final, power=self.power)
@@ -137,9 +113,9 @@ def parse_schedule(given: Mapping[str, Any]) -> Schedule:
     """Return a schedule from the values of a config."""
     name, end_epoch, stage_epochs = (given[key] for key in ("schedule", "end_epoch", "stage_epochs"))
     check_choice("schedule", name, SCHEDULES)
-    begin = check_number("begin_epoch", given["begin_epoch"], minimum=0.0, expected="a number of epochs of at least 0")
+    begin = check_epochs("begin_epoch", given["begin_epoch"])
     if end_epoch is not None:
-        end_epoch = check_number("end_epoch", end_epoch, minimum=0.0, expected="a number of epochs, or null")
+        end_epoch = check_epochs("end_epoch", end_epoch)
         if end_epoch < begin:
             raise UserError(f"end_epoch={end_epoch} is before begin_epoch={begin}. Expected an end after the begin.")
     if name == "iterative" and not given["stages"]:

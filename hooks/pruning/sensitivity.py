@@ -16,19 +16,12 @@ from hookline.hooks.pruning.schedules import kept_units
 
 @dataclass(frozen=True)
 class Scan:
-    """Hold what was measured.
+    """Hold what was measured."""
 
-    Attributes:
-        baseline: the metric without pruning.
-        entries: entries of each layer, by path.
-        values: the metric with one layer pruned: by path, by sparsity.
-        smaller_is_better: whether the metric is a loss.
-    """
-
-    baseline: float
-    entries: dict[str, int]
-    values: dict[str, dict[float, float]]
-    smaller_is_better: bool
+    baseline: float  # the metric without pruning
+    entries: dict[str, int]  # entries of each layer, by path
+    values: dict[str, dict[float, float]]  # the metric with one layer pruned: by path, by sparsity
+    smaller_is_better: bool  # whether the metric is a loss
 
     def loss(self, path: str, sparsity: float) -> float:
         """Return how much worse the metric is with a layer pruned; below 0 where it is better."""

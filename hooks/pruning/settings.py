@@ -29,27 +29,16 @@ SCOPES = ("per_layer", "global")
 
 @dataclass(frozen=True)
 class Settings:
-    """Hold checked options.
+    """Hold checked options."""
 
-    Attributes:
-        layers: patterns on kernel layers.
-        schedule: when masks change.
-        final_sparsity: of the last masks, one for all layers or by pattern.
-        stages: sparsities of an iterative schedule; empty otherwise.
-        hysteresis: how much splicing favours kept entries; None if nothing comes back.
-        scope: "per_layer" or "global".
-        structure: what is kept or pruned together.
-        criterion: how units are ranked.
-    """
-
-    layers: str | list[str]
-    schedule: Schedule
-    final_sparsity: Sparsity
-    stages: list[Sparsity]
-    hysteresis: float | None
-    scope: str
-    structure: Structure
-    criterion: str
+    layers: str | list[str]  # patterns on kernel layers
+    schedule: Schedule  # when masks change
+    final_sparsity: Sparsity  # of the last masks, one for all layers or by pattern
+    stages: list[Sparsity]  # sparsities of an iterative schedule; empty otherwise
+    hysteresis: float | None  # how much splicing favours kept entries; None if nothing comes back
+    scope: str  # "per_layer" or "global"
+    structure: Structure  # what is kept or pruned together
+    criterion: str  # how units are ranked
 
 
 def parse_settings(given: Mapping[str, Any]) -> Settings:
@@ -243,10 +232,7 @@ def count_kept(values: Any) -> int:
 
 
 def layer_report(
-    network: Network,
-    kernels: Sequence[Kernel],
-    masks: Mapping[str, tf.Variable],
-    others: Sequence[Target] = (),
+    network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable], others: Sequence[Target] = ()
 ) -> dict[str, Any]:
     """Return what is left of each layer, of all pruned kernels together, and of all kernels of the network."""
     groups: dict[str, list[Kernel]] = defaultdict(list)

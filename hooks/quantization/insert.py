@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
 from hookline.hooks.quantization.quantizers import Quantizer
-from hookline.trainer.graph import as_functional, is_graph
-
-if TYPE_CHECKING:
-    from hookline.hooks.quantization.input_quantizer import InputQuantizer
+from hookline.hooks.rebuild import call_anew
 
 
 def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
@@ -20,22 +17,12 @@ def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer
     Nested models that hold such layers are rebuilt too. A layer that is called several times has one quantizer, which
     is called as often.
     """
-    from hookline.hooks.quantization.input_quantizer import (
-        InputQuantizer,  # a class of Keras: not for a look at options
-    )
+    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
 
     before = {
         id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)
         for layer in layers.values()
     }
-    return _rebuild(model, before)
-
-
-def _rebuild(model: keras.Model, before: Mapping[int, InputQuantizer]) -> keras.Model:
-    def clone(layer: Any) -> Any:
-        if is_graph(layer) and any(id(each) in before for each in layer._flatten_layers()):
-            return _rebuild(layer, before)
-        return layer
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         if id(layer) in before:
@@ -46,4 +33,4 @@ def _rebuild(model: keras.Model, before: Mapping[int, InputQuantizer]) -> keras.
                 kwargs["inputs"] = quantizer(kwargs["inputs"])
         return layer(*args, **kwargs)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+    return call_anew(model, lambda layer: id(layer) in before, call)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from hookline.hooks.kernels import Kernel
-from hookline.hooks.options import decays_weight
+from hookline.hooks.options import decays_weight, first_of, inner_of
 from hookline.hooks.quantization.selection import DROPOUTS, MERGERS, RANKED, SHAPERS
 from hookline.trainer.graph import as_functional, is_graph
 
@@ -66,9 +66,7 @@ def _is_linear(operation: Any) -> bool:
 
 
 def _is_bounded(operation: Any) -> bool:
-    from hookline.hooks.quantization.input_quantizer import (
-        InputQuantizer,  # a class of Keras: not for a look at options
-    )
+    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
 
     if isinstance(operation, keras.layers.Activation):
         return _has_bounded_function(operation)
@@ -81,7 +79,6 @@ def _has_bounded_function(operation: Any) -> bool:
     return getattr(getattr(operation, "activation", None), "__name__", "") in BOUNDED_FUNCTIONS
 
 
-SHOWN = 3
 TRIAL_STEPS = 100
 """A shorter run is only a smoke test."""
 WIDE = 3.0
@@ -98,7 +95,7 @@ CONSTANT = 0.99
 
 def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
     """Return the learning rates of some steps of a run, evenly spaced: float [rates]."""
-    rate = getattr(optimizer, "inner_optimizer", optimizer)._learning_rate
+    rate = inner_of(optimizer)._learning_rate
     if not callable(rate):
         return np.array([float(optimizer.learning_rate)])
     return np.array([float(rate(int(step))) for step in np.linspace(0, max(0, steps - 1), min(steps, 33))])
@@ -133,7 +130,7 @@ def decay_advice(
     lines = []
     if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
         lines.append(
-            f"a kernel_regularizer pulls the latent weights {_named(pulled)} to 0, where every gradient flips their "
+            f"a kernel_regularizer pulls the latent weights {first_of(pulled)} to 0, where every gradient flips their "
             "sign, though their size means nothing. Remove it from binarized layers."
         )
     if any(decays_weight(optimizer, each.variable) for each in kernels) and (line := _decay(optimizer, steps, clip)):
@@ -145,7 +142,7 @@ def decay_advice(
 
 def _decay(optimizer: keras.optimizers.Optimizer, steps: int, clip: float) -> str | None:
     """Return what strong weight decay does to latent weights; None if they reach the clip first."""
-    decay = float(getattr(optimizer, "inner_optimizer", optimizer).weight_decay or 0.0)
+    decay = float(inner_of(optimizer).weight_decay or 0.0)
     rate = float(learning_rates(optimizer, steps).mean())
     if _moves_by_rate(optimizer):
         if 1.0 / decay >= LEAST_WAY * clip:
@@ -160,7 +157,7 @@ def _decay(optimizer: keras.optimizers.Optimizer, steps: int, clip: float) -> st
 
 
 def _name(optimizer: keras.optimizers.Optimizer) -> str:
-    return type(getattr(optimizer, "inner_optimizer", optimizer)).__name__
+    return type(inner_of(optimizer)).__name__
 
 
 def _moves_by_rate(optimizer: keras.optimizers.Optimizer) -> bool:
@@ -191,7 +188,7 @@ def _fan_in(kernel: Kernel) -> float:
 
 def _others(paths: Sequence[str], path: str) -> str:
     others = [each for each in paths if each != path]
-    return f" (nor behind {_named(others)})" if others else ""
+    return f" (nor behind {first_of(others)})" if others else ""
 
 
 def input_advice(signs: float, *, hook: str) -> str | None:
@@ -202,11 +199,6 @@ def input_advice(signs: float, *, hook: str) -> str | None:
         f"{100 * signs:.0f} % of the network's inputs are 0 or more, so their signs tell the first layer nothing. "
         f"Center the inputs around 0, or set hooks.{hook}.quantize_first_input=false."
     )
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 def _short(value: float) -> str:

@@ -77,13 +77,8 @@ def round_to_levels(weights: tf.Tensor, exponents: tf.Tensor) -> tf.Tensor:
 Role = Literal["kernel", "input"]
 
 FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
-    "approx_sign": approx_sign,
-    "binary_tanh": binary_tanh,
-    "dorefa": dorefa,
-    "magnitude_aware_sign": magnitude_aware_sign,
-    "ste_sign": ste_sign,
-    "ste_tern": ste_tern,
-    "swish_sign": swish_sign,
+    each.__name__: each
+    for each in (approx_sign, binary_tanh, dorefa, magnitude_aware_sign, ste_sign, ste_tern, swish_sign)
 }
 KERNEL_ONLY = {"magnitude_aware_sign"}  # a scale per channel of a batch would differ from batch to batch
 SET_BY_ROLE = {"x", "mode", "channel_axes"}
@@ -98,17 +93,11 @@ RANGES = {
 
 @dataclass(frozen=True)
 class Quantizer:
-    """Hold a quantizer with its arguments.
+    """Hold a quantizer with its arguments."""
 
-    Attributes:
-        name: a key of FUNCTIONS.
-        role: whether it quantizes kernels or layer inputs.
-        arguments: those that were given.
-    """
-
-    name: str
-    role: Role
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str  # a key of FUNCTIONS
+    role: Role  # whether it quantizes kernels or layer inputs
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # those that were given
 
     def __call__(self, x: tf.Tensor, channel_axes: tuple[int, ...] = (-1,)) -> tf.Tensor:
         """Return the quantized tensor."""

@@ -10,6 +10,7 @@ import keras
 
 from hookline.hooks.kernels import KERNEL_LAYERS, is_kernel_layer
 from hookline.hooks.quantization.quantizers import Quantizer
+from hookline.hooks.rebuild import call_anew
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import as_functional, is_graph, is_of
 from hookline.trainer.select import layer_paths, select_layers
@@ -26,15 +27,8 @@ NON_NEGATIVE_OPERATIONS = {
 }
 DROPOUTS = {"Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"}
 SHAPERS = {"Flatten", "Reshape", "Permute", "Transpose", "RepeatVector", "Identity", "Squeeze", "ExpandDims"}
-RANKED = {
-    "ZeroPadding",
-    "Cropping",
-    "UpSampling",
-    "MaxPooling",
-    "AveragePooling",
-    "GlobalMaxPooling",
-    "GlobalAveragePooling",
-}
+RANKED = {f"{kind}Pooling" for kind in ("Max", "Average", "GlobalMax", "GlobalAverage")}
+RANKED |= {"ZeroPadding", "Cropping", "UpSampling"}
 MERGERS = {"Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Mean", "Max", "Sum"}
 SIGN_KEEPING = SHAPERS | DROPOUTS | MERGERS | {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
 
@@ -59,15 +53,12 @@ class Facts:
 
 @dataclass
 class KernelInputs:
-    """Hold what reaches kernel layers.
-
-    Attributes:
-        calls: by path of the kernel layer: facts about its input, one for each call.
-        hidden: paths of kernel layers inside layers that are not functional models; nothing can be put before them.
-    """
+    """Hold what reaches kernel layers."""
 
     calls: dict[str, list[Facts]] = field(default_factory=dict)
+    """By path of the kernel layer: facts about its input, one for each call."""
     hidden: set[str] = field(default_factory=set)
+    """Paths of kernel layers inside layers that are not functional models; nothing can be put before them."""
 
     def first(self) -> set[str]:
         """Return the layers that the model's input reaches without crossing another kernel layer."""
@@ -172,19 +163,12 @@ def _may_turn_sign(constant: Any) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """Hold what a pattern chose in one model.
+    """Hold what a pattern chose in one model."""
 
-    Attributes:
-        layers: to quantize, by path, in the order of the model.
-        first: paths of the layers that see the model's own input.
-        full_precision: paths of all other kernel layers.
-        inputs: what reaches the kernel layers; None when the model has no known graph.
-    """
-
-    layers: dict[str, keras.Layer]
-    first: set[str]
-    full_precision: list[str]
-    inputs: KernelInputs | None
+    layers: dict[str, keras.Layer]  # to quantize, by path, in the order of the model
+    first: set[str]  # paths of the layers that see the model's own input
+    full_precision: list[str]  # paths of all other kernel layers
+    inputs: KernelInputs | None  # what reaches the kernel layers; None when the model has no known graph
 
 
 def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, all_binary: bool) -> Selection:
@@ -273,22 +257,14 @@ def write_out_input_quantizers(model: keras.Model) -> keras.Model:
 
     Its outputs are the same. Gradients do not go through the operations, so it serves inference alone.
     """
-    from hookline.hooks.quantization.input_quantizer import (
-        InputQuantizer,  # a class of Keras: not for a look at options
-    )
-
-    if not is_graph(model) or not any(isinstance(each, InputQuantizer) for each in model._flatten_layers()):
-        return model
-
-    def clone(layer: Any) -> Any:
-        return write_out_input_quantizers(layer) if is_graph(layer) else layer
+    from hookline.hooks.quantization.input_quantizer import InputQuantizer  # a class of Keras: not for options
 
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(layer, InputQuantizer):
             return quantize(*args, **kwargs, quantizer=layer.quantizer)
         return layer(*args, **kwargs)
 
-    return keras.models.clone_model(as_functional(model), clone_function=clone, call_function=call)
+    return call_anew(model, lambda layer: isinstance(layer, InputQuantizer), call)
 
 
 def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:

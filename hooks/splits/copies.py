@@ -37,15 +37,10 @@ class Looks:
 
 @dataclass(frozen=True, eq=False)
 class Fingerprints:
-    """Hold the fingerprints of a split's examples, in the order of its indices.
+    """Hold the fingerprints of a split's examples, in the order of its indices."""
 
-    Attributes:
-        digests: 16 bytes of BLAKE2b of each input.
-        looks: None if inputs are no images of at least 8 x 8 pixels, or looks were not asked for.
-    """
-
-    digests: list[bytes]
-    looks: Looks | None
+    digests: list[bytes]  # 16 bytes of BLAKE2b of each input
+    looks: Looks | None  # None if inputs are no images of at least 8 x 8 pixels, or looks were not asked for
 
 
 def fingerprints(split: Split, *, with_looks: bool) -> Fingerprints:

@@ -221,7 +221,7 @@ def test_nan_in_the_part_of_one_worker_ends_as_in_one_process(policy: str, tmp_p
     assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"]
     if policy == "stop":
         assert (found["status"], found["steps"]) == ("failed", 33)
-        assert text.count("Error: NaN or infinity at step 33: losses ") == 1
+        assert text.count("Error: NaN or infinity at step 33 in loss/") == 1
         assert "[worker 1] Error: Worker 0 failed: its output says why." in text
         return
     check_same_run(run, whole)

@@ -174,9 +174,6 @@ def test_evaluation_metrics_are_exact_means_over_examples():
 
 
 def test_wrong_options_and_networks_are_refused_by_name():
-    for options in ({"mode": "x"}, {"eval_mode": "x"}, {"join": "add"}, {"branch_input": "x"}, {"temperature": 0}):
-        with pytest.raises(UserError, match=next(iter(options))):
-            attention(**options)
     with pytest.raises(UserError, match="convolution"):
         attention().rebuild_model(toy_network().model)
     with pytest.raises(UserError, match="supervision.key=mask"):

@@ -169,14 +169,6 @@ def test_wrong_options_are_refused_by_name():
     ):
         with pytest.raises(UserError, match=word):
             BnnRounding(**options)
-    for name, value in {
-        "input_quantizer": "magnitude_aware_sign",
-        "clip": 0,
-        "all_binary": "yes",
-        "layers": [],
-    }.items():
-        with pytest.raises(UserError, match=name):
-            BnnRounding(**{name: value})
     model = functional()
     model.get_layer("dense_2").trainable = False
     with pytest.raises(UserError, match="dense_2"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline import hooks
 from hookline.hooks.options import (
     check_choice,
     check_flag,
@@ -40,6 +41,39 @@ def test_what_is_no_value_of_an_option_is_refused_by_its_name():
     for value in ("splcing", None, ["splicing"]):
         with pytest.raises(UserError, match="^Unknown given .*constant, splicing"):
             check_choice("given", value, ("constant", "splicing"))
+
+
+WRONG = {
+    "bernoulli_attention": {"mode": "x", "eval_mode": "x", "join": "add", "branch_input": "x", "temperature": 0},
+    "bnn_rounding": {"input_quantizer": "magnitude_aware_sign", "clip": 0, "all_binary": "yes", "layers": []},
+    "center_loss": {"weight": -1.0, "alpha": 1.5, "layer": "", "begin_epoch": -0.5, "warm_up_epochs": -1},
+    "checkpoint": {"every_epochs": 0, "every_seconds": -1, "keep_best": 1, "keep_last": 0},
+    "clip_gradients": {"by": "nrom", "limit": math.inf, "layers": []},
+    "early_stopping": {"patience": 0, "min_delta": -1},
+    "ema": {"decay": 1.0, "warm_up": 1, "begin_epoch": -1, "evaluate": "yes"},
+    "freeze_layers": {"layers": "", "stop": "weight", "batch_norm": "on", "begin_epoch": -1, "end_epoch": 0},
+    "frozen_mask": {"masks": "files", "freeze": "all", "fraction": 1.5, "begin_epoch": -1, "layers": [], "path": "x"},
+    "incremental_quantization": {
+        "shares": [0.5, 0.9],
+        "begin_epoch": -1,
+        "step_epochs": 0,
+        "bits": 1,
+        "criterion": "x",
+    },
+    "nan_guard": {"policy": "skp", "at_most": 0, "rate_factor": 1.5},
+    "pictures": {"every": -1, "animate": 1},
+    "progress": {"mode": "lines", "every_seconds": 0, "lines": 0},
+    "split_guard": {"on_leak": "halt", "near": 1.0},
+    "tensorboard": {"pictures_every": -1, "histograms_every": 0.5, "graph": 1, "profile_steps": -1},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_option_of_a_hook_is_checked_when_it_is_made(name):
+    given = {"layers": "*"} if name == "freeze_layers" else {}
+    for option, value in WRONG[name].items():
+        with pytest.raises(UserError, match=option):
+            hooks.load(name)(**{**given, option: value})
 
 
 def test_values_at_the_ends_of_their_range_are_returned():

@@ -27,10 +27,12 @@ PATTERN = "events.out.tfevents.*"
 
 
 class EventFiles:
-    """Write events into `<directory>/<split>`. A thread of each writer writes; its errors surface at the next event."""
+    """Write events into `<directory>/<split>`. A thread of each writer writes; its errors surface at the next event.
+
+    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are made again.
+    """
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Set where events go; nothing is written yet."""
         self.directory = directory
         self._first_step = first_step
         self._writers: dict[str, EventFileWriter] = {}
@@ -125,16 +127,15 @@ def _show_others(failure: threading.ExceptHookArgs) -> None:
 
 
 WARM_UP = 20
-"""Steps before it: the first ones set things up."""
+"""Steps before a profile: the first ones set things up."""
 
 
 class StepProfile:
     """Take the profile of some steps, once per process. If it fails, that is one line, and training continues."""
 
     def __init__(self, steps: int) -> None:
-        """Ask for a profile."""
         self.steps = steps
-        self._begin: int | None = None
+        self._edges: tuple[int, ...] = ()
         self._running = False
 
     def plan(self, step: int, total_steps: int, steps_per_epoch: float) -> None:
@@ -152,37 +153,36 @@ class StepProfile:
         evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
         if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:
             begin = evaluation + 1
-        self._begin = begin
+        self._edges = (begin, begin + self.steps)
 
     def next_step(self, step: int) -> int | None:
         """Return the next edge that the profile needs, after `step`."""
-        edges = [] if self._begin is None else [self._begin, self._begin + self.steps]
-        return next((edge for edge in edges if edge > step), None)
+        return next((edge for edge in self._edges if edge > step), None)
 
     def at_edge(self, step: int, directory: Path) -> None:
         """Start or stop where that is due."""
-        if self._begin is None:
+        if not self._edges:
             return
-        if self._running and step >= self._begin + self.steps:
+        begin, end = self._edges
+        if self._running and step >= end:
             self.stop()
-        elif not self._running and self._begin <= step < self._begin + self.steps:
-            try:
+        elif not self._running and begin <= step < end:
+            with self._one_line():
                 tf.profiler.experimental.start(str(directory))
                 self._running = True
-            except (OSError, RuntimeError, tf.errors.OpError) as error:
-                self._give_up(error)
 
     def stop(self) -> None:
         """End the profile where one is being taken, and write it."""
-        if not self._running:
-            return
-        self._running, self._begin = False, None
-        try:
-            tf.profiler.experimental.stop()
-        except (OSError, RuntimeError, tf.errors.OpError) as error:
-            self._give_up(error)
+        if self._running:
+            self._running, self._edges = False, ()
+            with self._one_line():
+                tf.profiler.experimental.stop()
 
-    def _give_up(self, error: Exception) -> None:
-        self._begin = None
-        reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
-        warnings.warn(f"No profile could be taken: {reason}", stacklevel=3)
+    @contextmanager
+    def _one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            self._edges = ()
+            reason = (getattr(error, "strerror", None) or str(error)).partition("\n")[0]
+            warnings.warn(f"No profile could be taken: {reason}", stacklevel=4)

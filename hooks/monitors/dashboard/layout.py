@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG, create_summary_metadata
-from tensorboard.util.tensor_util import make_tensor_proto
+from tensorboard.plugins.custom_scalar import layout_pb2, summary
 
 from hookline.trainer.run.results import namespace_of
 
@@ -22,15 +20,8 @@ TOTAL = "total"
 HELD_UP = ("evaluation_ms", "save_ms")
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Hold one chart.
-
-    Attributes:
-        category: under which it stands.
-        title: above it.
-        tags: a regular expression that matches the names of its curves.
-    """
+class Chart(NamedTuple):
+    """Hold one chart: the category that it is in, its title, and a regular expression for the names of its curves."""
 
     category: str
     title: str
@@ -44,11 +35,7 @@ def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Co
         if not layout.category or layout.category[-1].title != chart.category:
             layout.category.add(title=chart.category)
         layout.category[-1].chart.add(title=chart.title).multiline.tag.append(chart.tags)
-    summary = Summary()
-    if layout.category:
-        tensor = make_tensor_proto(layout.SerializeToString())
-        summary.value.add(tag=CONFIG_SUMMARY_TAG, metadata=create_summary_metadata(), tensor=tensor)
-    return summary
+    return Summary.FromString(summary.pb(layout).SerializeToString()) if layout.category else Summary()
 
 
 def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> list[Chart]:
@@ -59,52 +46,39 @@ def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection
     """
     names, total = sorted(set(names)), f"/{LOSS}/{TOTAL}"
     scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
-    parsed = [_Name.parse(name, hooks, scopes) for name in names]
-    techniques = sorted({each.namespace for each in parsed} - TITLES.keys())
-    found: list[Chart] = []
-    for namespace in (LOSS, METRIC, *techniques, GRADIENTS, RATE, TIME):
-        own = [each for each in parsed if each.namespace == namespace]
-        for prefix in sorted({each.prefix for each in own}):
-            found += _charts_of([each for each in own if each.prefix == prefix])
-    return found
+    rests: dict[tuple[str, str], list[str]] = {}
+    for name in names:
+        *start, rest = _split(name, hooks, scopes)
+        rests.setdefault((start[1], start[0]), []).append(rest)
+    order = [LOSS, METRIC, *sorted({namespace for namespace, _ in rests} - TITLES.keys()), GRADIENTS, RATE, TIME]
+    places = sorted(rests, key=lambda place: (order.index(place[0]), place[1]))
+    return [chart for place in places for chart in _charts_of(*place, rests[place])]
 
 
-@dataclass(frozen=True)
-class _Name:
-    prefix: str
-    namespace: str
-    rest: str
-
-    @classmethod
-    def parse(cls, name: str, hooks: Collection[str], scopes: Collection[str]) -> _Name:
-        """Split a name at its namespace; if none is known, at the first part that is no objective or network."""
-        parts = name.split("/")
-        if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
-            at = parts.index(namespace)
-        else:
-            at = next((index for index, part in enumerate(parts[:-1]) if part not in scopes), max(len(parts) - 2, 0))
-        return cls("".join(f"{part}/" for part in parts[:at]), parts[at], "/".join(parts[at + 1 :]))
-
-    @property
-    def start(self) -> str:
-        return f"{self.prefix}{self.namespace}"
+def _split(name: str, hooks: Collection[str], scopes: Collection[str]) -> tuple[str, str, str]:
+    """Split a name at its namespace; if none is known, at the first part that is no objective or network."""
+    parts = name.split("/")
+    if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
+        at = parts.index(namespace)
+    else:
+        at = next((index for index, part in enumerate(parts[:-1]) if part not in scopes), max(len(parts) - 2, 0))
+    return "".join(f"{part}/" for part in parts[:at]), parts[at], "/".join(parts[at + 1 :])
 
 
-def _charts_of(names: list[_Name]) -> list[Chart]:
-    """Return the charts of names that share prefix and namespace."""
-    first = names[0]
-    category, start = TITLES.get(first.namespace, first.namespace), first.start
-    if first.namespace in WHOLE:
+def _charts_of(namespace: str, prefix: str, rests: list[str]) -> list[Chart]:
+    """Return the charts of the names that share a namespace and what is before it, by what is behind it."""
+    category, start = TITLES.get(namespace, namespace), f"{prefix}{namespace}"
+    if namespace in WHOLE:
         return [Chart(category, start, _under(start))]
-    if first.namespace == LOSS:
-        parts = [each for each in names if each.rest != TOTAL]
-        total = [Chart(category, f"{start}/{TOTAL}", f"^{re.escape(f'{start}/{TOTAL}')}$")] if parts != names else []
+    if namespace == LOSS:
+        parts = [rest for rest in rests if rest != TOTAL]
+        total = [Chart(category, f"{start}/{TOTAL}", f"^{re.escape(f'{start}/{TOTAL}')}$")] if parts != rests else []
         several = len(parts) > 1 or not total
         return total + [Chart(category, f"{start}: parts", f"^{re.escape(start)}/(?!{TOTAL}$)")] * several
     found = {}
-    for each in names:
-        stem = each.rest.partition("/")[0].partition("@")[0]
-        if first.namespace == TIME and stem in HELD_UP:
+    for rest in rests:
+        stem = rest.partition("/")[0].partition("@")[0]
+        if namespace == TIME and stem in HELD_UP:
             title, tags = f"{start}: held up", f"^{re.escape(start)}/({'|'.join(HELD_UP)})$"
         else:
             title = f"{start}/{stem}" if stem else start
@@ -114,5 +88,5 @@ def _charts_of(names: list[_Name]) -> list[Chart]:
 
 
 def _under(stem: str) -> str:
-    """Return an expression for a name, what stands under it, and its places such as "recall@5"."""
+    """Return an expression for a name, what is under it, and its places such as "recall@5"."""
     return f"^{re.escape(stem)}([/@]|$)"

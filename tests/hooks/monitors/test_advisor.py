@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 from keras import layers
 
-from hookline.hooks.advice.checks import input_range_advice, norm_batch_advice
-from hookline.hooks.advice.monitor import constant_advice, direction_advice, late_advice
+from hookline.hooks.monitors.advice import (
+    constant_advice,
+    direction_advice,
+    input_range_advice,
+    late_advice,
+    norm_batch_advice,
+)
 from hookline.hooks.monitors.advisor import Advisor
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hookline.hooks.monitors import checkpoint
 from hookline.hooks.monitors.checkpoint import Checkpoint, due_after
 from hookline.hooks.monitors.early_stopping import EarlyStopping
-from hookline.trainer.errors import UserError
 from hookline.trainer.order import order_hooks
 from hookline.trainer.run.control import Report
 
@@ -123,9 +122,3 @@ def test_due_steps_rise_and_stay_within_a_step_of_the_multiples(distance, count)
         step = following
     if distance >= 1:
         assert step <= count * distance + 1
-
-
-def test_bad_arguments_are_named():
-    for arguments in ({"every_epochs": 0}, {"every_seconds": -1}, {"keep_best": 1}, {"keep_last": 0}):
-        with pytest.raises(UserError, match=f"^Invalid {next(iter(arguments))}: "):
-            Checkpoint(**arguments)

@@ -4,7 +4,9 @@ import json
 import re
 from types import SimpleNamespace
 
-from hookline.hooks.monitors.final_table import FinalTable
+import pytest
+
+from hookline.hooks.monitors.final_table import FinalTable, describe_close
 from hookline.trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -24,9 +26,11 @@ def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys
     lines = {" ".join(line.split()) for line in printed(run, summary, capsys).splitlines()}
     assert lines >= {
         "bnn: completed after 1,200 steps, 30 epochs",
-        "train validation (best, step 1080) test (best weights)",
+        "train validation test",
         "accuracy 0.9981 0.9703 0.9722",
         "loss 0.0512 0.1334 0.1111",
+        "validation best at step 1080",
+        "test with the best weights",
         "parameters 93,556 (93,088 trainable)",
         "size 365.45 KiB as float32, 13.19 KiB deployed, 27.7 times smaller",
         "time 1:23 (83.4 s), 12,346 images/s",
@@ -83,15 +87,66 @@ def test_what_a_small_split_cannot_tell_apart_is_told_of(make_run, summary, caps
     assert re.search(r"distance +- +0\.1235", output)
 
 
-def test_layers_of_hooks_and_networks_are_printed_as_tables(make_run, summary, capsys):
-    layer = {"layer": "dense", "kind": "Dense", "output": [10], "params": 640, "weight_bits": 1.0, "input_bits": 1}
-    layer |= {"bytes": 80.0, "sparsity": 0.25, "macs": 640}
+CLOSE = [
+    ([179, 178, 177, 100], 180, 2),  # two examples away
+    ([179, 178, 176, 100], 180, None),  # three: then the best stands out of all but one
+    ([180, 180, 180], 180, 2),  # that of all right has an error, too
+    ([144, 139, 139], 180, 2),  # a standard error is 5.4 examples
+    ([144, 138, 138], 180, None),
+    ([9900, 9899, 9899], 10000, None),  # a difference of nothing
+    ([900, 892, 892], 1000, 2),
+]
+
+
+def test_evaluations_within_a_standard_error_or_two_examples_are_counted():
+    for counts, examples, close in CLOSE:
+        values = [count / examples for count in counts]
+        text = describe_close("metric/accuracy", values, max(values), examples)
+        assert text is None if close is None else f"{close} other evaluations lie as near" in text
+    text = describe_close("metric/accuracy", [179 / 180, 178 / 180, 178 / 180], 179 / 180, 180)
+    assert text.startswith("180 examples: one is 0.0056 of accuracy, its standard error 0.0078")
+    assert describe_close("loss/total", [0.1234] * 3, 0.1234, 180) is None  # no share of the examples
+
+
+def with_layers(summary):
+    """Return the summary of a run with a network and a hook that reports on its layers."""
+    layer = {"kind": "QuantizedDense", "output": [None, 10, 10], "params": 1_234_567, "weight_bits": 1.25}
+    layer |= {"input_bits": 1, "bytes": 3210.0, "sparsity": 0.25, "macs": 9_876_543}
+    layers = [{**layer, "layer": "dense_1"}, {**layer, "layer": "residual_block_2_convolution"}]
     macs = {"total": 640, "by_precision": {"1-bit x 1-bit": 640}, "uncounted": []}
     own = {"params": {"total": 640, "trainable": 640}, "bytes": {"float32": 2560, "deployed": 80}, "kind": "BNN"}
-    summary["networks"] = {"model": {**own, "macs": macs, "layers": [layer]}}
-    lines = [line.split() for line in printed(make_run(), summary, capsys).splitlines()]
-    assert ["dense", "Dense", "10", "640", "1", "1", "25.0", "%", "640", "80", "B"] in lines
-    summary["hooks"] = {"prune": {"layers": [{"layer": "dense", "entries": 235200, "sparsity": 0.25}]}}
-    lines = [line.split() for line in printed(make_run(), summary, capsys).splitlines()]
-    assert ["dense", "235,200", "0.2500"] in lines
-    assert ["dense", "Dense", "10", "640", "1", "1", "640", "80", "B"] in lines  # not told twice
+    row = {"entries": 235_200, "kept": 117_600, "sparsity": 0.5, "csr_bytes": 123_456, "saved": 0.75, "units": 300}
+    rows = [{"layer": each["layer"], **row} for each in layers]
+    return summary | {
+        "networks": {name: {**own, "macs": macs, "layers": layers} for name in ("a", "b")},
+        "hooks": {"prune": {"layers": rows}, "other": {"layers": ["dense_1"]}},
+        "final": {**summary["final"], "generators/discriminator/metric/mean_average_precision": 0.123456},
+    }
+
+
+NAME = "residual_block_2_convolution"
+FULL = f"{NAME} QuantizedDense ?x10x10 1,234,567 1.25 1 25.0 % 9,876,543 3.13 KiB"
+HOOK = f"{NAME} 235,200 117,600 0.5000 123,456 0.7500 300"
+METRIC = "generators/discriminator/mean_average_precision 0.1235 - -"
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (200, {FULL, HOOK, METRIC, "networks a, b: each 640 parameters, 2.50 KiB as float32"}),
+        (100, {f"{NAME} 1,234,567 1.25 1 25.0 % 9,876,543 3.13 KiB", HOOK, METRIC}),
+        (80, {f"{NAME} 1,234,567 1.25 25.0 % 3.13 KiB", f"{NAME} 235,200 117,600 0.5000 123,456", METRIC}),
+        (60, {f"{NAME} 1,234,567 3.13 KiB", f"{NAME} 235,200 117,600 0.5000", "train 0.1235", "validation -"}),
+        (30, {NAME, "size 3.13 KiB", "entries 235,200", "kept 117,600", "train 0.1235"}),
+    ],
+)
+def test_no_number_is_cut_at_any_width(make_run, summary, capsys, monkeypatch, width, expected):
+    monkeypatch.setenv("COLUMNS", str(width))
+    output = re.sub(r"\x1b\[[0-9;]*m", "", printed(make_run(), with_layers(summary), capsys, "styled"))
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    found = {line for line in expected if any(each.startswith(line) for each in lines)}
+    assert found == expected
+    assert "…" not in output
+    tables = output[output.index("\na, b\n") : output.index("\nrun ")].splitlines()
+    assert all(len(line.rstrip()) <= width for line in tables if not line.startswith("Not shown"))
+    assert ("Not shown for lack of room: " in output) is (width < 200)

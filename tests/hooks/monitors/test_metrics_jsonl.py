@@ -98,7 +98,7 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
 
     resumed, run.from_checkpoint = MetricsJsonl(), True
     with monkeypatch.context() as patch:
-        patch.setattr("hookline.hooks.monitors.metrics_jsonl.keep_lines_until", refuse)
+        patch.setattr("hookline.hooks.monitors.metrics_jsonl.write_whole", refuse)
         with pytest.raises(WriteError, match="No space left"):
             resumed.on_fit_begin(run)
         with pytest.raises(WriteError, match="No space left"):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.hooks.monitors.nan_guard import NanGuard
-from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.errors import NonFiniteError
 from hookline.trainer.network import Network
 from hookline.trainer.step.context import StepContext
 
@@ -75,38 +75,14 @@ def test_overflow_under_loss_scaling_is_left_to_the_optimizer():
     assert vetoes(state=math.nan, optimizer=optimizer) == STATE
 
 
-SEVERAL = ["first/critic/state/norm", "first/critic/loss/total", "last/generator/gradient/dense/bias"]
-
-
-@pytest.mark.parametrize(
-    ("network", "vetoes", "message"),
-    [
-        (
-            "",
-            [*LOSSES, *GRADIENT, *STATE],
-            "losses .*; gradients of dense/kernel; new state of norm/moving_mean",
-        ),
-        ("", [f"gradient/layer_{index}/kernel" for index in range(8)], "layer_0/kernel, .*, layer_4/kernel and 3 more"),
-        ("", ["gan/loss/total", "mask/empty"], "objective 'gan': losses total. Nothing of objective 'gan' was written"),
-        ("generator", ["generator/gradient/loss/kernel"], "network 'generator': gradients of loss/kernel"),
-        ("generator", SEVERAL, "'first', network 'critic': losses total; new state of norm; objective 'last', .*bias"),
-    ],
-)
-def test_the_error_names_step_values_objective_and_network(make_run, network, vetoes, message):
-    run, guard = make_run(step=41), NanGuard(network=network)
-    guard.name = f"nan_guard@{network}" if network else "nan_guard"
+def test_the_error_names_the_step_and_what_was_not_finite(make_run):
+    run, guard = make_run(step=41), NanGuard()
     guard.on_veto(run)
     run.vetoes = ["mask/empty"]
     guard.on_veto(run)  # another hook's
-    run.vetoes = vetoes
-    with pytest.raises(NonFiniteError, match=f"at step 41: .*{message}"):
+    run.vetoes = ["gan/loss/total", "mask/empty", *(f"gan/critic/gradient/layer_{index}" for index in range(8))]
+    with pytest.raises(NonFiniteError, match="at step 41 in gan/loss/total, gan/.*/layer_3 and 4 more. .*withheld"):
         guard.on_veto(run)
-
-
-@pytest.mark.parametrize("options", [{"policy": "skp"}, {"at_most": 0}, {"rate_factor": 0.0}, {"rate_factor": 1.5}])
-def test_wrong_options_are_refused(options: dict):
-    with pytest.raises(UserError, match=next(iter(options))):
-        NanGuard(**options)
 
 
 def test_weights_that_were_nan_before_are_not_blamed_on_the_rate(make_run):

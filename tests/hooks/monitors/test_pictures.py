@@ -10,15 +10,12 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from hookline.hooks.monitors.console import file_name
 from hookline.hooks.monitors.pictures import (
     LAST_MILLISECONDS,
     MOST_FRAMES,
-    Frames,
     PictureFiles,
-    add_frames,
-    encode_animations,
     encode_picture,
+    file_name,
     write_pictures,
 )
 from hookline.trainer.errors import UserError
@@ -70,9 +67,6 @@ def test_what_is_no_picture_or_cannot_be_written_is_refused(tmp_path) -> None:
     with pytest.raises(UserError, match="Cannot write .*file/a.png: File exists"):
         write_pictures({"a": HALF}, tmp_path / "file")
     assert names(tmp_path) == ["file"]
-    for wrong in ({"every": -1}, {"animate": 1}):
-        with pytest.raises(UserError, match=next(iter(wrong))):
-            PictureFiles(**wrong)
 
 
 def animated(run, step: int, resumed: dict | None = None, status: str = "completed", since: int = 0) -> PictureFiles:
@@ -123,37 +117,34 @@ DAMAGES = {
     "half-written": lambda path: path.write_bytes(path.read_bytes()[:60]),
     "a flipped bit": lambda path: path.write_bytes(path.read_bytes()[:70] + b"!" + path.read_bytes()[71:]),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link": lambda path: (path.rename(path.with_name("other")), path.symlink_to("other")),
 }
 
 
-def test_an_animation_with_a_damaged_frame_starts_anew(make_run) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_animation_leaves_out_a_damaged_frame(make_run, damage) -> None:
     run = make_run(pictures=noise)
     folder = run.directory / "pictures"
-    for name, damage in DAMAGES.items():
-        hook = animated(run, 6, status="interrupted")
-        damage(folder / ".frames" / "of_mask_a" / "000002.png")
-        with pytest.warns(UserWarning, match="The animation of 'mask/a' starts over: "):
-            animated(run, 8, hook.state_dict(), since=6)
-        counts = {path.name: len(tf.io.decode_gif(path.read_bytes())) for path in folder.glob("*.gif")}
-        assert counts == {"mask_a.gif": 2, "later.gif": 5}, name
+    hook = animated(run, 6, status="interrupted")
+    DAMAGES[damage](folder / ".frames" / "of_mask_a" / "000002.png")
+    with pytest.warns(UserWarning, match=r"The animation of 'mask/a' lacks 1 frames, such as 2 \("):
+        animated(run, 8, hook.state_dict(), since=6)
+    counts = {path.name: len(tf.io.decode_gif(path.read_bytes())) for path in folder.glob("*.gif")}
+    assert counts == {"mask_a.gif": 7, "later.gif": 5}
 
 
-def test_a_picture_called_after_the_folder_above_removes_nothing_there(make_run) -> None:
+def test_names_are_safe_as_files_and_folders(make_run) -> None:
     run = make_run(pictures=lambda step, split: {"..": HALF})
     evaluate(PictureFiles(), run, (1, "test"))
-    with pytest.warns(UserWarning, match=r"The animation of '\.\.' starts over"):
-        animated(run, 2, {"evaluations": 1, "frames": {"..": 1}}, "interrupted", since=1)
-    assert (run.directory / "pictures" / "...png").exists()
+    animated(run, 2, status="interrupted")
+    assert names(run.directory / "pictures") == ["...gif", "...png", ".frames"]
+    assert names(run.directory / "pictures" / ".frames") == ["of_.."]
     for name, file in (("mask/dense 1/kernel", "mask_dense_1_kernel"), ("../../etc", ".._.._etc"), ("///", "picture")):
         assert file_name(name) == file
 
 
-def grey(value: float, height: int = 4, width: int = 6) -> np.ndarray:
-    return np.full((height, width, 1), value, np.float32)
-
-
-def frames_of(gif: bytes) -> tuple[list[np.ndarray], list[int]]:
-    image = Image.open(io.BytesIO(gif))
+def frames_of(path) -> tuple[list[np.ndarray], list[int]]:
+    image = Image.open(io.BytesIO(path.read_bytes()))
     assert (image.format, image.info["loop"]) == ("GIF", 0)  # for ever
     arrays, durations = [], []
     for number in range(image.n_frames):
@@ -163,27 +154,27 @@ def frames_of(gif: bytes) -> tuple[list[np.ndarray], list[int]]:
     return arrays, durations
 
 
-def test_a_gif_shows_every_frame_in_its_order_and_rests_on_the_last() -> None:
-    animations: dict[str, Frames] = {}
-    for number, value in enumerate((0.0, 0.2, 0.4, 1.0)):
-        add_frames(animations, {"a": grey(value), **({"once": grey(0.5)} if number == 0 else {})})
-    encoded = encode_animations(animations)
-    assert encoded.keys() == {"a"}
-    arrays, durations = frames_of(encoded["a"])
+def test_a_gif_shows_every_frame_in_its_order_and_rests_on_the_last(make_run) -> None:
+    values = [0.0, 0.2, 0.4, 1.0]
+    run = make_run(
+        pictures=lambda step, split: {"a": np.full((4, 6, 1), values[step - 1])} | ({"once": HALF} if step == 1 else {})
+    )
+    animated(run, 4)
+    assert names(run.directory / "pictures") == ["a.gif"]
+    arrays, durations = frames_of(run.directory / "pictures" / "a.gif")
     assert [array[0, 0, 0] for array in arrays] == [0, 51, 102, 255]
     assert durations == [500, 500, 500, LAST_MILLISECONDS]
 
 
 @pytest.mark.parametrize("count", [MOST_FRAMES + 1, 3 * MOST_FRAMES + 2])
-def test_a_long_run_keeps_evenly_spread_frames_and_the_last_one(count: int) -> None:
-    frames = Frames()
-    for number in range(count):
-        picture = grey(0.0, 1, 16)
-        picture[0, :, 0] = [(number >> bit) & 1 for bit in range(16)]
-        frames.add(picture)
-    assert sum(len(frame) for frame in frames.kept) < 200 * MOST_FRAMES
-    arrays, durations = frames_of(frames.encode())
+def test_a_long_run_keeps_evenly_spread_frames_and_the_last_one(make_run, monkeypatch, count: int) -> None:
+    monkeypatch.setattr("hookline.trainer.files.os.fsync", lambda descriptor: None)
+    run = make_run(
+        pictures=lambda step, split: {"a": np.array([[[(step >> bit) & 1] for bit in range(16)]], np.float32)}
+    )
+    animated(run, count)
+    arrays, durations = frames_of(run.directory / "pictures" / "a.gif")
     numbers = [sum(int(value > 127) << bit for bit, value in enumerate(array[0, :, 0])) for array in arrays]
-    assert (numbers[0], numbers[-1], len(set(np.diff(numbers[:-1])))) == (0, count - 1, 1)
+    assert (numbers[0], numbers[-1], len(set(np.diff(numbers[:-1])))) == (1, count, 1)
     assert MOST_FRAMES / 2 <= len(arrays) <= MOST_FRAMES + 1
     assert min(durations) >= 50

@@ -6,10 +6,10 @@ import sys
 import threading
 
 import pytest
+from rich.console import Console
 
-from hookline.hooks.monitors import progress as progress_lines
-from hookline.hooks.monitors import progress as progress_time
-from hookline.hooks.monitors.progress import Progress, TimeLeft
+from hookline.hooks.monitors import progress
+from hookline.hooks.monitors.progress import Progress, Status, TimeLeft, draw
 from hookline.trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -68,17 +68,9 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert line.endswith("best accuracy 0.9000 at step 20")
 
 
-def test_time_left_counts_from_where_a_resumed_run_began(make_run, capsys, monkeypatch):
+def test_slow_epochs_have_a_line_every_half_minute(make_run, capsys, monkeypatch):
     clock = [1000.0]
-    monkeypatch.setattr(progress_lines.time, "monotonic", lambda: clock[0])
-    run = make_run(step=50)
-    hook = begun(run)
-    clock[0] += 300.0  # the first step compiles; that says nothing about the others
-    advance(hook, run, 51, evaluate=False)
-    assert " left," not in capsys.readouterr().out
-    clock[0] += 18.0
-    advance(hook, run, 60)
-    assert "1:20 left" in capsys.readouterr().out
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     run = make_run(total_steps=1000, steps_per_epoch=1000.0)
     hook = begun(run)
     for step in range(10, 501, 10):
@@ -110,12 +102,28 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
     assert not CONTROL.search(terminal.getvalue()[len(output) :])
 
 
+@pytest.mark.parametrize("width", [30, 60, 80, 100, 200])
+def test_the_bar_cuts_no_number_at_any_width(make_run, width):
+    run = make_run(queue=(3, 8), total_steps=123_456, step=12_345, train_seconds=1.0, timed_steps=100)
+    status = Status(run)
+    values = {"loss/total": 0.12345, **{f"metric/mean_average_precision_{n}": 0.98765 for n in range(2)}}
+    for split in ("train", "validation"):
+        status.take(Report(run.step, split, values))
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(draw(status, width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    expected = f"step 12345/123456, epoch 1234.5/12345.6, 6,400 images/s, queue 3/8 {status.metrics()}".split()
+    assert [word for word in words if word in expected] == expected
+
+
 class Story:
     """Train, with a step a tenth of a second, evaluate, and let other things take the rest of the time."""
 
     def __init__(self, run, patch) -> None:
         self.now, self.run = 1000.0, run
-        patch.setattr(progress_time.time, "monotonic", lambda: self.now)
+        patch.setattr(progress.time, "monotonic", lambda: self.now)
         self.left = TimeLeft(run)
 
     def train(self, steps: int, seconds: float):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
-from hookline.hooks.monitors.projector import MOST_EXAMPLES, Projector, labels_as_tsv, write_embeddings
+from hookline.hooks.monitors.projector import MOST_EXAMPLES, Projector, write_embeddings
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Embedding
 from hookline.trainer.run.control import Report
@@ -27,8 +27,11 @@ def read_vectors(path) -> np.ndarray:
 
 
 def test_the_config_names_files_that_lie_beside_it(tmp_path) -> None:
-    write_embeddings({"center/features": EMBEDDING, "plain": Embedding(VECTORS)}, tmp_path)
-    first, second = read_config(tmp_path).embeddings
+    columns = {"class": np.array([1, 2, 3]), "name": np.array(["a\tb\nc", "d", ""])}
+    write_embeddings(
+        {"center/features": EMBEDDING, "plain": Embedding(VECTORS), "b": Embedding(VECTORS, columns)}, tmp_path
+    )
+    first, second, third = read_config(tmp_path).embeddings
     assert (first.tensor_name, list(first.tensor_shape)) == ("center/features", [3, 3])
     vectors = read_vectors(tmp_path / first.tensor_path)
     np.testing.assert_allclose(vectors[:, :2], VECTORS, rtol=1e-5)
@@ -39,8 +42,7 @@ def test_the_config_names_files_that_lie_beside_it(tmp_path) -> None:
     assert sprite.shape == (8, 12, 1)
     assert [sprite[0, 0, 0], sprite[0, 6, 0], sprite[4, 0, 0]] == [0, 128, 255]
     assert (second.tensor_path, second.metadata_path, second.sprite.image_path) == ("plain.tsv", "", "")
-    columns = {"class": np.array([1, 2]), "name": np.array(["a\tb\nc", "d"])}
-    assert labels_as_tsv(columns) == "class\tname\n1\ta b c\n2\td\n"
+    assert (tmp_path / third.metadata_path).read_text() == "class\tname\n1\ta b c\n2\td\n3\t\n"
 
 
 def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:

@@ -14,6 +14,8 @@ from hookline.hooks.pruning import schedules
 from hookline.hooks.pruning.schedules import polynomial_sparsity, update_steps
 from hookline.trainer.errors import UserError
 
+DEFAULTS = {name: default for name, (default, _) in schedules.USERS.items()}
+
 
 def schedule(name: str = "polynomial", **changes) -> schedules.Schedule:
     values = {"begin_epoch": 0.0, "end_epoch": None, "frequency": 100, "frequency_growth": 1.0, "initial_sparsity": 0.0}
@@ -94,7 +96,7 @@ def test_wrong_values_are_refused_by_name():
         with pytest.raises(UserError, match=word):
             made.steps(100, 10.0)
     for name in schedules.SCHEDULES:
-        schedules.check_used(name, schedules.DEFAULTS)
-    schedules.check_used("splicing", {**schedules.DEFAULTS, "hysteresis": 7})
+        schedules.check_used(name, DEFAULTS)
+    schedules.check_used("splicing", {**DEFAULTS, "hysteresis": 7})
     with pytest.raises(UserError, match="hysteresis"):
-        schedules.check_used("polynomial", {**schedules.DEFAULTS, "hysteresis": 7})
+        schedules.check_used("polynomial", {**DEFAULTS, "hysteresis": 7})

@@ -61,7 +61,7 @@ def _check_equal(found, expected) -> None:
 
 
 def test_the_run_stops_and_says_what_and_where(tmp_path: Path) -> None:
-    with pytest.raises(NonFiniteError, match="NaN or infinity at step 13: .*gradients of "):
+    with pytest.raises(NonFiniteError, match="NaN or infinity at step 13.*gradient/"):
         run_small("baseline", PLUGIN, poison("gradient", 13), *SHORT, run_dir=tmp_path / "run")
     numbers = [value for line in metrics(tmp_path / "run") for name, value in line.items() if name != "split"]
     assert numbers

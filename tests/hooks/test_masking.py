@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.masking.hold import LARGEST, mask_picture, mask_pictures
+from hookline.hooks.masking import LARGEST, mask_picture, mask_pictures
 
 
 def test_masks_are_shown_by_entry_and_large_ones_by_share() -> None:

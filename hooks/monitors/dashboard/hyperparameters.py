@@ -7,7 +7,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams.summary import session_end_pb, session_start_pb
 
 from hookline.hooks import catalogue
 from hookline.hooks.techniques import technique_hooks
@@ -32,27 +33,20 @@ def hyperparameters(recipe: str, config: Mapping[str, Any], overrides: Sequence[
 
     They are the recipe, what is built, the learning rate, batch size, length and seed, the names of the technique
     hooks, what the recipe changed of their options, and all that the command line set.
-
-    Args:
-        recipe: its name.
-        config: resolved.
-        overrides: of the command line.
     """
     hooks = technique_hooks(config.get("hooks") or {})
     settings = {key: values[0] for key, values in spread_settings([config], ignored=()).items()}
+    targets = {place: settings.get(f"{place}.{TARGET}") for place in PLACES}
     found: dict[str, Any] = {"recipe": recipe, "hooks": " ".join(sorted(hooks)) or "none"}
-    found |= {place: str(settings[f"{place}.{TARGET}"]).rpartition(".")[2] for place in PLACES if _has(settings, place)}
+    found |= {place: str(target).rpartition(".")[2] for place, target in targets.items() if target is not None}
     found |= {name: settings[key] for name, key in ALWAYS.items() if settings.get(key) is not None}
-    for name, node in hooks.items():
-        changed = _changed_options(name, node)
-        found |= {key: value for key, value in settings.items() if _is_part(key, changed)}
+    changed = {key for name, node in hooks.items() for key in _changed_options(name, node)}
+    found |= {key: value for key, value in settings.items() if _is_part(key, changed)}
     given = {overridden_key(text) for text in overrides} - {*found, *ALWAYS.values(), *IGNORED}
     found |= {key: value for key, value in settings.items() if _is_part(key, given) and not key.endswith(TARGET)}
-    return {name: _plain(value) for name, value in found.items()}
-
-
-def _has(settings: Mapping[str, Any], place: str) -> bool:
-    return f"{place}.{TARGET}" in settings
+    return {
+        name: value if isinstance(value, bool | int | float | str) else show(value) for name, value in found.items()
+    }
 
 
 def _changed_options(name: str, node: Mapping[str, Any]) -> set[str]:
@@ -67,52 +61,19 @@ def _is_part(key: str, keys: set[str]) -> bool:
     return key in keys or any(key.startswith(f"{each}.") for each in keys if "." in each)
 
 
-def _plain(value: Any) -> Value:
-    return value if isinstance(value, bool | int | float | str) else show(value)
+def start_summary(values: Mapping[str, Value]) -> Summary:
+    """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
+    return Summary.FromString(session_start_pb(values).SerializeToString())
 
 
-def start_summary(values: Mapping[str, Value], seconds: float) -> Summary:
-    """Return the record that opens a session of TensorBoard's hparams plugin.
-
-    Args:
-        values: hyperparameters by name.
-        seconds: when the run began, since the epoch.
-    """
-    start = plugin_data_pb2.SessionStartInfo(start_time_secs=seconds)
-    for name, value in values.items():
-        if isinstance(value, bool):
-            start.hparams[name].bool_value = value
-        elif isinstance(value, int | float):
-            start.hparams[name].number_value = value
-        else:
-            start.hparams[name].string_value = value
-    return _record(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
-
-
-def end_summary(status: str, seconds: float) -> Summary:
-    """Return the record that closes a session.
-
-    Args:
-        status: as in `summary.json`.
-        seconds: when the run ended, since the epoch.
-    """
+def end_summary(status: str) -> Summary:
+    """Return the record that closes a session."""
     known = api_pb2.STATUS_SUCCESS if status in COMPLETE else api_pb2.STATUS_FAILURE
-    end = plugin_data_pb2.SessionEndInfo(status=known, end_time_secs=seconds)
-    return _record(metadata.SESSION_END_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_end_info=end))
-
-
-def _record(tag: str, data: plugin_data_pb2.HParamsPluginData) -> Summary:
-    summary = Summary()
-    summary.value.add(tag=tag, metadata=metadata.create_summary_metadata(data), tensor=metadata.NULL_TENSOR)
-    return summary
+    return Summary.FromString(session_end_pb(known).SerializeToString())
 
 
 def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return a run's results: its best values on the validation split, and those on the test split, by tag.
-
-    Args:
-        summary: what `summary.json` holds.
-    """
+    """Return a run's results: its best values on the validation split, and those on the test split, by tag."""
     rows = metric_rows(summary)
     best = {f"best_validation/{name}": value for name, _, value, _ in rows}
     tested = {f"test/{name}": value for name, *_, value in rows}

@@ -1,1 +1,0 @@
-"""Parts of freezing entries: where masks come from, which variables they cover, how values are held."""
