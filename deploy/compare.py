@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -14,8 +14,10 @@ from hookline.deploy.formats import Format, Predictor
 from hookline.deploy.plain_model import foreign_names, is_mixed, plain_model, single_model, strip_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import undo
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.step.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 TOLERANCE = 1e-3  # of metrics; another order of additions may change a prediction or two
 LOSSY_TOLERANCE = 2e-2
@@ -103,7 +105,7 @@ def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor,
 
 
 def compare(
-    run: FinishedRun,
+    run: Run,
     network: str,
     form: Format,
     predict: Predictor,
@@ -116,9 +118,9 @@ def compare(
     If the run computes in half precision, its float32 model is compared with it in half precision, and the file with
     the model in float32: so the two differ by rounding alone.
     """
-    expected = run.parts.test.run(run.step)
+    expected = run.held_out["test"].run(run.step)
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
-    mixed = is_mixed(strip_model(run.parts.trainer, network))
+    mixed = is_mixed(strip_model(run.trainer, network))
     if mixed:
         with plain_model(run, network, full=False) as half:
             _check_hooks(_metrics(run, network, half), expected)
@@ -135,7 +137,7 @@ def compare(
 
 
 def _judge(
-    run: FinishedRun,
+    run: Run,
     network: str,
     plain: keras.Model,
     form: Format,
@@ -149,7 +151,7 @@ def _judge(
     own = bool(foreign_names(plain))  # a user's class may be rebuilt as another layer
     model = getattr(predict, "model", None)
     if model is None or own:
-        difference = Difference(len(run.parts.evaluated["test"].split.indices))
+        difference = Difference(len(run.held_out["test"].split.indices))
         single = single_model(run, network, plain, form.name)
         outputs = Stand(predict, difference)([single.inputs[0], single.outputs[0]])
         model = keras.Model(single.inputs[0], outputs, name=plain.name)
@@ -202,7 +204,7 @@ def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
     return Trainer(networks, trainer.objectives, hooks, seed=trainer.seed)
 
 
-def _metrics(run: FinishedRun, network: str, model: keras.Model) -> dict[str, float]:
+def _metrics(run: Run, network: str, model: keras.Model) -> dict[str, float]:
     """Return the metrics of a run on the test split with a model in place of a network and its hooks."""
-    found = run.parts.test.of(with_model(run.parts.trainer, network, model)).run(run.step)
+    found = run.held_out["test"].of(with_model(run.trainer, network, model)).run(run.step)
     return {name: value for name, value in found.items() if "metric/" in name}

@@ -20,7 +20,7 @@ from hookline.trainer.files import sync_folder
 
 if TYPE_CHECKING:
     from hookline.deploy.options import Contents, ExportOptions
-    from hookline.trainer.run.finished import FinishedRun
+    from hookline.trainer.run.run import Run
 
 
 Predictor = Callable[[np.ndarray], np.ndarray]
@@ -67,7 +67,7 @@ class Format:
         for module in self.packages:
             import_optional(module, extra=self.extra, needed_by=f"format={self.name}")
 
-    def write(self, run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+    def write(self, run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
         """Write a network of a run, with the weights that evaluation uses, and return what was written.
 
         Args:
@@ -82,7 +82,7 @@ class Format:
         """
         return cast("Contents", _imported(self.writer)(run, network, path, options))
 
-    def rounds(self, run: FinishedRun, network: str, predict: Predictor, inputs: np.ndarray) -> bool:
+    def rounds(self, run: Run, network: str, predict: Predictor, inputs: np.ndarray) -> bool:
         """Return whether predictions differ by the order of additions alone.
 
         Args:

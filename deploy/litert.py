@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -18,13 +18,15 @@ from hookline.deploy.plain_model import plain_model, single_model
 from hookline.deploy.runtime_files import layer_table
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.step.evaluate import Evaluator
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 CALIBRATION_EXAMPLES = 256
 
 
-def write_litert(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a .tflite file, as `Format.write` describes it, for any number of examples.
 
     With `int8` weights are rounded to 8 bits, one scale for each output channel, and activations too, to the ranges
@@ -36,7 +38,7 @@ def write_litert(run: FinishedRun, network: str, path: Path, options: ExportOpti
         return layer_table(own, notes=notes, lossy=options.int8)
 
 
-def _convert(run: FinishedRun, network: str, model: keras.Model, path: Path, options: ExportOptions) -> tuple[str, ...]:
+def _convert(run: Run, network: str, model: keras.Model, path: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write a model, and return lines on how it was rounded."""
     quantized: dict[str, Any] = {}
     if options.int8:
@@ -70,18 +72,18 @@ def _refused(error: Exception) -> UserError:
     return UserError(f"LiteRT cannot hold this network: {reason}. Expected another format, such as format=saved_model.")
 
 
-def calibration_examples(run: FinishedRun, network: str, model: keras.Model) -> np.ndarray:
+def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarray:
     """Return a network's inputs when the run evaluates training examples, without augmentation.
 
     They are evenly spaced over the split, so they cover all classes even if examples are sorted by class. For a
     generator it is noise.
     """
-    split = run.parts.training.split
+    split = run.training.split
     chosen = np.linspace(0, len(split.indices) - 1, min(CALIBRATION_EXAMPLES, len(split.indices))).round()
     rows = tf.constant(split.indices[chosen.astype(np.int64)])
     recorder = Recorder(dtype="float32")
     recording = keras.Model(model.inputs[0], model(recorder(model.inputs[0])), name=model.name)
-    trainer = with_model(run.parts.trainer, network, recording)
+    trainer = with_model(run.trainer, network, recording)
     weights = tf.ones(rows.shape, tf.float32)
     Evaluator(trainer, lambda _: {**split.source.gather(rows), "index": rows, "weights": weights}, 1).run(run.step)
     if not recorder.seen:

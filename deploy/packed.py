@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -25,10 +25,12 @@ from hookline.deploy.plain_model import assigned, is_mixed, rebuilt
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back
 from hookline.trainer.graph import as_functional, is_graph
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.run.network_summary import measure_size
 from hookline.trainer.run.results import format_bytes
 from hookline.trainer.run.state import shipped_weights, stored_bits
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 TOLERANCE = 1e-4  # of the largest magnitude that the tensor has for the example
 
@@ -88,12 +90,12 @@ def _signed_values(model: keras.Model, inputs: np.ndarray) -> tuple[dict[str, np
 COLUMNS = ("layer", "array", "numbers", "stored as", "bits", "bytes")
 
 
-def write_packed(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a packed file, as `Format.write` describes it."""
     input_name, nodes, output = _nodes(run, network)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
     deployed = _deployed_bytes(run, network)
-    model = run.parts.trainer.networks[network].model
+    model = run.trainer.networks[network].model
     card = card_of(run, network)
     graph = Graph(
         name=model.name,
@@ -113,15 +115,15 @@ def write_packed(run: FinishedRun, network: str, path: Path, options: ExportOpti
     return Contents(COLUMNS, _rows(stored), _notes(header, data, deployed, stored), lossy=options.float16)
 
 
-def _nodes(run: FinishedRun, network: str) -> tuple[str, list[Node], str]:
+def _nodes(run: Run, network: str) -> tuple[str, list[Node], str]:
     """Return the name of the input, the operations of the finished network, and the name of the output."""
-    batch = run.parts.test.batch(tf.constant(0, tf.int64))
-    evaluate = evaluated_layers(run.parts.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
+    batch = run.held_out["test"].batch(tf.constant(0, tf.int64))
+    evaluate = evaluated_layers(run.trainer, network, batch_size=int(batch["weights"].shape[0]), step=run.step)
     with _as_shipped(run, network) as model:
         return packed_nodes(model, evaluate)
 
 
-def predictions_differ_by_rounding(run: FinishedRun, network: str, packed: Model, inputs: np.ndarray) -> bool:
+def predictions_differ_by_rounding(run: Run, network: str, packed: Model, inputs: np.ndarray) -> bool:
     """Return whether a packed file differs from its run by rounding alone, for every example."""
     with _as_shipped(run, network) as model:
         return bool(differ_by_rounding(model, packed, inputs).all())
@@ -135,10 +137,10 @@ def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node
 
 
 @contextmanager
-def _as_shipped(run: FinishedRun, network: str) -> Iterator[keras.Model]:
+def _as_shipped(run: Run, network: str) -> Iterator[keras.Model]:
     """Give a model that ends as the user's, in float32; where it is so already, the very layers that hooks know."""
-    own = run.parts.trainer.networks[network]
-    shipped = shipped_weights(run.parts.trainer, run.step)[network]
+    own = run.trainer.networks[network]
+    shipped = shipped_weights(run.trainer, run.step)[network]
     with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
         yield rebuilt(model, full=True) if is_mixed(model) else model
 
@@ -153,8 +155,8 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
     return {name: value.shape for name, value in infer(parse_graph(graph_to_json(graph)), tensors).items()}
 
 
-def _deployed_bytes(run: FinishedRun, network: str) -> int:
-    trainer = run.parts.trainer
+def _deployed_bytes(run: Run, network: str) -> int:
+    trainer = run.trainer
     return measure_size([trainer.networks[network]], stored_bits(trainer, run.step)).deployed_bytes
 
 

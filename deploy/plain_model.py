@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -18,11 +18,13 @@ from hookline.trainer.config.plugins import check_found
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
 from hookline.trainer.network import Network
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.returned import checked
 from hookline.trainer.step.stage import in_stage
 from hookline.trainer.step.trainer import Trainer
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 
 @contextmanager
@@ -133,29 +135,29 @@ def _in_full(config: Any, mixed: set[str]) -> Any:
 
 
 @contextmanager
-def plain_model(run: FinishedRun, network: str, *, full: bool = True) -> Iterator[keras.Model]:
+def plain_model(run: Run, network: str, *, full: bool = True) -> Iterator[keras.Model]:
     """Yield the finished model of a network, as `finished_model` has it; afterwards the run is as it was."""
-    owner = run.parts.trainer.networks[network]
+    owner = run.trainer.networks[network]
     before = {name: variable.numpy() for name, variable in owner.weights.items()}
-    stripped = strip_model(run.parts.trainer, network)
+    stripped = strip_model(run.trainer, network)
     with assigned(owner, before), put_back(stripped, owner.final_activations) as model:
         yield _with_shipped(run, network, model, full=full)
 
 
-def finished_model(run: FinishedRun, network: str) -> keras.Model:
+def finished_model(run: Run, network: str) -> keras.Model:
     """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
 
     It ends with the activation that the user's model has. Of parts of Keras it is a deep copy, which shares nothing
     with the run. A model with other parts, such as a user's class, may have too little in its config to be rebuilt: it
     is the network's own, with its weights and final activation changed.
     """
-    owner = run.parts.trainer.networks[network]
-    model = with_final(strip_model(run.parts.trainer, network), owner.final_activations)
+    owner = run.trainer.networks[network]
+    model = with_final(strip_model(run.trainer, network), owner.final_activations)
     return _with_shipped(run, network, model, full=True)
 
 
-def _with_shipped(run: FinishedRun, network: str, model: keras.Model, *, full: bool) -> keras.Model:
-    trainer = run.parts.trainer
+def _with_shipped(run: Run, network: str, model: keras.Model, *, full: bool) -> keras.Model:
+    trainer = run.trainer
     shipped = shipped_weights(trainer, run.step)[network]
     variables = trainer.networks[network].variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
@@ -210,7 +212,7 @@ def foreign_names(model: keras.Model) -> list[str]:
     return layers or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
 
 
-def single_model(run: FinishedRun, network: str, model: keras.Model, format_name: str) -> keras.Model:
+def single_model(run: Run, network: str, model: keras.Model, format_name: str) -> keras.Model:
     """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis."""
     if not hasattr(model, "inputs"):
         inputs = keras.Input(card_of(run, network).shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -14,8 +14,10 @@ from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import foreign_names, plain_model, single_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.select import layer_paths
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 COLUMNS = ("layer", "weights", "values", "zeros", "sparsity", "float32 bytes")
 OTHERS, TOTAL = "others", "total"
@@ -74,7 +76,7 @@ class KerasPredictor:
         return np.asarray(self.traced(inputs))
 
 
-def write_keras(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_keras(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a .keras file, as `Format.write` describes it."""
     del options
     with plain_model(run, network) as model:
@@ -124,7 +126,7 @@ class SavedModelPredictor:
         return np.asarray(self.traced(tf.constant(inputs, tf.float32)))
 
 
-def write_saved_model(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_saved_model(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a SavedModel, as `Format.write` describes it. It has one endpoint "serve" for any number of examples."""
     del options
     with plain_model(run, network) as own:
@@ -151,7 +153,7 @@ def load_saved_model(path: Path) -> SavedModelPredictor:
 OPSET = 18
 
 
-def write_onnx(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_onnx(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write an .onnx file, as `Format.write` describes it, for any number of examples."""
     del options
     with plain_model(run, network) as own:

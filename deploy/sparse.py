@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -23,8 +23,10 @@ from hookline.deploy.runtime_files import KerasPredictor
 from hookline.deploy.sparse_weight import Stored, share_weights, store
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.run.results import format_value, short_name
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 COLUMNS = (
     "weight",
@@ -117,7 +119,7 @@ KERNEL = "kernel"
 """Name endings of weights that may be shared: depthwise and pointwise kernels too, no bias, no batch norm."""
 
 
-def write_sparse(run: FinishedRun, network: str, path: Path, options: ExportOptions) -> Contents:
+def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
     """Write a sparse file, as `Format.write` describes it."""
     bits = codebook_bits(options)
     with plain_model(run, network) as model:
@@ -128,9 +130,9 @@ def write_sparse(run: FinishedRun, network: str, path: Path, options: ExportOpti
     return replace(contents, notes=(*contents.notes, _own_metrics(run))) if contents.lossy else contents
 
 
-def _own_metrics(run: FinishedRun) -> str:
+def _own_metrics(run: Run) -> str:
     """Return one line with the metrics of the run before its weights are quantized."""
-    found = {name: value for name, value in run.parts.test.run(run.step).items() if "metric/" in name}
+    found = {name: value for name, value in run.held_out["test"].run(run.step).items() if "metric/" in name}
     values = ", ".join(f"{short_name(name)} {format_value(value)}" for name, value in found.items())
     return f"test split, weights as the run has them: {values}"
 

@@ -13,7 +13,8 @@ from hookline.trainer.hook import HostHook
 from hookline.trainer.run.results import short_name
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 INSTEAD = {
     "BackupAndRestore": "Trainer(run_dir=...) and fit(..., resume=True)",

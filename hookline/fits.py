@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -27,20 +26,19 @@ from hookline.trainer.config.stored import FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
-from hookline.trainer.run.assembly import Assembly, assemble_blueprint
+from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import Checkpoint, MemoryStore, Store
-from hookline.trainer.run.directory import choose_directory, config_text, make_directory
+from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
 from hookline.trainer.run.fingerprint import data_fingerprint
-from hookline.trainer.run.fit import Fit
-from hookline.trainer.run.lock import locked
-from hookline.trainer.run.resume import changed_environment, check_config, restore_fit
-from hookline.trainer.run.session import build_fit, open_store, run_fit
+from hookline.trainer.run.interruption import Interruption
+from hookline.trainer.run.resume import restore_run
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.session import complete, open_existing, open_store
 from hookline.trainer.run.start_time import StartTime
-from hookline.trainer.run.state import assign_variables, evaluation_keys
+from hookline.trainer.run.state import assign_variables
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 KEY, NAME, SUMS = "run_dir", "python", "accumulators"
-NOWHERE = Path("(no run directory)")
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ class State:
         hooks: at work, in order.
         watch: keeps the history.
         variables: that training depends on, by key.
-        parts: of the latest fit; None where a run was loaded.
-        fit: likewise.
+        run: of the latest fit, or the run of the command line that was loaded; None for a loaded run of Python.
         counter: steps made, int64 scalar, for steps of one's own.
         loaded_step: of the checkpoint, where a run was loaded.
     """
@@ -83,26 +80,19 @@ class State:
     hooks: list[Hook]
     watch: Watch
     variables: dict[str, tf.Variable]
-    parts: Assembly | None = None
-    fit: Fit | None = None
+    run: Run | None = None
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
     loaded_step: int = 0
 
     @property
     def begun(self) -> int:
         """Return how many steps were made, but for those of one's own."""
-        return self.loaded_step if self.fit is None else self.fit.run.step
+        return self.loaded_step if self.run is None else self.run.step
 
     @property
     def step(self) -> int:
         """Return how many steps were made."""
         return self.begun + int(self.counter.numpy())
-
-    def put_best(self) -> None:
-        """Give networks and hooks the values of the best evaluation."""
-        assert self.fit is not None
-        kept = self.fit.store.load("best").tensors
-        assign_variables({key: self.variables[key] for key in evaluation_keys(self.variables)}, kept, "the best")
 
 
 def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> State:
@@ -117,18 +107,19 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
     plan = _plan(asked, before, checkpoint)
     if state is not None:
         spec.renew_optimizers(state.trainer)
-    parts = assemble_blueprint(spec.blueprint(data, plan))
-    settings = {**spec.fit_settings(plan), **_monitored(spec.settings, parts)}
-    fit = build_fit({**config, KEY: str(directory), "trainer": settings}, NAME, parts, directory, store, started)
+    blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
+    run = build_run(blueprint, directory=directory, store=store, started=started)
+    run.best.monitor, run.best.mode = _monitored(spec.settings, run)
+    run.config["trainer"] |= {"monitor": run.best.monitor, "monitor_mode": run.best.mode}
     if asked.run_dir is not None and not old:
         make_directory(directory, config, [])
         stack.enter_context(locked(directory))
         write_record(directory, spec)
     if checkpoint is not None:
-        restore_fit(fit, checkpoint)
+        restore_run(run, checkpoint)
     elif before is not None:
-        _carry_on(before, fit, same_data=plan.epochs_before > 0)
-    watch = next(each for each in parts.host_hooks if isinstance(each, Watch))
+        _carry_on(before, run, same_data=plan.epochs_before > 0)
+    watch = next(each for each in run.host_hooks if isinstance(each, Watch))
     own = {key: value for key, value in asdict(plan).items() if key != "class_weights"}
     watch.fits = {
         **own,
@@ -138,23 +129,20 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
         "input_shape": list(data.input_shape),
         "epochs": asked.epochs,
     }
-    return State(parts.trainer, parts.hooks, watch, fit.variables, parts, fit)
+    return State(run.trainer, run.hooks, watch, run.variables, run)
 
 
-def train(state: State, *, writes: bool, quiet: bool) -> dict[str, Any]:
+def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) -> dict[str, Any]:
     """Train, and return the summary; Ctrl-C ends it in good order."""
-    fit, parts = state.fit, state.parts
-    assert fit is not None
-    assert parts is not None
     try:
-        return run_fit(fit, parts, writes=writes).summary
+        return complete(run, interruption, writes=writes).summary
     except KeyboardInterrupt as error:
         if getattr(error, "signal_number", signal.SIGINT) == signal.SIGTERM:
             raise
-        line = f"Stopped after step {fit.run.step:,} of {fit.run.total_steps:,}: what was trained is kept."
+        line = f"Stopped after step {run.step:,} of {run.total_steps:,}: what was trained is kept."
         if not quiet:
             open_console().print(line, soft_wrap=True)
-        return {"status": "interrupted", "stop_reason": line, "steps": fit.run.step, "final": dict(fit.final)}
+        return {"status": "interrupted", "stop_reason": line, "steps": run.step, "final": dict(run.journal.final)}
 
 
 def _place(
@@ -172,16 +160,9 @@ def _place(
     stored = read_stored(str(directory), KEY)
     _check_same(stored, own, directory)
     digest = config_digest(stored)
-    store = open_store(directory, digest)
     if not asked.resume:
-        return directory, store, None
-    checkpoint = store.newest()
-    for problem in store.problems():
-        warnings.warn(problem, stacklevel=2)
-    check_config(directory, checkpoint, digest)
-    for difference in changed_environment(directory):
-        warnings.warn(f"resume: {difference}; the bits may differ from those of a whole run.", stacklevel=2)
-    return directory, store, checkpoint
+        return directory, open_store(directory, digest), None
+    return directory, *open_existing(directory, digest)
 
 
 def _check_same(stored: dict[str, Any], config: dict[str, Any], directory: Path) -> None:
@@ -215,23 +196,22 @@ def _plan(asked: Asked, before: State | None, checkpoint: Checkpoint | None) -> 
     return Plan(first, total, planned or total, batch_size, epochs_before, by_label)
 
 
-def _monitored(settings: Mapping[str, Any], parts: Assembly) -> dict[str, str]:
-    """Return the settings of the metric that says which evaluation is the best."""
-    evaluator = parts.evaluators.get("validation")
-    names = evaluator.names if evaluator is not None else []
+def _monitored(settings: Mapping[str, Any], run: Run) -> tuple[str, str]:
+    """Return the name and the mode of the metric that says which evaluation is the best."""
+    names = run.held_out["validation"].names if "validation" in run.held_out else []
     losses = [name for name in names if name.endswith("loss/total")]
     default = ACCURACY_METRIC if ACCURACY_METRIC in names else next(iter(losses), "loss/total")
     chosen = settings["monitor"] or default
     if names and chosen not in names:
         raise unknown_name("metric monitor", chosen, names)
     higher = "loss" not in chosen and "error" not in chosen
-    return {"monitor": chosen, "monitor_mode": settings["monitor_mode"] or ("max" if higher else "min")}
+    return chosen, settings["monitor_mode"] or ("max" if higher else "min")
 
 
-def _carry_on(before: State, fit: Fit, *, same_data: bool) -> None:
+def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
     """Let a fit begin where another one, of the same trainer, ended; of the same data, evaluations compare."""
     values = {key: variable for key, variable in before.variables.items() if key != SUMS}
-    own = {key: variable for key, variable in fit.variables.items() if key != SUMS}
+    own = {key: variable for key, variable in run.variables.items() if key != SUMS}
     if values.keys() != own.keys():  # layers of hooks got other numbers: in order
         if [each.shape for each in values.values()] != [each.shape for each in own.values()]:
             raise UserError(
@@ -239,15 +219,15 @@ def _carry_on(before: State, fit: Fit, *, same_data: bool) -> None:
             )
         values = dict(zip(own, values.values(), strict=True))
     assign_variables(own, {key: each.numpy() for key, each in values.items()}, "the fit before")
-    run = fit.run
-    run.step, run.resumed_at = before.step, [before.step]
+    run.step, run.journal.resumed_at = before.step, [before.step]
     known = {hook.name: hook for hook in before.hooks if isinstance(hook, HostHook)}
-    for hook in fit.host_hooks:
+    for hook in run.host_hooks:
         if (old := known.get(hook.name)) is not None and old is not hook:
             hook.load_state_dict(old.state_dict())
-    if before.fit is not None:
-        run.warnings, fit.warned = list(before.fit.run.warnings), set(before.fit.warned)
-        run.resumed_at = [*before.fit.run.resumed_at, before.step]
-        fit.elapsed_before = before.fit.elapsed
+    if before.run is not None:
+        was = before.run.journal
+        run.journal.warnings, run.journal.warned = list(was.warnings), list(was.warned)
+        run.journal.resumed_at = [*was.resumed_at, before.step]
+        run.times.before = before.run.times.elapsed
         if same_data:
-            run.best.put_back(before.fit.run.best.as_json())
+            run.best.put_back(before.run.best.as_json())

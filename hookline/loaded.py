@@ -24,11 +24,9 @@ from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import Objective
-from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.run.build_trainer import build_trainer
+from hookline.trainer.run.build_run import build_trainer
 from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
 from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
-from hookline.trainer.run.precision import FLOAT32
 from hookline.trainer.run.state import assign_variables, trainer_variables
 
 
@@ -125,12 +123,10 @@ def _restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     plan = Plan(*(fit[key] for key in ("first_step", "total_steps", "planned_steps", "batch_size", "epochs_before")))
     data = _stand_in(spec, fit)
     pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])
-    blueprint = spec.blueprint(data, plan)
+    blueprint = spec.blueprint(data, plan, spec.config())
     with spec.working():
         hooks = blueprint.build_hooks()
-        built, bound = build_trainer(
-            blueprint, hooks, data, pace, total_steps=plan.total_steps, precision=FLOAT32, replica=Replica()
-        )
+        built, bound = build_trainer(blueprint, hooks, data, pace, plan.total_steps)
         variables = trainer_variables(built)
         assign_variables(variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     watch = next(each for each in bound if isinstance(each, Watch))
@@ -151,14 +147,12 @@ def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
 
 def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None) -> Trainer:
     run = restore_beside(str(directory), read_config(str(directory), plugins), checkpoint)
-    parts = run.parts
     trainer = Trainer.__new__(Trainer)
-    models = {name: each.model for name, each in parts.trainer.networks.items()}
-    optimizers = {name: each.optimizer for name, each in parts.trainer.networks.items()}
+    models = {name: each.model for name, each in run.networks.items()}
+    optimizers = {name: each.optimizer for name, each in run.networks.items()}
     trainer.run_dir = directory
-    trainer._spec = Spec(models, optimizers, parts.trainer.seed, {}, directory, objectives=parts.trainer.objectives)
-    variables = trainer_variables(parts.trainer)
-    state = State(parts.trainer, parts.hooks, Watch((), None, {}), variables, parts, loaded_step=run.step)
-    trainer._state, trainer._kept = state, None
+    trainer._spec = Spec(models, optimizers, run.trainer.seed, {}, directory, objectives=run.trainer.objectives)
+    trainer._state = State(run.trainer, run.hooks, Watch((), None, {}), trainer_variables(run.trainer), run)
+    trainer._kept = None
     trainer._fixed = f"Resume it with python train.py resume={directory}."
     return trainer

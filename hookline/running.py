@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import keras
 
     from hookline.trainer.config.preflight import Job
+    from hookline.trainer.run.run import Run
     from hookline.trainer.run.session import Outcome
 
 METRICS = "metrics.jsonl"
@@ -116,12 +117,12 @@ def _carried_out(job: Job, began: float) -> Outcome:
 def _result(outcome: Outcome) -> RunResult:
     if outcome.directory is None:
         raise RuntimeError("A run of one process has a directory.")
-    networks = _last_networks(outcome.directory) if outcome.parts is None else _models(outcome.parts)
+    networks = _last_networks(outcome.directory) if outcome.run is None else _models(outcome.run)
     return RunResult(outcome.summary, read_history(outcome.directory), networks, outcome.directory)
 
 
-def _models(parts: Any) -> dict[str, keras.Model]:
-    return {name: network.model for name, network in parts.trainer.networks.items()}
+def _models(run: Run) -> dict[str, keras.Model]:
+    return {name: network.model for name, network in run.networks.items()}
 
 
 def _last_networks(directory: Path) -> dict[str, keras.Model]:
@@ -130,7 +131,7 @@ def _last_networks(directory: Path) -> dict[str, keras.Model]:
 
     if not any((directory / "checkpoints").glob("*")):
         return {}
-    return _models(restore(str(directory), read_config(str(directory)), LAST).parts)
+    return _models(restore(str(directory), read_config(str(directory)), LAST))
 
 
 def read_history(directory: Path) -> History:

@@ -217,16 +217,15 @@ class Trainer:
             raise UserError("restore_best=True received without validation data. Expected validation_data=.")
         with ExitStack() as stack:
             state = begin(stack, self._spec, asked, self._state)
-            watch, fit = state.watch, state.fit
-            assert fit is not None
-            fit.interruption = interruption
+            watch, run = state.watch, state.run
+            assert run is not None
             watch.callbacks, watch.model = list(callbacks), next(iter(self._spec.models.values()))
             before = {} if asked.resume else {name: len(each) for name, each in watch.history.items()}
             first = 0 if asked.resume else len(watch.epochs)
             self._state, self._kept = state, None
-            summary = train(state, writes=self.run_dir is not None, quiet=quiet)
-        if restore_best and "best" in fit.store.tags():
-            state.put_best()
+            summary = train(run, interruption, writes=self.run_dir is not None, quiet=quiet)
+        if restore_best and "best" in run.store.tags():
+            run.put_best()
         values = {name: each[before.get(name, 0) :] for name, each in watch.history.items()}
         return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 

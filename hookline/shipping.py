@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -25,8 +25,9 @@ from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.finished import LAST, FinishedRun
-from hookline.trainer.run.views import Evaluated
+from hookline.trainer.run.finished import LAST
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.views import HeldOut
 from hookline.trainer.step.evaluate import Evaluator
 
 COMPARED = 1024
@@ -66,8 +67,9 @@ class Shipped:
         """Return the plain model of a network."""
         step = self.state.step
         if self._models.get(network, (None,))[0] != step:
-            parts: Any = self.state.parts or SimpleNamespace(trainer=self.state.trainer)  # loaded, without its data
-            with plain_model(FinishedRun(parts, LAST, step), network) as plain:
+            loaded = SimpleNamespace(trainer=self.state.trainer, step=step, checkpoint=LAST)  # without its data
+            run = self.state.run and replace(self.state.run, step=step, checkpoint=LAST)
+            with plain_model(run or cast(Run, loaded), network) as plain:
                 self._models[network] = step, plain if not foreign_names(plain) else _copied(plain)
         return self._models[network][1]
 
@@ -132,19 +134,17 @@ class Shipped:
             write_card(place, card_of(run, network))
         return place
 
-    def _compared(self, split: Split | None) -> FinishedRun:
+    def _compared(self, split: Split | None) -> Run:
         """Return the run with a test split."""
-        parts = self.state.parts
-        if parts is None:
+        run = self.state.run
+        if run is None:
             raise UserError("export needs examples to compare the file on. Expected a trainer after fit.")
         if split is None:
-            train = parts.data.train
-            held = parts.evaluated.get("test") or parts.evaluated.get("validation")
+            train = run.training.split
+            held = run.held_out.get("test") or run.held_out.get("validation")
             split = replace(train, indices=train.indices[:COMPARED]) if held is None else held.split
-        batches = EvaluationBatches(split, batch_size=256)
-        evaluator = Evaluator(parts.trainer, batches.batch, batches.count)
-        evaluated = {**parts.evaluated, "test": Evaluated(replace(split, name="test"), evaluator)}
-        return FinishedRun(replace(parts, evaluated=evaluated), LAST, self.state.step)
+        test = HeldOut(run.trainer, replace(split, name="test"), batch_size=256)
+        return replace(run, held_out={**run.held_out, "test": test}, step=self.state.step, checkpoint=LAST)
 
 
 def _copied(model: keras.Model) -> keras.Model:

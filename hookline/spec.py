@@ -31,8 +31,7 @@ from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.recipe import Recipe
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.finished import PYTHON
-from hookline.trainer.run.process import memory_errors
-from hookline.trainer.run.release import released_graphs
+from hookline.trainer.run.process import memory_errors, released_graphs
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 FUSED = {
@@ -192,11 +191,11 @@ class Spec:
                 self.taken_off[id(each.operation)] = (each.operation, each.name)
         return recipe
 
-    def blueprint(self, data: Data, plan: Plan) -> Blueprint:
-        """Return the blueprint of a fit."""
+    def blueprint(self, data: Data, plan: Plan, config: Mapping[str, Any]) -> Blueprint:
+        """Return the blueprint of a fit; the config is as `config` returned it."""
         return Blueprint(
-            seed=self.seed,
-            settings=self.fit_settings(plan),
+            {**config, "trainer": self.fit_settings(plan)},
+            "python",
             open_data=lambda: data,
             build_recipe=self.recipe,
             build_hooks=self.hooks,

@@ -29,7 +29,7 @@ from hookline.trainer.select import layer_paths
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
 
@@ -280,7 +280,7 @@ class BnnRounding(GraphHook):
         return left_out_advice(network, self.layers, names, state=state, reason=reason)
 
     def _advise_on_inputs(self, run: Run) -> str | None:
-        if not self.quantize_first_input or self.input_quantizer is None or run.training is None:
+        if not self.quantize_first_input or self.input_quantizer is None:
             return None
         inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
         signs = float(tf.reduce_mean(tf.cast(inputs >= 0, tf.float32)))

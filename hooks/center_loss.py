@@ -23,7 +23,7 @@ from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 TRIAL_STEPS = 100  # a shorter run is only a smoke test
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3

@@ -14,7 +14,7 @@ from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
 MOST_LEFT = 0.05  # share of the weights at the begin that the last average may hold

@@ -26,7 +26,7 @@ from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 STOPS = ("weights", "upstream")
 BATCH_NORMS = ("frozen", "running", "inference")

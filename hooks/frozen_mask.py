@@ -27,7 +27,7 @@ from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 SOURCES = ("magnitude", "file", "zeros", "hook")
 FROZEN_PARTS = ("masked", "survivors")

@@ -28,7 +28,7 @@ from hookline.trainer.select import select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 CRITERIA = ("magnitude", "random")
 MOST_BITS = 8

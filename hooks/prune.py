@@ -28,7 +28,7 @@ from hookline.trainer.ops.estimators import straight_through, zero_unless
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 
 class Prune(GraphHook):

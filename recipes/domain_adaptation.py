@@ -80,12 +80,7 @@ class DomainAdaptation(Objective):
         )
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return the logits of some pairs, with the domain, the class where it is known, and the image of each.
-
-        Args:
-            collected: of the latest evaluation; empty before the first one.
-            examples: returns rows of that split.
-        """
+        """Return the logits of some pairs, with the domain, the class where it is known, and the image of each."""
         if not collected:
             return Shown()
         count = len(collected["source"])

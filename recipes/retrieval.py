@@ -103,10 +103,6 @@ class Retrieval(Objective):
         """Return a sheet of some queries with their nearest neighbours, and the embeddings, evenly thinned out.
 
         Neighbours are framed green where the class is right; embeddings have the class and, of images, a thumbnail.
-
-        Args:
-            collected: of the latest evaluation; empty before the first one.
-            examples: returns rows of that split; "inputs" in [-1, 1].
         """
         if not collected:
             return Shown()

@@ -32,7 +32,7 @@ from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.config.stored import recipe_name
 from hookline.trainer.errors import UserError, user_path
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def _reasons(jobs: Sequence[list[str]]) -> list[str | None]:
     from hookline.trainer.quiet import plain_warnings, quiet_start
 
     with quiet_start():
-        from hookline.trainer.run.release import released_graphs
+        from hookline.trainer.run.process import released_graphs
         from hookline.trainer.run.session import prepare
     reasons: list[str | None] = []
     for job in jobs:

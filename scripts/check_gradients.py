@@ -55,12 +55,13 @@ def check(arguments: Sequence[str]) -> list[Compared]:
     with quiet_start():
         import keras
 
-        from hookline.trainer.run.assembly import assemble
+        from hookline.trainer.run.blueprint import from_config
+        from hookline.trainer.run.build_run import build_run
         from hookline.trainer.step.gradient_probe import compare_gradients
     keras.utils.clear_session()
     with plain_warnings():
-        parts = assemble(job.config)
-        return compare_gradients(parts.trainer, parts.training.batch)
+        run = build_run(from_config(job.config))
+        return compare_gradients(run.trainer, run.training.batch)
 
 
 def print_table(compared: Sequence[Compared]) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hookline.deploy.compare import Difference
     from hookline.deploy.options import Contents
     from hookline.trainer.network import Network
-    from hookline.trainer.run.finished import FinishedRun
+    from hookline.trainer.run.run import Run
 
 USAGE = """python scripts/export.py run=<run directory> [key=value ...]
 
@@ -80,9 +80,9 @@ def _command(options: Options) -> None:
     from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
     run = restore(options.run, config, options.checkpoint)
-    networks = run.parts.trainer.networks
+    networks = run.trainer.networks
     if options.network not in networks:
         raise unknown_name("network", options.network, networks)
     if options.average and not keeps_averages(config, options.network):
@@ -93,7 +93,7 @@ def _command(options: Options) -> None:
     print_export(run, path, *written)
 
 
-def _write_card(run: FinishedRun, network: str, path: Path) -> None:
+def _write_card(run: Run, network: str, path: Path) -> None:
     """Write beside an export what predicting with it needs to know: how examples are prepared, names of classes."""
     from hookline.deploy.card import card_of
     from hookline.deploy.inference.card import card_path, write_card
@@ -125,7 +125,7 @@ def export_options(options: Options) -> ExportOptions:
 
 
 def write(
-    run: FinishedRun, options: Options, form: Format, path: Path, plugins: Sequence[str]
+    run: Run, options: Options, form: Format, path: Path, plugins: Sequence[str]
 ) -> tuple[Contents, dict[str, float], Difference | None]:
     """Write under another name, check that it loads and is as good as the run, then rename it."""
     from hookline.deploy.compare import compare
@@ -154,7 +154,7 @@ def use_averages(network: Network) -> None:
 
 
 def print_export(
-    run: FinishedRun, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
+    run: Run, path: Path, contents: Contents, metrics: Mapping[str, float], difference: Difference | None
 ) -> None:
     """Print what was written."""
     from hookline.hooks.monitors.console import open_console

@@ -76,7 +76,7 @@ def show_plan(job: Job, form: str) -> dict[str, Any]:
         from hookline.scripts.planning.trace import plan_run
         from hookline.trainer.run.session import prepare
     with plain_warnings():
-        plan = plan_run(job.config, job.recipe, prepare(job.config))
+        plan = plan_run(prepare(job.config, job.recipe))
     from hookline.hooks.monitors.console import open_console
 
     console = open_console()

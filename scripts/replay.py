@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from hookline.trainer.errors import UserError
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.assembly import Assembly
     from hookline.trainer.run.checkpoint import Checkpoint
     from hookline.trainer.run.checkpoint_index import Manifest
+    from hookline.trainer.run.run import Run
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,18 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> Replay:
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.resume import changed_replicas
     from hookline.trainer.run.session import prepare
-    from hookline.trainer.run.state import assign_variables, read_variables, run_variables, share_variables
+    from hookline.trainer.run.state import VariableValues, assign_variables, share_variables
 
     start, end = read_checkpoint(older), read_checkpoint(newer)
     rates = rate_changes(start, end)
     count = end.state["run"].get("replicas", 1)  # in one process, on as many replicas as the run had at its end
     own = {"strategy": "mirrored", "replicas": count} if count > 1 else {"strategy": "none", "replicas": None}
-    parts = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "device"}})
-    trainer = parts.trainer
-    variables = run_variables(
-        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
-    )
-    assign_variables(variables, start.tensors, str(older.path))
-    share_variables(parts.loop.trainers)
-    train_again(config["trainer"], parts, start.step, end.step, rates)
-    found = read_variables(variables)
-    between = changed_replicas(start, trainer.replica.count)
+    run = prepare({**config, "trainer": {**config["trainer"], **own, "placement": "device"}})
+    assign_variables(run.variables, start.tensors, str(older.path))
+    share_variables(run.loop.trainers)
+    train_again(run, start.step, end.step, rates)
+    found = dict(VariableValues(run.variables))
+    between = changed_replicas(start, run.trainer.replica.count)
     bits = {key: (value.shape, value.dtype, value.tobytes()) for key, value in end.tensors.items()}
     differing = [key for key, value in found.items() if bits.get(key) != (value.shape, value.dtype, value.tobytes())]
     return Replay(
@@ -99,30 +95,23 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
     return changes
 
 
-def train_again(
-    settings: Mapping[str, Any], parts: Assembly, step: int, end: int, rates: Mapping[int, float] | None = None
-) -> None:
+def train_again(run: Run, step: int, end: int, rates: Mapping[int, float] | None = None) -> None:
     """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
-    from hookline.trainer.run.control import Cadence
-
     rates = rates or {}
-    cadence = Cadence(
-        parts.total_steps, parts.steps_per_epoch, settings["evaluate_every_epochs"], settings["report_every_steps"]
-    )
-    _lower_rates(parts, rates.get(step, 1.0))
+    _lower_rates(run, rates.get(step, 1.0))
     while step < end:
-        report = cadence.next_report(step)
+        report = run.cadence.next_report(step)
         edge = min([report, end, *(each for each in rates if each > step)])
-        step, vetoes = parts.loop.run(step, edge - step)
+        step, vetoes = run.loop.run(step, edge - step)
         step += bool(vetoes)  # held back, and skipped by the run, too: it got further
         if step == report:
-            parts.loop.accumulators.reset()
-        _lower_rates(parts, rates.get(step, 1.0))
+            run.loop.accumulators.reset()
+        _lower_rates(run, rates.get(step, 1.0))
 
 
-def _lower_rates(parts: Assembly, factor: float) -> None:
+def _lower_rates(run: Run, factor: float) -> None:
     if factor != 1.0:
-        for trainer in parts.loop.trainers:
+        for trainer in run.loop.trainers:
             for network in trainer.networks.values():
                 network.lower_rate(factor)
 

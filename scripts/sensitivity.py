@@ -76,16 +76,15 @@ def measure(options: Options, config: dict[str, Any]) -> Scan:
         from hookline.hooks.pruning.sensitivity import scan_layers
         from hookline.hooks.pruning.settings import select_kernels
     run = restore(options.run, evaluate_averages(config, options.network, evaluate=False))
-    parts = run.parts
-    if options.network not in parts.trainer.networks:
-        raise unknown_name("network", options.network, parts.trainer.networks)
-    if options.metric not in parts.validation.names:
-        raise unknown_name("metric", options.metric, parts.validation.names)
-    kernels = select_kernels(parts.trainer.networks[options.network], options.layers)
+    if options.network not in run.networks:
+        raise unknown_name("network", options.network, run.networks)
+    if options.metric not in run.held_out["validation"].names:
+        raise unknown_name("metric", options.metric, run.held_out["validation"].names)
+    kernels = select_kernels(run.networks[options.network], options.layers)
     return scan_layers(
         kernels,
         options.sparsities,
-        lambda: parts.validation.run(run.step)[options.metric],
+        lambda: run.held_out["validation"].run(run.step)[options.metric],
         smaller_is_better="loss/" in options.metric,
     )
 

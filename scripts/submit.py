@@ -29,7 +29,7 @@ from hookline.scripts.sweep.record import RUNNING, WAITING
 from hookline.scripts.sweep.run import TRAIN
 from hookline.trainer.config.command import Command, parse_command
 from hookline.trainer.errors import UserError, as_typed, unknown_name
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPORT_ROOT = str(Path(hookline.__file__).absolute().parents[1])

@@ -137,7 +137,7 @@ def graphs_go_with_their_module() -> Iterator[None]:
     if "tensorflow" not in sys.modules:
         yield
         return
-    from hookline.trainer.run.release import released_graphs
+    from hookline.trainer.run.process import released_graphs
 
     with released_graphs():
         yield

@@ -17,7 +17,8 @@ from hookline.trainer.objective import Shown
 from hookline.trainer.step.context import BuildContext, StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 Tensors: TypeAlias = "dict[str, tf.Tensor]"
 Gradients: TypeAlias = "dict[str, tf.Tensor | None]"

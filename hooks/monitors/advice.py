@@ -17,7 +17,7 @@ from hookline.trainer.run.results import format_value, short_name
 from hookline.trainer.select import layer_paths
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 LARGE = 20.0
 SCALING = ("Rescaling", "Normalization", "BatchNormalization", "LayerNormalization", "GroupNormalization")

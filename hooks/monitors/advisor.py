@@ -17,7 +17,8 @@ from hookline.hooks.monitors.advice import (
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 EXAMPLES = 64
 
@@ -68,7 +69,7 @@ class Advisor(HostHook):
             norm_batch_advice(
                 models,
                 batch_size=run.batch_size,
-                replicas=run.replicas,
+                replicas=run.trainer.replica.count,
                 micro_batches=settings.get("accumulation_steps", 1),
                 synchronized=(run.config.get("hooks") or {}).get("synchronized_batch_norm") is not None,
             ),
@@ -91,8 +92,6 @@ class Advisor(HostHook):
 
 def _input_range(run: Run) -> tuple[float, float]:
     """Return the smallest and the largest value of some training examples; zeros where inputs are no numbers."""
-    if run.training is None:
-        return 0.0, 0.0
     rows = run.training.indices(tf.constant(0, tf.int64))[:EXAMPLES]
     inputs = run.training.read(rows)["inputs"]
     if not isinstance(inputs, tf.Tensor) or not inputs.dtype.is_floating:

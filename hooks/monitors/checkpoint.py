@@ -10,7 +10,8 @@ from hookline.hooks.options import check_flag, check_integer, check_number
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 
 class Checkpoint(HostHook):

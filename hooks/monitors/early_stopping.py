@@ -9,7 +9,8 @@ from hookline.hooks.options import check_integer, check_number
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
 

@@ -15,7 +15,8 @@ from hookline.trainer.hook import HostHook
 from hookline.trainer.run.results import format_bytes, format_seconds, format_share, is_share_of, short_name
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 MODES = (AUTO, "styled", PLAIN, QUIET)
 MOST_ROWS = 16
@@ -78,7 +79,7 @@ class FinalTable(HostHook):
         console = open_console(self._mode)
         console.print()
         title = f"{run.recipe}: {describe_status(summary)}"
-        show(console, metric_table(title, summary, {name: split.size for name, split in run.held_out.items()}))
+        show(console, metric_table(title, summary, {name: each.split.size for name, each in run.held_out.items()}))
         for label, text in [*self._held_out_lines(run, summary), *result_lines(summary)]:
             console.print(f"{label:<11}{text}", soft_wrap=True)
         for table in [*network_tables(summary, MOST_ROWS), *layer_tables(summary)]:
@@ -93,7 +94,7 @@ class FinalTable(HostHook):
         if best.get("values"):
             texts = [f"best at step {best['step']}"]
             if run.best.value is not None and "validation" in run.held_out:
-                size = run.held_out["validation"].size
+                size = run.held_out["validation"].split.size
                 texts.append(describe_close(run.best.monitor, self._values, run.best.value, size) or "")
             lines.append(("validation", ". ".join(filter(None, texts))))
         if weights := (summary.get("test") or {}).get("weights"):

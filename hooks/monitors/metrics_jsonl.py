@@ -15,7 +15,8 @@ from hookline.trainer.files import open_append, parse_json, read_lines, write_wh
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 FILE_NAME = "metrics.jsonl"
 

@@ -17,7 +17,7 @@ from hookline.trainer.hook import Declaration, GraphHook, HostHook, Tensors
 from hookline.trainer.step.context import StepContext
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 SHOWN_NAMES = 5
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
@@ -121,7 +121,7 @@ class NanGuard(GraphHook, HostHook):
             warnings.warn(f"{message} It is skipped, {len(self._skipped)} of {self._at_most}.", stacklevel=4)
             run.control.skip_step()
             return True
-        back = len(run.rolled_back)
+        back = len(run.journal.rolled_back)
         if self._policy == ROLLBACK and back < self._at_most:
             again = f"The run rolls back to its newest checkpoint, {back + 1} of {self._at_most} times, and continues"
             warnings.warn(f"{message} {again} at {self._rate_factor} times the rate.", stacklevel=4)

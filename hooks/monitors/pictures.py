@@ -19,8 +19,9 @@ from hookline.hooks.options import check_flag, check_integer
 from hookline.trainer.errors import WriteError
 from hookline.trainer.files import make_folder, read_bytes, write_whole
 from hookline.trainer.hook import HostHook
-from hookline.trainer.run.control import Report, Run
+from hookline.trainer.run.control import Report
 from hookline.trainer.run.results import COMPLETE
+from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME, FRAMES = "pictures", ".frames"
 MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown
@@ -81,20 +82,20 @@ class PictureFiles(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         if not run.step:
             self._frames = {}  # of an earlier fit
-        write_pictures(run.first_pictures(), run.directory / DIRECTORY_NAME)
+        write_pictures(run.views.first_pictures, run.directory / DIRECTORY_NAME)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         folder = run.directory / DIRECTORY_NAME
         number, self._evaluations = self._evaluations, self._evaluations + 1
         if self._animate and report.split == "validation":
-            for name, picture in run.pictures(report.step, report.split).items():
+            for name, picture in run.views.pictures(report.step, report.split).items():
                 frame, self._frames[name] = self._frames.get(name, 0), self._frames.get(name, 0) + 1
                 path = frame_path(folder, name, frame)
                 write_files({path.name: encode_frame(picture)}, path.parent)
         if report.split == "test":
-            write_pictures(run.pictures(report.step, report.split), folder)
+            write_pictures(run.views.pictures(report.step, report.split), folder)
         elif is_due(self._every, number):
-            write_pictures(run.pictures(report.step, report.split), folder / f"step_{report.step:08d}")
+            write_pictures(run.views.pictures(report.step, report.split), folder / f"step_{report.step:08d}")
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         folder = run.directory / DIRECTORY_NAME

@@ -28,7 +28,8 @@ from hookline.trainer.run.results import (
 )
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 
 class TimeLeft:
@@ -45,7 +46,7 @@ class TimeLeft:
     def take(self, *, evaluated: bool) -> None:
         """Note the edge of a chunk or the end of an evaluation on the validation split."""
         if self._begun is None:
-            self._begun = (self._run.step, time.monotonic(), self._run.train_seconds)
+            self._begun = (self._run.step, time.monotonic(), self._run.times.train_seconds)
         self._evaluations += evaluated
 
     def seconds(self) -> float | None:
@@ -60,7 +61,7 @@ class TimeLeft:
         wall = time.monotonic() - self._begun[1]
         if not self._evaluations:
             return wall / steps * steps_left
-        trained = min(wall, self._run.train_seconds - self._begun[2])
+        trained = min(wall, self._run.times.train_seconds - self._begun[2])
         every = self._run.config.get("trainer", {}).get("evaluate_every_epochs", 1) * self._run.steps_per_epoch
         evaluations_left = math.ceil(steps_left / every - 1e-6)
         return trained / steps * steps_left + (wall - trained) / self._evaluations * evaluations_left
@@ -98,10 +99,10 @@ class Status:
         """
         run, seconds = self.run, self._time_left.seconds()
         texts = [f"{run.images_per_second:,.0f} images/s"] if run.images_per_second else []
-        if (waiting := run.waiting_share or 0.0) >= WAITING:
+        if (waiting := run.times.waiting_share or 0.0) >= WAITING:
             texts.append(f"waiting {format_share(waiting)}")
-        if run.queue is not None:
-            texts.append("queue {}/{}".format(*run.queue))
+        if run.times.queue is not None:
+            texts.append("queue {}/{}".format(*run.times.queue))
         if seconds is not None and run.step < run.total_steps:
             texts.append(f"{format_seconds(seconds)} left")
         return ", ".join(texts)
@@ -131,7 +132,7 @@ class Status:
     def _format(self, split: str, name: str, value: float) -> str:
         if split not in self.run.held_out or not is_metric(name):
             return format_value(value)
-        return format_metric(value, self.run.held_out[split].size)
+        return format_metric(value, self.run.held_out[split].split.size)
 
 
 SLOW_EPOCH_SECONDS = 30.0

@@ -16,7 +16,8 @@ from hookline.hooks.monitors.pictures import encode_picture, file_name, write_fi
 from hookline.hooks.options import check_integer
 from hookline.trainer.hook import HostHook
 from hookline.trainer.objective import Embedding
-from hookline.trainer.run.control import Report, Run
+from hookline.trainer.run.control import Report
+from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"
@@ -68,7 +69,7 @@ class Projector(HostHook):
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         if report.split == "test" or is_due(self._every, self._evaluations):
-            write_embeddings(run.embeddings(report.step, report.split), run.directory / DIRECTORY_NAME)
+            write_embeddings(run.views.embeddings(report.step, report.split), run.directory / DIRECTORY_NAME)
         self._evaluations += 1
 
 

@@ -18,7 +18,7 @@ from hookline.trainer.input.order import example_seeds
 from hookline.trainer.objective import Batch
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 EXAMPLES, DRAWS = 16, 4
 UNLIKELY = 1e-6  # chance of a false alarm
@@ -74,8 +74,6 @@ class RandomnessGuard(HostHook):
 
     def on_fit_begin(self, run: Run) -> None:
         """Check the batches that the run will train on."""
-        if run.training is None:
-            return
         self._faults = find_faults(run.training, run.step)
         if self._faults and self._on_fault == STOP:
             raise UserError(f"{self._faults[0]} To train anyway, set hooks.{self.name}.on_fault=warn.")

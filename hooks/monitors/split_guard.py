@@ -22,7 +22,7 @@ from hookline.trainer.hook import HostHook
 from hookline.trainer.input.data import Split
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 WARN, STOP = "warn", "stop"
 EXACT, NEAR = "exact", "near"
@@ -93,10 +93,8 @@ class SplitGuard(HostHook):
 
     def on_fit_begin(self, run: Run) -> None:
         """Compare the splits of the run."""
-        if run.training is None:
-            return
         start = time.perf_counter()
-        splits = {"train": run.training.split, **run.held_out}
+        splits = {"train": run.training.split, **{name: each.split for name, each in run.held_out.items()}}
         leaks = find_leaks(splits, nearer=self._near)
         self._summary = {
             **{kind: _counts(leaks, kind) for kind in (EXACT, NEAR)},

@@ -31,7 +31,7 @@ from hookline.trainer.run.control import Report
 from hookline.trainer.run.results import COMPLETE
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Run
+    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"
@@ -122,12 +122,12 @@ class TensorBoard(HostHook):
         }
         self._write_texts(run.step, texts)
         self._open_session(run)
-        if self._graph and run.graph is not None and not begun and (event := graph_event(run.graph())) is not None:
+        if self._graph and not begun and (event := graph_event(run.graph())) is not None:
             self._opened.add(TRAIN, event)
-        if self._pictures_every and (pictures := run.first_pictures()):
+        if self._pictures_every and (pictures := run.views.first_pictures):
             self._opened.write(TRAIN, run.step, picture_summary(pictures))
         if self._histograms_every and not begun:
-            self._opened.write(TRAIN, run.step, histogram_summary(run.distributions(run.step)))
+            self._opened.write(TRAIN, run.step, histogram_summary(run.views.distributions(run.step)))
         self._opened.flush()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
@@ -139,11 +139,11 @@ class TensorBoard(HostHook):
         number, self._evaluations = self._evaluations, self._evaluations + 1
         self._write_report(report)
         if is_due(self._pictures_every, number, last=report.split == "test"):
-            self._opened.write(TRAIN, report.step, picture_summary(run.pictures(report.step, report.split)))
+            self._opened.write(TRAIN, report.step, picture_summary(run.views.pictures(report.step, report.split)))
         last = run.step >= run.total_steps or run.control.stop_reason is not None
         if report.split == "validation" and is_due(self._histograms_every, number, last=last):
             # At the test, the weights may be those of the best step.
-            self._opened.write(TRAIN, report.step, histogram_summary(run.distributions(report.step)))
+            self._opened.write(TRAIN, report.step, histogram_summary(run.views.distributions(report.step)))
         if self._names != self._laid_out:
             self._laid_out = set(self._names)
             layout = layout_summary(self._names, hooks=run.config.get("hooks") or {}, networks=run.networks)

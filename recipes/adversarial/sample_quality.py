@@ -243,7 +243,7 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
     from hookline.trainer.run.state import shipped_weights
 
     finished = restore_beside(run, config)
-    trainer = finished.parts.trainer
+    trainer = finished.trainer
     network = trainer.networks[NETWORK]
     for name, value in shipped_weights(trainer, finished.step)[NETWORK].items():
         network.variables[name].assign(value)

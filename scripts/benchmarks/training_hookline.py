@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from hookline.train import Job
-    from hookline.trainer.run.control import Report, Run
-    from hookline.trainer.run.fit import Fit
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
     from hookline.trainer.step.trainer import Trainer
 
 CLASSES = 10
@@ -115,9 +115,9 @@ def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Wo
         train(count)
         since_report = fit.loop.accumulators.read()  # nothing, where a report falls on the last step
         seconds = time.perf_counter() - start  # only what is read is done: a GPU may still be at work before
-        return Done(seconds, (since_report or fit.final)["loss/total"])
+        return Done(seconds, (since_report or fit.journal.final)["loss/total"])
 
-    (network,) = fit.run.networks.values()
+    (network,) = fit.networks.values()
     work.facts = {"products": products(network.model)}  # type: ignore[attr-defined]
     return work
 
@@ -130,15 +130,15 @@ def whole_epochs(settings: Settings, *, case: Case, watched: bool) -> Work:
 
     def work(count: int) -> Done:
         nonlocal made
-        each = fit.run.steps_per_epoch
-        steps = math.ceil((made + max(1, round(count / each))) * each) - fit.run.step
-        made = round((fit.run.step + steps) / each)
+        each = fit.steps_per_epoch
+        steps = math.ceil((made + max(1, round(count / each))) * each) - fit.step
+        made = round((fit.step + steps) / each)
         return Done(train(steps) * count / steps)
 
     return work
 
 
-def open_gate(fit: Fit) -> Callable[[int], float]:
+def open_gate(fit: Run) -> Callable[[int], float]:
     """Start a fit in a thread, held at its beginning; return what lets it make steps and returns their seconds."""
     from hookline.trainer.hook import HostHook
 
@@ -167,7 +167,7 @@ def open_gate(fit: Fit) -> Callable[[int], float]:
 
     def run() -> None:
         try:
-            fit.train()
+            fit.fit()
             raise RuntimeError("The run ended.")
         except BaseException as error:  # noqa: BLE001 - raised again where the work is asked for
             done.put(error)
@@ -186,19 +186,17 @@ def open_gate(fit: Fit) -> Callable[[int], float]:
     return work
 
 
-def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Fit:
+def start(settings: Settings, case: Case, overrides: Sequence[str]) -> Run:
     """Return a fit that is ready to train, as `hookline.trainer.run.session.execute` makes it."""
     from hookline.trainer.run.directory import make_directory
-    from hookline.trainer.run.session import build_fit, open_store, prepare
-    from hookline.trainer.run.start_time import StartTime
+    from hookline.trainer.run.session import open_store, prepare
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         job = compose(settings, case, overrides, folder)
         directory = folder / "run"
         make_directory(directory, job.config, job.overrides)
-        parts = prepare(job.config)
-        fit = build_fit(job.config, job.recipe, parts, directory, open_store(directory, ""), StartTime())
+        fit = prepare(job.config, job.recipe, directory=directory, store=open_store(directory, ""))
         weakref.finalize(fit, stack.pop_all().close)
     return fit
 
@@ -255,10 +253,10 @@ def limit(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> W
     """
     import tensorflow as tf
 
-    from hookline.trainer.run.assembly import assemble
+    from hookline.trainer.run.session import prepare
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = assemble(compose(settings, case, overrides, Path(folder)).config).trainer
+        trainer = prepare(compose(settings, case, overrides, Path(folder)).config).trainer
     (network,) = trainer.networks.values()
     images, labels = (tf.constant(each[: settings.batch_size]) for each in examples(settings, case.images))
     ways = {f"XLA {'on' if xla else 'off'}": steps(trainer, images, labels, xla=xla) for xla in (False, True)}

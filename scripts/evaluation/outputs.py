@@ -19,7 +19,7 @@ from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch, Objective
 from hookline.trainer.ops.labels import are_probabilities, as_logits
-from hookline.trainer.run.finished import FinishedRun, restore
+from hookline.trainer.run.finished import Run, restore
 from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
@@ -43,17 +43,17 @@ class Evaluation:
 def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str, Any] | None) -> Evaluation:
     """Return what a run reaches, with all its hooks."""
     run = restore(options.run, dict(config), options.checkpoint)
-    own = run.parts.data
+    own = run.data
     data = own if other is None else open_data(other, options.plugins)
-    objective = next((each for each in run.parts.trainer.objectives if each.class_losses), None)
+    objective = next((each for each in run.trainer.objectives if each.class_losses), None)
     names, warned = _names(data), []
     if other is not None:
-        network = objective.trains[0] if objective else next(iter(run.parts.trainer.networks))
+        network = objective.trains[0] if objective else next(iter(run.trainer.networks))
         names = card_of(run, network).classes
         warned = check_data(data, tuple(own.input_shape), names, input_range(own))
     split = getattr(data, options.split)
     batches = EvaluationBatches(split, batch_size=options.batch_size, placement="host")
-    metrics = Evaluator(run.parts.trainer, batches.batch, batches.count).run(run.step)
+    metrics = Evaluator(run.trainer, batches.batch, batches.count).run(run.step)
     model = f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"
     if objective is None:  # it learns no classes
         return Evaluation(data.name, model, metrics, None, (), warned)
@@ -61,9 +61,9 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     return Evaluation(data.name, model, metrics, _measured(options, outputs, labels, names), names, warned)
 
 
-def _outputs_of(run: FinishedRun, objective: Objective) -> Outputs:
+def _outputs_of(run: Run, objective: Objective) -> Outputs:
     """Return the function that gives a run's logits for a batch, as its own evaluations do: with all hooks."""
-    trainer = run.parts.trainer
+    trainer = run.trainer
 
     @tf.function(autograph=False)
     def logits(batch: Batch) -> tf.Tensor:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
 from hookline.scripts.planning.plan import HOOK, NETWORK, OPTIMIZER, Held, Plan
 from hookline.trainer.input.batches import resolve_placement
-from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.results import format_bytes
+from hookline.trainer.run.run import Run
 
 SAME_BUFFER = frozenset(
     {"Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "StopGradient", "PreventGradient", "CheckNumerics"}
@@ -119,7 +118,7 @@ def inner_graphs(operation: tf.Operation) -> Iterator[tf.Graph]:
             yield graph
 
 
-def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) -> tuple[Held, ...]:
+def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     """Return what a run holds, item by item: an estimate for one device.
 
     Counted are the arrays of the data; all variables; the gradients that the optimizers get; and the activations: the
@@ -131,21 +130,22 @@ def estimate_memory(parts: Assembly, plan: Plan, settings: Mapping[str, Any]) ->
     tf.data prepares ahead, scratch memory inside ops, what an evaluation collects over a split, and pictures: on a CPU
     61 to 138 MiB, and 175 MiB more with XLA.
     """
+    settings = run.settings
     gradients = [
         [each for given in commit.gradients.values() for each in given.values() if each is not None]
-        for commit in parts.trainer.commits
+        for commit in run.trainer.commits
     ]
     sizes = [sum((each.shape.num_elements() or 0) * each.dtype.size for each in given) for given in gradients]
     gradient_bytes = max(sizes, default=0)
     apart = {id(each) for given in gradients for each in given}
-    step = live_bytes(parts.loop.loop_graph, open_size=settings["batch_size"], leave_out=apart)
-    largest = max(parts.evaluated.values(), key=lambda each: each.split.size)
+    step = live_bytes(run.loop.loop_graph, open_size=settings["batch_size"], leave_out=apart)
+    largest = max(run.held_out.values(), key=lambda each: each.split.size)
     size = min(settings["evaluation_batch_size"], largest.split.size)
-    evaluation = live_bytes(largest.evaluator.graph, open_size=size).peak
+    evaluation = live_bytes(largest.graph, open_size=size).peak
     trains = step.peak + gradient_bytes >= evaluation
     unsized = f"; {step.unsized} lists whose length shows only later are not counted" if step.unsized else ""
     return (
-        *_data(parts, settings["placement"]),
+        *_data(run),
         Held("variables of the networks", _total(plan, NETWORK)),
         Held("variables of the optimizers", _total(plan, OPTIMIZER)),
         Held("state of the hooks", _total(plan, HOOK)),
@@ -159,13 +159,13 @@ def _total(plan: Plan, kind: str) -> int:
     return sum(variable.bytes for variable in plan.variables_of(kind))
 
 
-def _data(parts: Assembly, placement: str) -> Iterator[Held]:
+def _data(run: Run) -> Iterator[Held]:
     """Yield the data by where it lies; splits of one source share its arrays."""
-    splits = [parts.training.split, *(each.split for each in parts.evaluated.values())]
+    splits = [run.training.split, *(each.split for each in run.held_out.values())]
     sources = {id(split.source): split.source for split in splits}.values()
     accelerated = bool(tf.config.list_logical_devices("GPU"))
     for place in ("device", "host"):
-        here = [source for source in sources if resolve_placement(placement, source) == place]
+        here = [source for source in sources if resolve_placement(run.settings["placement"], source) == place]
         if here:
             examples = f"{sum(source.size for source in here):,} examples"
             held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # all of it, or what it says
@@ -176,21 +176,21 @@ SUM = "CollectiveReduceV2"
 LOOPS = frozenset(kind for kind, attributes in FUNCTIONS.items() if attributes is LOOP)
 
 
-def replica_facts(parts: Assembly, accumulation_steps: int) -> dict[str, str]:
+def replica_facts(run: Run) -> dict[str, str]:
     """Return rows of the plan about replicas; none for a run with one."""
-    count = parts.trainer.replica.count
+    count = run.trainer.replica.count
     if count == 1:
         return {}
-    local = [each.replica for each in parts.loop.trainers]
+    local = [each.replica for each in run.loop.trainers]
     devices = ", ".join(str(each.device or "its device").lstrip("/") for each in local)
     own = ""
     if len(local) < count:
         numbers = ", ".join(str(each.index + 1) for each in local)
         own = f"{'that' if len(local) == 1 else 'those'} of this process, {numbers}, "
-    sums = replica_sums(parts.loop.graph, micro_batches=accumulation_steps)
+    sums = replica_sums(run.loop.graph, micro_batches=run.settings["accumulation_steps"])
     messages = f"{len(sums):,} message{'' if len(sums) == 1 else 's'}"
     return {
-        "replicas": f"{count} of {parts.training.batch_size // count:,} examples each; {own}on {devices}",
+        "replicas": f"{count} of {run.batch_size // count:,} examples each; {own}on {devices}",
         "sums over replicas": f"{format_bytes(sum(sums))} a step, in {messages}",
     }
 

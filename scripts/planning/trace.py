@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -29,10 +28,8 @@ from hookline.scripts.planning.plan import (
 from hookline.scripts.planning.text import as_markdown
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.assembly import Assembly
-from hookline.trainer.run.control import Best, Run
-from hookline.trainer.run.fit import report_names
 from hookline.trainer.run.process import estimated
+from hookline.trainer.run.run import Run
 from hookline.trainer.step.stage import in_stage, takes_part
 from hookline.trainer.step.trainer import Trainer
 from hookline.trainer.step.writes import TRAINER, Commit, all_writes
@@ -197,56 +194,41 @@ def _optimizer_name(network: Network) -> str:
     return outer if inner is None else f"{outer}({type(inner).__name__})"
 
 
-def plan_run(config: Mapping[str, Any], recipe: str, parts: Assembly) -> Plan:
+def plan_run(run: Run) -> Plan:
     """Return the plan of a run."""
-    settings = config["trainer"]
-    plan = plan_step(parts.trainer, parts.host_hooks, report_names(parts.measures, parts.trainer, parts.host_hooks))
-    monitor = f"{settings['monitor']} of the validation split, {settings['monitor_mode']}imal"
-    if parts.best_from_step:
-        monitor += f", counted from step {parts.best_from_step:,} on"
-    metrics = Metrics(plan.metrics.training, tuple(parts.validation.names), monitor)
-    plan = replace(plan, metrics=metrics, facts=_facts(config, recipe, parts), advice=_advice(config, recipe, parts))
-    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(parts, plan, settings), ()))
+    plan, best = plan_step(run.trainer, run.host_hooks, run.report_names), run.best
+    monitor = f"{best.monitor} of the validation split, {best.mode}imal"
+    if best.since:
+        monitor += f", counted from step {best.since:,} on"
+    metrics = Metrics(plan.metrics.training, tuple(run.held_out["validation"].names), monitor)
+    plan = replace(plan, metrics=metrics, facts=_facts(run), advice=_advice(run))
+    return replace(plan, memory=estimated("The memory of the run", lambda: estimate_memory(run, plan), ()))
 
 
-def _advice(config: Mapping[str, Any], recipe: str, parts: Assembly) -> tuple[tuple[str, str], ...]:
-    settings = config["trainer"]
-    run = Run(
-        directory=Path(),
-        recipe=recipe,
-        config=dict(config),
-        networks=parts.trainer.networks,
-        batch_size=settings["batch_size"],
-        total_steps=parts.total_steps,
-        steps_per_epoch=parts.steps_per_epoch,
-        plan="",
-        best=Best(settings["monitor"], settings["monitor_mode"], since=parts.best_from_step),
-        training=parts.training,
-        replicas=parts.trainer.replica.count,
-    )
+def _advice(run: Run) -> tuple[tuple[str, str], ...]:
     found = []
-    for hook in parts.hooks:
+    for hook in run.hooks:
         with in_stage(hook, "advise", 0):
             found += [(hook.name, line) for line in hook.advise(run)]
     return tuple(found)
 
 
-def _facts(config: Mapping[str, Any], recipe: str, parts: Assembly) -> dict[str, str]:
-    settings, training = config["trainer"], parts.training
-    epochs = settings["epochs"] or parts.total_steps / parts.steps_per_epoch
+def _facts(run: Run) -> dict[str, str]:
+    settings, training = run.settings, run.training
+    epochs = settings["epochs"] or run.total_steps / run.steps_per_epoch
     every, size = settings["evaluate_every_epochs"], settings["evaluation_batch_size"]
-    splits = [training.split, *(each.split for each in parts.evaluated.values())]
+    splits = [training.split, *(each.split for each in run.held_out.values())]
     precision = settings.get("precision", "float32")
     augments = training.augmentation.augments if training.augmentation else []
     return {
-        "recipe": recipe,
-        "steps": f"{parts.total_steps:,} of {training.batch_size:,} examples: {_epochs(epochs)}",
-        **replica_facts(parts, settings["accumulation_steps"]),
+        "recipe": run.recipe,
+        "steps": f"{run.total_steps:,} of {training.batch_size:,} examples: {_epochs(epochs)}",
+        **replica_facts(run),
         "data": ", ".join(f"{split.size:,} {split.name}" for split in splits) + f"; on the {training.placement}",
         **({"augmentation": ", ".join(each.name for each in augments)} if augments else {}),
         "evaluation": f"every {_epochs(every) if every > 1 else 'epoch'}, {size:,} examples at a time",
         **({} if precision == "float32" else {"precision": precision}),
-        "XLA": "compiles the step" if parts.loop.xla else "off",
+        "XLA": "compiles the step" if run.loop.xla else "off",
     }
 
 
@@ -254,6 +236,6 @@ def _epochs(count: float) -> str:
     return f"{count:.4g} epoch{'' if count == 1 else 's'}"
 
 
-def plan_text(config: Mapping[str, Any], recipe: str, parts: Assembly) -> str:
-    """Return the plan of an assembled run as Markdown."""
-    return as_markdown(plan_run(config, recipe, parts))
+def plan_text(run: Run) -> str:
+    """Return the plan of a run as Markdown."""
+    return as_markdown(plan_run(run))

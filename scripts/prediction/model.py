@@ -57,13 +57,13 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
     from hookline.trainer.quiet import quiet_start
 
     with quiet_start():
-        import hookline.trainer.run.assembly  # noqa: F401 - TensorFlow, whose notices stay off the screen
+        import hookline.trainer.run.build_run  # noqa: F401 - TensorFlow, whose notices stay off the screen
     from hookline.deploy.card import card_of
     from hookline.deploy.plain_model import finished_model
     from hookline.trainer.errors import unknown_name
 
     run = restore(path, config, checkpoint)
-    if network not in run.parts.trainer.networks:
-        raise unknown_name("network", network, run.parts.trainer.networks)
+    if network not in run.trainer.networks:
+        raise unknown_name("network", network, run.trainer.networks)
     model = finished_model(run, network)
     return Model(lambda inputs: np.asarray(model.predict_on_batch(inputs)), card_of(run, network))

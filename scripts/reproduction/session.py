@@ -28,7 +28,7 @@ from hookline.scripts.sweep.run import SIGNALLED, TRAIN, SweepRun
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 from hookline.trainer.run.results import format_seconds
 
 TRY = re.compile(r"_try\d+$")

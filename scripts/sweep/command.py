@@ -46,7 +46,7 @@ from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import open_lock, write_whole
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 
 
 class SweepTask:

@@ -17,8 +17,8 @@ from hookline.trainer.config.plugins import KEY as PLUGINS
 from hookline.trainer.config.preflight import Job, preflight, preflight_each
 from hookline.trainer.config.stored import FILE_NAME as RUN_CONFIG
 from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.run.directory import LOCK
 from hookline.trainer.run.early import check_early
-from hookline.trainer.run.lock import FILE_NAME as LOCK
 
 CAN_GO_ON = (None, "interrupted", "paused", "unsaved")
 """Status in summary.json of a run that can be resumed; None if it was killed before it wrote one."""

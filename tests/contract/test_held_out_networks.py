@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,8 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.assembly import Assembly
-from hookline.trainer.run.finished import FinishedRun
-from hookline.trainer.run.session import build_fit, open_store, prepare
-from hookline.trainer.run.start_time import StartTime
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.session import prepare
 from tests.contract.test_technique_pairs import EVERYWHERE, FUSED, TECHNIQUES
 from tests.support import held_out_networks
 from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
@@ -70,7 +69,7 @@ class Runs:
         (job,) = preflight(parse_command(["recipe=baseline", *given]))
         self.config = job.config
 
-    def assemble(self, network: str, hooks: Sequence[str]) -> Assembly:
+    def assemble(self, network: str, hooks: Sequence[str]) -> Run:
         """Return a run after all that is done before its first step, such as the estimate of its memory."""
         config = copy.deepcopy(self.config)
         config["model"]["_target_"] = f"tests.support.held_out_networks.{network}"
@@ -80,9 +79,7 @@ class Runs:
             config["hooks"]["frozen_mask"] |= {"masks": "hook", "hook": "prune"}
         if network == TWO_INPUTS:
             config["task"]["_target_"] = "tests.support.held_out_networks.classify_halves"
-        parts = prepare(config)
-        build_fit(config, "held_out", parts, self.directory, open_store(self.directory, "held out"), StartTime())
-        return parts
+        return prepare(config, "held_out", directory=self.directory)
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +87,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(tmp_path_factory.mktemp("held_out"))
 
 
-def check_export(parts: Assembly, network: str, directory: Path) -> None:
+def check_export(parts: Run, network: str, directory: Path) -> None:
     """Export, read it again, and hold what it predicts on the test split against the run's own evaluation."""
     form = FORMATS["saved_model" if network in OWN_CLASSES else "keras"]
     path = directory / f"model{form.suffix}"
-    form.write(FinishedRun(parts, "last", STEPS), "model", path, ExportOptions())
+    form.write(replace(parts, checkpoint="last", step=STEPS), "model", path, ExportOptions())
     arrays = arrays_of(NETWORKS[network])
     inputs, targets = arrays["x_test"].astype(np.float32), arrays["y_test"]
     predicted = np.asarray(form.load(path)(halves(inputs) if network == TWO_INPUTS else inputs), np.float64)
     shares = predicted if network == PROBABILITIES else np.exp(predicted) / np.exp(predicted).sum(axis=1, keepdims=True)
-    expected = parts.test.run(STEPS)
+    expected = parts.held_out["test"].run(STEPS)
     loss = -np.log(shares[np.arange(EXAMPLES), targets]).mean()
     assert loss == pytest.approx(expected["loss/cross_entropy"], rel=1e-5)
     assert np.mean(shares.argmax(axis=1) == targets) == pytest.approx(expected["metric/accuracy"])

@@ -13,12 +13,12 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.run.assembly import assemble
-from hookline.trainer.run.build_trainer import _build_hooks
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import _build_hooks, build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.control import own_values
 from hookline.trainer.run.results import namespace_of
-from hookline.trainer.run.state import run_variables
+from hookline.trainer.run.state import trainer_variables
 from hookline.trainer.step.context import StepContext, seed_of
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
@@ -52,8 +52,7 @@ def loop_of(name: str, network: str, objectives, names=NAMES) -> ChunkLoop:
 def trained(loop: ChunkLoop) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """Return every variable and every reported value after the steps."""
     assert loop.run(0, STEPS) == (STEPS, [])
-    variables = run_variables(loop.trainer.networks.values(), loop.trainer.hooks, loop.accumulators.variable)
-    del variables["accumulators"]
+    variables = trainer_variables(loop.trainer)
     return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
 
 
@@ -146,7 +145,7 @@ def test_wrong_network_or_objective_is_one_clear_line() -> None:
     ):
         with pytest.raises(UserError, match=message):  # noqa: PT012
             (job,) = preflight(parse_command([*short, override]))
-            assemble(job.config)
+            build_run(from_config(job.config))
 
 
 def test_hook_reads_the_state_of_the_instance_on_its_own_network() -> None:

@@ -5,20 +5,16 @@ Warnings of reports and evaluations are errors in every test that trains a recip
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import pytest
 
-from hookline.trainer.config.build import build
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.replicas.replica import Replica
-from hookline.trainer.run import assembly
-from hookline.trainer.run.blueprint import build_hooks, from_config
-from hookline.trainer.run.build_trainer import build_trainer
-from hookline.trainer.run.control import Best, Run
+from hookline.trainer.run import build_run as module
+from hookline.trainer.run.blueprint import from_config
 from tests.contract.test_every_recipe import RECIPES
 from tests.support.command import FOR_RECIPE, NEEDS_IMAGES
 from tests.support.images import write_images
@@ -27,27 +23,12 @@ from tests.support.images import write_images
 def advice_on(*overrides: str, directory: Path) -> list[str]:
     """Return what hooks say before a run. Everything is built as for the run, but nothing is traced."""
     (job,) = preflight(parse_command(list(overrides)))
-    config = job.config
-    settings = config["trainer"]
     keras.utils.clear_session()
-    hooks = build_hooks(config)
-    keras.utils.set_random_seed(config["seed"])
-    data = build(config["data"], group="data", plugins=config["plugins"])
-    training = assembly._training_batches(data, from_config(config), [])
-    steps = assembly._total_steps(settings, training)
-    parts = partial(
-        build_trainer, from_config(config), data=data, training=training, total_steps=steps, precision="float32"
-    )
-    trainer, hooks = parts(hooks, replica=Replica())
-    since = min(steps, max((hook.declare().best_from_step for hook in trainer.hooks), default=0))
-    run = Run(
-        directory=directory, recipe=job.recipe, config=dict(config), networks=trainer.networks,
-        batch_size=settings["batch_size"], total_steps=steps, steps_per_epoch=training.steps_per_epoch, plan="",
-        best=Best(settings["monitor"], settings["monitor_mode"], since=since), training=training,
-        held_out={"validation": data.validation, "test": data.test},
-    )  # fmt: skip
-    every = {id(hook): hook for hook in (*trainer.hooks, *hooks)}.values()
-    return [line for hook in every for line in hook.advise(run)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_trace_loop", lambda trainers, *_: SimpleNamespace(trainer=trainers[0]))
+        patch.setattr(module, "HeldOut", lambda trainer, split, **_: SimpleNamespace(split=split))
+        run = module.build_run(from_config(job.config, job.recipe), directory=directory)
+    return [line for hook in run.hooks for line in hook.advise(run)]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

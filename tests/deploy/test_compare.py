@@ -42,7 +42,7 @@ def one_wrong(run):
 def test_a_file_that_predicts_alike_has_the_metrics_of_the_run():
     run = finished_run(Halve("halve"))
     metrics, difference = compare(run, "model", EXACT, predictor(run))
-    assert metrics == {"metric/accuracy": run.parts.test.run(7)["metric/accuracy"]}
+    assert metrics == {"metric/accuracy": run.held_out["test"].run(7)["metric/accuracy"]}
     assert difference.others == 0
     assert difference.largest < 1e-5
 
@@ -66,7 +66,7 @@ def test_a_file_that_is_not_as_good_as_the_run_is_refused():
     assert difference.largest > 0.1
     metrics, difference = compare(run, "model", ONNX, one_wrong(run), lossy=True)  # it may be a little worse
     assert difference.others == 1
-    assert metrics["metric/accuracy"] == pytest.approx(run.parts.test.run(7)["metric/accuracy"] - 1 / 64)
+    assert metrics["metric/accuracy"] == pytest.approx(run.held_out["test"].run(7)["metric/accuracy"] - 1 / 64)
 
 
 class Negate(StatelessHook):
@@ -80,7 +80,7 @@ def test_a_keras_file_is_compared_layer_for_layer():
     run = finished_run()
     model = finished_model(run, "model")
     metrics, difference = compare(run, "model", FORMATS["keras"], KerasPredictor(model))
-    assert metrics == {"metric/accuracy": run.parts.test.run(7)["metric/accuracy"]}
+    assert metrics == {"metric/accuracy": run.held_out["test"].run(7)["metric/accuracy"]}
     assert difference is None
     model.get_layer("logits").kernel.assign(-model.get_layer("logits").kernel)
     with pytest.raises(UserError, match="The keras file has"):
@@ -94,7 +94,7 @@ def test_a_run_in_half_precision_is_compared_in_its_own_and_its_file_in_float32(
     with computing_in("bfloat16"):
         run = finished_run()
     metrics, difference = compare(run, "model", ONNX, predictor(run))
-    assert metrics["metric/accuracy"] == pytest.approx(run.parts.test.run(7)["metric/accuracy"], abs=0.05)
+    assert metrics["metric/accuracy"] == pytest.approx(run.held_out["test"].run(7)["metric/accuracy"], abs=0.05)
     assert difference.largest < 1e-5
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import keras
 import numpy as np
@@ -23,8 +24,8 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
-from hookline.trainer.run.finished import FinishedRun
 from hookline.trainer.run.precision import computing_in
+from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.trainer import Trainer
 from tests.support.masking import build_hooks
@@ -49,7 +50,7 @@ class Classify(ToyObjective):
     class_losses = ("loss",)
 
 
-def finished(*hooks: GraphHook, model: keras.Model | None = None) -> FinishedRun:
+def finished(*hooks: GraphHook, model: keras.Model | None = None) -> Run:
     """Return a run whose latent weights and statistics are random."""
     model, ends = take_off(model or small_model())
     randomize(model, 1, dict.fromkeys(("first", "second", "logits")))
@@ -60,14 +61,12 @@ def finished(*hooks: GraphHook, model: keras.Model | None = None) -> FinishedRun
     network = Network("model", model, optimizer, final_activations=ends)
     trainer = Trainer([network], [Classify()], build_hooks(hooks, network), seed=0)
 
-    class Parts:
-        data = SimpleNamespace(
-            input_shape=(FEATURES,), classes=CLASSES, class_names=("cat", "ant", "bee"), preparation=None
-        )
-        test = Evaluator(trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
-
-    Parts.trainer = trainer  # type: ignore[attr-defined]
-    return FinishedRun(Parts(), "last", 7)  # type: ignore[arg-type]
+    data = SimpleNamespace(
+        input_shape=(FEATURES,), classes=CLASSES, class_names=("cat", "ant", "bee"), preparation=None
+    )
+    test = Evaluator(trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
+    run = SimpleNamespace(trainer=trainer, data=data, held_out={"test": test}, checkpoint="last", step=7)
+    return cast(Run, run)
 
 
 def rounding(**options) -> BnnRounding:
@@ -76,13 +75,13 @@ def rounding(**options) -> BnnRounding:
     return hook
 
 
-def outputs_of(run: FinishedRun) -> tuple[np.ndarray, np.ndarray]:
+def outputs_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs of the test split and what the run's evaluation makes of them."""
-    trainer = run.parts.trainer
+    trainer = run.trainer
 
     def compute(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         forward = trainer.forward(tf.constant(run.step, tf.int64), {}, objective="", training=False)
-        given = run.parts.test.batch(index)["inputs"]
+        given = run.held_out["test"].batch(index)["inputs"]
         return given, forward("model", given)
 
     traced = tf.function(compute, autograph=False)
@@ -91,11 +90,9 @@ def outputs_of(run: FinishedRun) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(inputs), np.concatenate(outputs)
 
 
-def written(
-    run: FinishedRun, path: Path, options: ExportOptions | None = None
-) -> tuple[Model, Sequence[tuple[str, ...]]]:
+def written(run: Run, path: Path, options: ExportOptions | None = None) -> tuple[Model, Sequence[tuple[str, ...]]]:
     """Return the packed form of a run and the rows that are printed, once it is certain that the run is as it was."""
-    variables = run.parts.trainer.networks["model"].variables
+    variables = run.trainer.networks["model"].variables
     before = {name: variable.numpy().tobytes() for name, variable in variables.items()}
     contents = write_packed(run, "model", path, options or ExportOptions())
     assert {name: variable.numpy().tobytes() for name, variable in variables.items()} == before
@@ -171,7 +168,7 @@ def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
     for precision in ("bfloat16", "float32"):
         with computing_in(precision):
             run = finished(rounding(), model=small_model(units=400))
-        norm = run.parts.trainer.networks["model"].model.get_layer("norm_2")
+        norm = run.trainer.networks["model"].model.get_layer("norm_2")
         norm.moving_mean.assign(np.linspace(251.4, 390.7, 16))  # bfloat16 has no odd numbers above 256
         written(run, tmp_path / f"{precision}.packed.safetensors")
         tensors[precision] = read_container(tmp_path / f"{precision}.packed.safetensors", PACKED)[1]

@@ -66,7 +66,7 @@ def values_of(network: Network) -> dict[str, bytes]:
 
 def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_for_byte():
     run = finished_run(Halve("halve"))
-    network = run.parts.trainer.networks["model"]
+    network = run.trainer.networks["model"]
     before, kept = {name: variable.numpy() for name, variable in network.variables.items()}, values_of(network)
     copy = finished_model(run, "model")
     for weight in copy.weights:
@@ -84,7 +84,7 @@ def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_fo
 def test_a_run_in_half_precision_ships_a_model_in_float32():
     with computing_in("bfloat16"):
         run = finished_run()
-    own = run.parts.trainer.networks["model"].model
+    own = run.trainer.networks["model"].model
     assert {layer.compute_dtype for layer in own.layers} == {"bfloat16"}
     assert {layer.compute_dtype for layer in finished_model(run, "model").layers} == {"float32"}
 
@@ -102,7 +102,7 @@ class Wrap(StatelessHook):
 def test_hooks_take_out_what_they_put_in_the_other_way_round(monkeypatch):
     monkeypatch.setattr(Wrap, "order", [])
     run = finished_run(Wrap("first"), Wrap("second"))
-    assert strip_model(run.parts.trainer, "model") is run.parts.trainer.networks["model"].model
+    assert strip_model(run.trainer, "model") is run.trainer.networks["model"].model
     assert Wrap.order == ["second", "first"]
 
 

@@ -35,7 +35,7 @@ from hookline.deploy.sparse import (
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
-from hookline.trainer.run.finished import FinishedRun, read_config, restore
+from hookline.trainer.run.finished import Run, read_config, restore
 from tests.support.command import run_small
 
 FILE = "model.sparse.safetensors"
@@ -78,16 +78,16 @@ def directory(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(directory: Path) -> FinishedRun:
+def run(directory: Path) -> Run:
     return restore(str(directory), read_config(str(directory)))
 
 
-def state_of(run: FinishedRun) -> dict[str, bytes]:
-    network = run.parts.trainer.networks["model"]
+def state_of(run: Run) -> dict[str, bytes]:
+    network = run.trainer.networks["model"]
     return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
 
 
-def test_the_weights_of_a_run_come_back_bit_for_bit_and_the_run_stays_as_it_was(run: FinishedRun, tmp_path: Path):
+def test_the_weights_of_a_run_come_back_bit_for_bit_and_the_run_stays_as_it_was(run: Run, tmp_path: Path):
     before = state_of(run)
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions())
     expected = finished_model(run, "model")
@@ -98,7 +98,7 @@ def test_the_weights_of_a_run_come_back_bit_for_bit_and_the_run_stays_as_it_was(
     assert not contents.lossy
     contents = write_sparse(run, "model", tmp_path / FILE, ExportOptions(codebook=3))
     assert contents.lossy
-    assert f"{run.parts.test.run(run.step)['metric/accuracy']:.4f}" in contents.notes[-1]
+    assert f"{run.held_out['test'].run(run.step)['metric/accuracy']:.4f}" in contents.notes[-1]
     for name, values in read_sparse(tmp_path / FILE).items():
         np.testing.assert_array_equal(values == 0, own[name] == 0)
         if name.endswith("kernel"):
@@ -258,7 +258,7 @@ def test_what_is_no_network_of_keras_with_these_weights_is_refused_in_one_line(t
 
 
 def test_the_command_prints_the_stages_and_refuses_what_loses_too_much(
-    run: FinishedRun, directory: Path, tmp_path: Path, monkeypatch, capsys
+    run: Run, directory: Path, tmp_path: Path, monkeypatch, capsys
 ):
     monkeypatch.setattr("hookline.scripts.export.restore", lambda directory, config, checkpoint: run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,11 +12,9 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
-from hookline.trainer.run import lost_workers
 from hookline.trainer.run import workers as module
-from hookline.trainer.run.follow import follow
 from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.lost_workers import abort_after, is_loss
+from hookline.trainer.run.workers import abort_after, follow, is_loss
 from tests.support.workers import HubMessages, hub_workers, in_threads
 
 
@@ -47,6 +46,7 @@ class Parts:
 
     def __init__(self, variables) -> None:
         self.seen: list = []
+        self.settings = {"max_seconds": None}
         self.trainer, self.loop = variables, SimpleNamespace(trainers=[], run=self.run)
 
     def run(self, start, steps):
@@ -56,7 +56,7 @@ class Parts:
 
 @pytest.fixture
 def plain_variables(monkeypatch) -> None:
-    monkeypatch.setattr("hookline.trainer.run.follow.trainer_variables", lambda variables: variables)
+    monkeypatch.setattr("hookline.trainer.run.workers.trainer_variables", lambda variables: variables)
 
 
 def follow_orders(give, variables=None):
@@ -68,7 +68,7 @@ def follow_orders(give, variables=None):
         if index == 0:
             return give(workers)
         parts = Parts(variables or {})
-        follow({"max_seconds": None}, parts, workers)
+        follow(parts, workers)
         return parts.seen
 
     return in_threads(2, work)
@@ -143,18 +143,22 @@ def meet(tell):
     return in_threads(3, work)
 
 
+def run_of(config, directory=Path()):
+    return SimpleNamespace(config=config, directory=directory)
+
+
 @pytest.fixture
 def plain_facts(monkeypatch) -> None:
-    monkeypatch.setattr(module, "facts_of", lambda config, parts: dict(config))
+    monkeypatch.setattr(module, "facts_of", lambda run: dict(run.config))
 
 
 def test_equal_workers_start_and_know_the_directory_of_the_run(plain_facts, tmp_path) -> None:
-    told = meet(lambda index, workers: workers.compare({"seed": "0"}, None, None if index else tmp_path))
-    assert told == [str(tmp_path)] * 3
+    told = meet(lambda index, workers: workers.compare(run_of({"seed": "0"}, tmp_path / str(index))))
+    assert told == [str(tmp_path / "0")] * 3
 
 
 def test_a_worker_that_differs_is_named_on_all(plain_facts) -> None:
-    told = meet(lambda index, workers: workers.compare({"seed": str(index // 2)}, None))
+    told = meet(lambda index, workers: workers.compare(run_of({"seed": str(index // 2)})))
     assert all(type(each) is WorkersError for each in told)
     (text,) = {str(each) for each in told}
     assert "Worker 2 differs from worker 0 in seed: 1 there, 0 on worker 0" in text
@@ -169,7 +173,9 @@ def test_a_worker_that_differs_is_named_on_all(plain_facts) -> None:
     ],
 )
 def test_whoever_ends_before_the_start_ends_all(plain_facts, error, complete, kind, words, number) -> None:
-    told = meet(lambda index, workers: workers.compare({}, None) if index else workers.leave(error, complete=complete))
+    told = meet(
+        lambda index, workers: workers.compare(run_of({})) if index else workers.leave(error, complete=complete)
+    )
     for each in told[1:]:
         assert (type(each), getattr(each, "signal_number", None)) == (kind, number)
         assert words in str(each)
@@ -207,11 +213,11 @@ def test_what_waits_too_long_is_aborted(monkeypatch) -> None:
         def abort_collective_ops(self, code, message):
             calls.append((code, message))
 
-    monkeypatch.setattr(lost_workers.context, "context", Context)
+    monkeypatch.setattr(module.context, "context", Context)
     with abort_after(0.02):
-        lost_workers.threading.Event().wait(0.2)
+        module.threading.Event().wait(0.2)
     assert calls == [(tf.errors.DEADLINE_EXCEEDED, "Waited for 0.02 s (trainer.worker_timeout)")]
     with abort_after(0.05), abort_after(0):
         pass
-    lost_workers.threading.Event().wait(0.1)
+    module.threading.Event().wait(0.1)
     assert len(calls) == 1

@@ -16,7 +16,8 @@ from hookline.scripts.replay import choose_pair, replay
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_index import read_manifests
 from hookline.trainer.run.finished import read_config
@@ -49,7 +50,7 @@ def resume(run: Path, *overrides: str) -> dict:
 def parts_of(recipe: str, *overrides: str):
     small = ["model.units=[16,16]"] if recipe in ("baseline", "bnn") else []
     (job,) = preflight(parse_command([f"recipe={recipe}", "trainer.compile=off", *small, *SHORT, *overrides]))
-    return job, prepare(job.config)
+    return job, prepare(job.config, job.recipe)
 
 
 AUGMENTED = ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")
@@ -123,19 +124,19 @@ def test_losses_of_a_run_resumed_with_another_number_are_the_same(
 
 
 def test_the_plan_says_what_replicas_share_and_add_up() -> None:
-    job, parts = parts_of("baseline", *TWO)
-    facts = plan_run(job.config, job.recipe, parts).facts
+    _, parts = parts_of("baseline", *TWO)
+    facts = plan_run(parts).facts
     assert facts["replicas"] == "2 of 16 examples each; on CPU:0, CPU:1"
     trained = sum(4 * int(np.prod(v.shape)) for v in parts.trainer.networks["model"].trainable_variables.values())
     sums = replica_sums(parts.loop.graph)
     assert trained <= sums[0] <= trained + 4 * 200  # beside the gradients: statistics, losses, metrics
     assert facts["sums over replicas"].endswith(f"a step, in {len(sums)} messages")
-    job, alone = parts_of("baseline")
-    assert "replicas" not in plan_run(job.config, job.recipe, alone).facts
+    _, alone = parts_of("baseline")
+    assert "replicas" not in plan_run(alone).facts
     assert replica_sums(alone.loop.graph) == []
 
 
 def test_a_replica_without_a_pair_of_classes_is_refused() -> None:
     (job,) = preflight(parse_command(["recipe=retrieval", "trainer.batch_size=40", "trainer.classes_per_batch=4"]))
     with pytest.raises(UserError, match="4 replicas received with trainer.classes_per_batch=4. .* two of them"):
-        assemble(job.config, on_replicas(4))
+        build_run(from_config(job.config), on_replicas(4))

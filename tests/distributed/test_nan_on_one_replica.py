@@ -22,15 +22,13 @@ from hookline.trainer.network import Network
 from hookline.trainer.rate_schedules import ScaledRate
 from hookline.trainer.run.checkpoint import CheckpointStore, read_checkpoint
 from hookline.trainer.run.checkpoint_index import read_manifests
-from hookline.trainer.run.control import Best, Cadence, Run
-from hookline.trainer.run.fit import Fit
-from hookline.trainer.run.resume import restore_fit
-from hookline.trainer.run.state import run_variables
+from hookline.trainer.run.resume import restore_run
+from hookline.trainer.run.run import Run
 from hookline.trainer.run.workers import Workers
-from hookline.trainer.step.evaluate import Evaluator
 from tests.support.poison import PLACES, Once, Poison
 from tests.support.replicas import assert_same_run, replica_loop, values
-from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy_batch, toy_network
+from tests.support.runs import toy_run
+from tests.support.toy import BATCH, CLASSES, FEATURES, SIZE, build_context, toy_network
 
 STEPS = 12
 
@@ -67,8 +65,8 @@ def plain_network() -> Network:
     return network
 
 
-def fit_on(count: int, directory: Path, fault, network=plain_network, **guard) -> Fit:
-    """Return a fit of toy replicas with a checkpoint every two steps; each replica has a fault."""
+def run_on(count: int, directory: Path, fault, network=plain_network, **guard) -> Run:
+    """Return a run of toy replicas with a checkpoint every two steps; each replica has a fault."""
     guards: list[NanGuard] = []
 
     def hooks(network: Network) -> list[GraphHook]:
@@ -79,34 +77,32 @@ def fit_on(count: int, directory: Path, fault, network=plain_network, **guard) -
         return [own, bad]
 
     loop = replica_loop(count, network=network, hooks=hooks)
-    networks = loop.trainer.networks
-    evaluators = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for _ in range(2)]
-    run = Run(directory, "toy", {}, networks, BATCH, STEPS, SIZE / BATCH, "", Best("metric/accuracy", "max"))
-    variables = run_variables(networks.values(), loop.trainer.hooks, loop.accumulators.variable)
     checkpoint = Checkpoint(every_epochs=0.5, every_seconds=0)
     checkpoint.name = "checkpoint"
-    cadence = Cadence(STEPS, SIZE / BATCH, 1, 2)
-    store = PatientStore(directory / "checkpoints")
-    return Fit(run, loop, *evaluators, [guards[0], checkpoint], cadence, store, variables, workers=Told())
+    given = {"store": PatientStore(directory / "checkpoints"), "workers": Told()}
+    epochs = STEPS * BATCH / SIZE
+    return toy_run(directory, [guards[0], checkpoint], loop=loop, epochs=epochs, report_every=2, **given)
 
 
-def trained(count: int, directory: Path, fault, **options) -> Fit:
-    """Return a fit that has come to its end, with a warning of the guard, and whose replicas are equal."""
-    fit = fit_on(count, directory, fault, **options)
+def trained(count: int, directory: Path, fault, **options) -> Run:
+    """Return a run that has come to its end, with a warning of the guard, and whose replicas are equal."""
+    run = run_on(count, directory, fault, **options)
     with pytest.warns(UserWarning, match="NaN or infinity at step"):
-        fit.train()
-    values(fit.loop)
-    return fit
+        run.fit()
+    values(run.loop)
+    return run
 
 
-def assert_same_end(found: Fit, expected: Fit) -> None:
-    """Check that two fits end alike: their decisions, and their variables and reports to 1e-5."""
-    for fit in (found, expected):
-        assert fit.run.step == STEPS
-    assert found.run.returns == expected.run.returns
-    assert found.run.rolled_back == expected.run.rolled_back
+def assert_same_end(found: Run, expected: Run) -> None:
+    """Check that two runs end alike: their decisions, and their variables and reports to 1e-5."""
+    for run in (found, expected):
+        assert run.step == STEPS
+    assert found.journal.returns == expected.journal.returns
+    assert found.journal.rolled_back == expected.journal.rolled_back
     assert found.host_hooks[0].summary() == expected.host_hooks[0].summary()
-    own, other = ({k: v for k, v in fit.final.items() if not k.startswith("time/")} for fit in (found, expected))
+    own, other = (
+        {k: v for k, v in run.journal.final.items() if not k.startswith("time/")} for run in (found, expected)
+    )
     assert_same_run((values(found.loop), own), (values(expected.loop), other))
 
 
@@ -139,7 +135,7 @@ def test_all_replicas_go_back_as_one_process_does(tmp_path: Path) -> None:
     options = {"policy": "rollback", "rate_factor": 0.25}
     two, one = (trained(count, tmp_path / str(count), Stubborn, **options) for count in (2, 1))
     lowered = [{"to": 4, "rate_factor": 0.25}, {"to": 4, "rate_factor": 0.0625}]
-    assert (two.run.rolled_back, two.run.returns) == ([5, 5], lowered)
+    assert (two.journal.rolled_back, two.journal.returns) == ([5, 5], lowered)
     assert two.workers.orders == [("take", 4)] * 2
     assert float(two.loop.trainers[1].networks["model"].rate_factor) == 0.0625
     assert_same_end(two, one)
@@ -148,11 +144,11 @@ def test_all_replicas_go_back_as_one_process_does(tmp_path: Path) -> None:
 def test_a_run_on_replicas_stops_as_one_process_does(tmp_path: Path) -> None:
     told = []
     for count in (2, 1):
-        fit = fit_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
+        run = run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
         with pytest.raises(NonFiniteError, match="NaN or infinity at step 3 in loss/.*gradient/") as error:
-            fit.train()
-        assert fit.run.step == 3
-        values(fit.loop)
+            run.fit()
+        assert run.step == 3
+        values(run.loop)
         told.append(str(error.value))
     assert told[0] == told[1]
 
@@ -160,16 +156,16 @@ def test_a_run_on_replicas_stops_as_one_process_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_a_run_resumes_with_another_number_of_replicas(before: int, after: int, tmp_path: Path) -> None:
     whole, again = (
-        fit_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[-1])) for count in (before, after)
+        run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[-1])) for count in (before, after)
     )
-    whole.train()
-    (manifest,) = (each for each in read_manifests(whole.run.directory / "checkpoints") if each.step == 10)
+    whole.fit()
+    (manifest,) = (each for each in read_manifests(whole.directory / "checkpoints") if each.step == 10)
     with pytest.warns(UserWarning, match=f"resume: replicas was {before} and is {after}"):
-        restore_fit(again, read_checkpoint(manifest))
+        restore_run(again, read_checkpoint(manifest))
     found = values(again.loop)
     assert found
     assert all(np.array_equal(value, read_checkpoint(manifest).tensors[key]) for key, value in found.items())
     again.workers = Workers()
-    again.train()
-    assert again.run.resumed_at == [10]
+    again.fit()
+    assert again.journal.resumed_at == [10]
     assert_same_end(again, whole)

@@ -16,7 +16,7 @@ import pytest
 from hookline.scripts.launch import environments
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 from hookline.trainer.run.session import execute
 from tests.support.resumed import PLUGIN, go_on
 from tests.support.workers import ROOT, Launched, is_gone, kill, launched, trained
@@ -132,7 +132,7 @@ def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path: Path) ->
     stopped = kill(workers[1], signal.SIGSTOP)
     run.wait_for(lambda: is_gone(workers[0]), SECONDS)
     assert time.monotonic() - stopped < SECONDS
-    assert "Error: Worker 1 is gone, or answers no more" in run.text
+    assert "Error: Worker 1 is gone, or no longer answering" in run.text
     run.end(60.0)  # the launcher ends what stands still
     assert all(is_gone(each) for each in workers)
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
 from tests.support.command import run_small
 
 NO_NORM = "model=lenet_300_100"  # normalizes nothing, so no statistics of the batch move
@@ -62,7 +63,7 @@ def test_who_needs_one_class_for_each_example_refuses_mixtures() -> None:
         (["recipe=attention", "data.train_examples=600"], "would leave box, map"),
     ):
         with pytest.raises(UserError, match=message):
-            assemble(config_of(*overrides, "+augment=mixup"))
+            build_run(from_config(config_of(*overrides, "+augment=mixup")))
 
 
 def test_the_split_guard_of_a_run_reads_all_splits_and_finds_no_copies(tmp_path) -> None:

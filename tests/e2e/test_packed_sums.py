@@ -31,17 +31,17 @@ def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
         "trainer.epochs=1", run_dir=tmp_path / "run",
     )  # fmt: skip
     run = restore(str(tmp_path / "run"), read_config(str(tmp_path / "run")))
-    network, path = run.parts.trainer.networks["model"], tmp_path / "model.packed.safetensors"
+    network, path = run.trainer.networks["model"], tmp_path / "model.packed.safetensors"
     write_packed(run, "model", path, ExportOptions())
     packed = load_model(path)
-    split = run.parts.evaluated["test"].split
+    split = run.held_out["test"].split
     inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
     binary = [
         op for op in packed.graph.ops if op.output in packed.values and packed.values[op.output].kind == "integer"
     ]
     layers = [op for op in binary if op.op in ("dense", "conv2d")]
     counted = 0
-    with assigned(network, shipped_weights(run.parts.trainer, run.step)["model"]):
+    with assigned(network, shipped_weights(run.trainer, run.step)["model"]):
         for first in range(0, len(inputs), BATCH):
             given = inputs[first : first + BATCH]
             outputs, kept = packed.run(

@@ -147,7 +147,7 @@ def test_a_step_of_ones_own_is_the_step_of_fit() -> None:
     whole, _ = by_python("prune", epochs=1)
     trainer = small_trainer("prune")
     trainer.prepare(data["x_train"], data["y_train"], epochs=1, batch_size=16)
-    batches = trainer._state.parts.training
+    batches = trainer._state.run.training
 
     @tf.function
     def step(x, y, scale):

@@ -12,12 +12,10 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.hook import GraphHook
-from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
-from hookline.trainer.run.control import Best, Run
+from hookline.trainer.run.run import Run
 from hookline.trainer.step.context import BuildContext, StepContext
+from tests.support.runs import batches_of, seen_run
 
 
 @dataclass
@@ -92,12 +90,7 @@ def run_of(tmp_path: Path) -> Callable[..., Run]:
     """Return a function that makes the run of a network, with some training inputs where they are given."""
 
     def make(network: Network, steps: int, *, inputs: np.ndarray | None = None) -> Run:
-        training = None
-        if inputs is not None:
-            rows = np.arange(len(inputs))
-            source = ArraySource({"inputs": inputs, "targets": np.zeros(len(inputs), np.int64)}, lambda batch: batch)
-            training = TrainingBatches(Split("train", source, rows), batch_size=len(inputs), seed=0)
-        best = Best("loss/total", "min")
-        return Run(tmp_path, "toy", {}, {network.name: network}, 16, steps, 10.0, "", best, training=training)
+        training = None if inputs is None else batches_of(inputs, len(inputs))
+        return seen_run(tmp_path, {network.name: network}, training=training, total_steps=steps)
 
     return make

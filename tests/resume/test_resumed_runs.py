@@ -14,10 +14,11 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from hookline.hooks.monitors.dashboard.records import environment_as_markdown
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.checkpoint import Snapshot, write_checkpoint
-from hookline.trainer.run.control import Report, Run
+from hookline.trainer.run.control import Report
+from hookline.trainer.run.directory import locked
 from hookline.trainer.run.interruption import Interrupted
-from hookline.trainer.run.lock import locked
 from hookline.trainer.run.resume import changed_environment
+from hookline.trainer.run.run import Run
 from tests.support.command import run_small
 from tests.support.resumed import PLUGIN, check_same, go_on, run_cut
 from tests.support.signals import Signal
@@ -207,7 +208,7 @@ def test_a_row_that_cannot_be_read_leaves_no_directory(tmp_path: Path, monkeypat
     def unreadable(splits: object) -> str:
         raise UserError("Row 17 cannot be read. Fix it.")
 
-    monkeypatch.setattr("hookline.trainer.run.session.data_fingerprint", unreadable)
+    monkeypatch.setattr("hookline.trainer.run.build_run.data_fingerprint", unreadable)
     with pytest.raises(UserError, match="Row 17"):
         run_small("bnn", *WHOLE, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,9 +10,11 @@ import pytest
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
-from hookline.trainer.run.assembly import Assembly, assemble
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.state import assign_variables, read_variables, run_variables
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.state import VariableValues, assign_variables
 from tests.support.command import FOR_RECIPE
 
 CUT, STEPS = 4, 9
@@ -22,18 +24,16 @@ SETTINGS = {
 }
 
 
-def started(recipe: str) -> Assembly:
+def started(recipe: str) -> Run:
     keras.utils.clear_session()  # a new process names its layers anew
     small = [f"{key}={value}" for key, value in FOR_RECIPE[recipe].items()]
     settings = ["model.units=[8]", "trainer.batch_size=16", "trainer.compile=off", *SETTINGS[recipe]]
     (job,) = preflight(parse_command([f"recipe={recipe}", *small, *settings]))
-    return assemble(job.config)
+    return build_run(from_config(job.config))
 
 
-def values(parts: Assembly) -> dict[str, np.ndarray]:
-    trainer = parts.trainer
-    variables = run_variables(trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable)
-    return read_variables(variables)
+def values(parts: Run) -> dict[str, np.ndarray]:
+    return dict(VariableValues(parts.variables))
 
 
 @pytest.mark.parametrize("recipe", SETTINGS)
@@ -50,10 +50,7 @@ def test_a_run_from_a_checkpoint_has_the_bits_of_one_that_never_stopped(recipe: 
     assert moved >= set(whole.trainer.networks)  # every network learned behind the cut
 
     again, saved = started(recipe), store.load("last")
-    trainer = again.trainer
-    assign_variables(
-        run_variables(trainer.networks.values(), trainer.hooks, again.loop.accumulators.variable), saved.tensors, "test"
-    )
+    assign_variables(again.variables, saved.tensors, "test")
     again.loop.run(saved.step, STEPS - saved.step)
     found = values(again)
     assert found.keys() == expected.keys()

@@ -17,7 +17,7 @@ from hookline.deploy.options import ExportOptions
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.finished import FinishedRun, read_config, restore
+from hookline.trainer.run.finished import Run, read_config, restore
 from tests.support.command import run_small
 
 OWN = ("hookline",)
@@ -106,8 +106,8 @@ def latent_kernels(run: Path, tag: str = "best") -> dict[str, np.ndarray]:
     return {key.split("/")[-2]: value for key, value in tensors.items() if key.endswith("/kernel") and "network" in key}
 
 
-def variables_of(run: FinishedRun) -> dict[str, bytes]:
-    trainer = run.parts.trainer
+def variables_of(run: Run) -> dict[str, bytes]:
+    trainer = run.trainer
     states = {f"{hook.name}/{key}": each for hook in trainer.hooks for key, each in hook.declare().state.items()}
     return {name: each.numpy().tobytes() for name, each in {**trainer.networks["model"].variables, **states}.items()}
 

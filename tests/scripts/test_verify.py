@@ -19,6 +19,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import Checkpoint, Snapshot, read_checkpoint, write_checkpoint
 from hookline.trainer.run.checkpoint_files import tensors_digest
 from hookline.trainer.run.checkpoint_index import read_manifest
+from hookline.trainer.run.control import Cadence
 from tests.support.command import run_small
 
 KERNEL = "network/model/dense_1/kernel"
@@ -166,8 +167,7 @@ def test_training_again_reports_and_leaves_out_what_the_run_did():
             made.append((start, end))
             return end, ["gradient"] * (end == 7)
 
-    parts = SimpleNamespace(loop=Loop(), total_steps=100, steps_per_epoch=50.0)
-    train_again({"evaluate_every_epochs": 1, "report_every_steps": 5}, parts, 3, 12)
+    train_again(SimpleNamespace(loop=Loop(), cadence=Cadence(100, 50.0, 1, 5)), 3, 12)
     assert made == [(3, 5), (5, 7), (8, 10), (10, 12)]
     assert resets == [(3, 5), (8, 10)]
 
@@ -196,9 +196,9 @@ def test_training_again_lowers_the_rates_where_the_run_did():
 
     replicas = [SimpleNamespace(networks={"a": SimpleNamespace(lower_rate=each.append)}) for each in (made, others)]
     loop = SimpleNamespace(accumulators=SimpleNamespace(reset=lambda: None), run=run, trainers=replicas)
-    parts = SimpleNamespace(loop=loop, total_steps=100, steps_per_epoch=50.0)
-    settings = {"evaluate_every_epochs": 1, "report_every_steps": 5}
-    train_again(settings, parts, 3, 12, {3: 0.5, 7: 0.25, 10: 0.125, 12: 0.0625})
+    train_again(
+        SimpleNamespace(loop=loop, cadence=Cadence(100, 50.0, 1, 5)), 3, 12, {3: 0.5, 7: 0.25, 10: 0.125, 12: 0.0625}
+    )
     assert made == [0.5, (3, 5), (5, 7), 0.25, (7, 10), 0.125, (10, 12), 0.0625]
     assert others == [0.5, 0.25, 0.125, 0.0625]
 

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.util import tensor_util
 
-from hookline.trainer.run.control import Run
+from hookline.trainer.run.run import Run
 
 
 def events(run: Run, split: str) -> Iterator[Event]:

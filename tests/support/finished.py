@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.hook import Tensors
-from hookline.trainer.run.finished import FinishedRun
+from hookline.trainer.run.run import Run
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.evaluate import Evaluator
 from tests.support.masking import masked_loop, small_network
@@ -35,15 +36,17 @@ class Rows:
         return {"inputs": tf.gather(tf.constant(inputs), rows), "targets": tf.gather(tf.constant(targets), rows)}
 
 
-def finished_run(*hooks: StatelessHook) -> FinishedRun:
+def finished_run(*hooks: StatelessHook) -> Run:
     """Return a run of the toy network whose training and test split are 64 rows of the toy data."""
     loop = masked_loop(hooks, small_network(keras.optimizers.SGD(0.1)))
     split = SimpleNamespace(indices=np.arange(16 * BATCHES), source=Rows())
     test = Evaluator(loop.trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
-    parts = SimpleNamespace(
+    test.split = split  # type: ignore[attr-defined]
+    run = SimpleNamespace(
         trainer=loop.trainer,
-        test=test,
         training=SimpleNamespace(split=split),
-        evaluated={"test": SimpleNamespace(split=split, evaluator=test)},
+        held_out={"test": test},
+        checkpoint="last",
+        step=7,
     )
-    return FinishedRun(parts, "last", 7)  # type: ignore[arg-type]
+    return cast(Run, run)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hookline.trainer.hook import HostHook
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.control import Report, Run
+    from hookline.trainer.run.control import Report
+    from hookline.trainer.run.run import Run
 
 
 class Signal(HostHook):

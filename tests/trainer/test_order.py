@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import HostHook
-from hookline.trainer.order import first_instances, order_hooks
+from hookline.trainer.order import order_hooks
 from tests.support.toy import StatelessHook
 
 
@@ -82,8 +82,3 @@ def test_declarations_speak_of_every_instance_of_a_hook() -> None:
     ]
     assert names(*hooks) == ["z@d", "z@g", "a@d", "a@g", "m", "n"]
     assert names(*reversed(hooks)) == names(*hooks)
-
-
-def test_first_instance_stands_for_its_hook() -> None:
-    hooks = [*instances("a", "g", "d"), named("b")]
-    assert [hook.name for hook in first_instances(hooks)] == ["a@g", "b"]

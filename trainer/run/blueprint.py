@@ -17,8 +17,7 @@ from hookline.trainer.model_checks import check_names, told_in_one_line
 from hookline.trainer.order import order_hooks
 from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
 from hookline.trainer.recipe import Parts, Recipe
-from hookline.trainer.run.augments import build_augments
-from hookline.trainer.run.build import build_hook, build_part
+from hookline.trainer.run.build import build_augments, build_hook, build_part
 from hookline.trainer.run.early import part_checks
 
 Config = Mapping[str, Any]
@@ -29,8 +28,9 @@ class Blueprint:
     """Hold what a run is made of. Each function is called once a run, and once more for each further replica.
 
     Attributes:
-        seed: of the run.
-        settings: the section `trainer` of a config; `epochs` and `steps` say how long.
+        config: as config.yaml says it; of it are read "seed" and the section "trainer", where `epochs` and `steps` say
+            how long.
+        recipe: the recipe's name.
         open_data: returns the data.
         build_recipe: returns networks and objectives, of the data and the number of steps.
         build_hooks: returns the hooks, in order, not yet bound to networks.
@@ -42,8 +42,8 @@ class Blueprint:
         planned_steps: over how many steps hooks lay out their schedules; None for those of the run.
     """
 
-    seed: int
-    settings: Mapping[str, Any]
+    config: Config
+    recipe: str
     open_data: Callable[[], Data]
     build_recipe: Callable[[Data, int], Recipe]
     build_hooks: Callable[[], list[Hook]]
@@ -54,8 +54,19 @@ class Blueprint:
     first_step: int = 0
     planned_steps: int | None = None
 
+    @property
+    def seed(self) -> int:
+        """Return the seed of the run."""
+        return int(self.config["seed"])
 
-def from_config(config: Config) -> Blueprint:
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Return the section `trainer` of the config."""
+        settings: Mapping[str, Any] = self.config["trainer"]
+        return settings
+
+
+def from_config(config: Config, recipe: str = "") -> Blueprint:
     """Return the blueprint of a resolved config; nothing is built yet."""
     plugins = config["plugins"]
 
@@ -64,8 +75,8 @@ def from_config(config: Config) -> Blueprint:
             each()
 
     return Blueprint(
-        seed=config["seed"],
-        settings=config["trainer"],
+        config,
+        recipe,
         open_data=lambda: build_part("data", config["data"], Data, plugins=plugins),
         build_recipe=partial(_build_recipe, config),
         build_hooks=partial(build_hooks, config),

@@ -1,4 +1,4 @@
-"""From a config to parts and hooks."""
+"""From a config to parts, hooks and augmentations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hookline.trainer.config.build import build, parameters_of, resolve
 from hookline.trainer.config.parts import TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
+from hookline.trainer.input.augment import Augment
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective
 
@@ -117,3 +118,19 @@ def split_binding(node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> tu
     parameters, takes_any = parameters_of(resolve(node[TARGET], group=GROUP, plugins=plugins))
     binding = {key: node[key] for key in BINDING if key in node and key not in parameters and not takes_any}
     return {key: value for key, value in node.items() if key not in binding}, binding
+
+
+def build_augments(nodes: Mapping[str, Any], plugins: Sequence[str]) -> list[Augment]:
+    """Return the augmentations of a config, without those that were removed."""
+    augments = []
+    for name, node in nodes.items():
+        if node is not None:
+            try:
+                augment = build(node, group="augment", kind=Augment, plugins=plugins)
+            except UserError as error:
+                raise UserError(f"augment.{name}: {error}") from error
+            if not isinstance(augment, Augment):
+                raise UserError(f"augment.{name} builds a {type(augment).__name__}. Expected an Augment.")
+            augment.name = name
+            augments.append(augment)
+    return augments

@@ -50,19 +50,12 @@ from hookline.trainer.run.checkpoint_index import (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Hold what a checkpoint will hold, as it is now.
-
-    Attributes:
-        tags: that it will have.
-        step: steps made.
-        tensors: arrays by key, which nobody changes any more. Until it is submitted, what gives them.
-        state: JSON; None where it is too large to be written.
-    """
+    """Hold what a checkpoint will hold, as it is now."""
 
     tags: frozenset[str]
     step: int
-    tensors: Mapping[str, np.ndarray]
-    state: bytes | None
+    tensors: Mapping[str, np.ndarray]  # which nobody changes any more; until it is submitted, what gives them
+    state: bytes | None  # None where it is too large to be written
 
 
 class BackgroundWriter:
@@ -74,6 +67,9 @@ class BackgroundWriter:
 
     What could not be written is kept, one more copy for each tag, until a later snapshot has its tags, and tried again
     before the next one is. Nothing is written past it: at any moment, the disk holds what a kill could have left.
+
+    Attributes:
+        unwritten: what could not be written so far, in the order in which it came.
     """
 
     def __init__(self, write: Callable[[Snapshot], bool]) -> None:
@@ -81,13 +77,8 @@ class BackgroundWriter:
         self._write = write
         self._changed = threading.Condition()
         self._waiting: Snapshot | None = None
-        self._unwritten: list[Snapshot] = []
+        self.unwritten: list[Snapshot] = []
         self._thread: threading.Thread | None = None
-
-    @property
-    def unwritten(self) -> list[Snapshot]:
-        """Return what could not be written so far, in the order in which it came."""
-        return list(self._unwritten)
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have a snapshot written soon. Its tensors are asked for here, once there is room for them."""
@@ -97,7 +88,7 @@ class BackgroundWriter:
             if self._waiting is not None:
                 snapshot = replace(snapshot, tags=snapshot.tags | {LAST})
             self._waiting = None  # before the next one is read: two copies, not three
-            self._unwritten = _without(self._unwritten, snapshot.tags)
+            self.unwritten = _without(self.unwritten, snapshot.tags)
             self._waiting = replace(snapshot, tensors=dict(snapshot.tensors))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="checkpoints")  # an exit waits for it
@@ -115,23 +106,23 @@ class BackgroundWriter:
     def retry(self) -> None:
         """Try once more to write what could not be written, and return when nothing is being written."""
         self.wait()
-        self._write_all(self._unwritten)
+        self._write_all(self.unwritten)
 
     def forget(self) -> None:
         """Let go of what could not be written: training goes back to before it."""
         self.wait()
-        self._unwritten = []
+        self.unwritten = []
 
     def _work(self) -> None:
         while (snapshot := self._next()) is not None:
-            self._write_all([*_without(self._unwritten, snapshot.tags), snapshot])
+            self._write_all([*_without(self.unwritten, snapshot.tags), snapshot])
 
     def _write_all(self, snapshots: list[Snapshot]) -> None:
         written = 0
         while written < len(snapshots) and self._write(snapshots[written]):
             written += 1
         with self._changed:
-            self._unwritten = snapshots[written:]
+            self.unwritten = snapshots[written:]
 
     def _next(self) -> Snapshot | None:
         """Return what waits; where nothing does, this thread is over."""
@@ -197,9 +188,6 @@ def read_checkpoint(manifest: Manifest) -> Checkpoint:
     return Checkpoint(manifest.step, tensors, state, manifest.environment)
 
 
-__all__ = ["Checkpoint", "CheckpointStore", "MemoryStore", "Store"]
-
-
 class CheckpointStore:
     """Write and read the checkpoints of one run directory.
 
@@ -246,15 +234,16 @@ class CheckpointStore:
         self.wait()
         return {tag: each.step for each in self._writer.unwritten for tag in sorted(each.tags)}
 
-    def reason(self) -> str:
-        """Return why a checkpoint could not be written the last time."""
-        return self._reason
-
-    def newest_step(self) -> int | None:
-        """Return the step of the checkpoint that was written last; None where there is none."""
-        self.wait()
+    def unsaved_text(self) -> str | None:
+        """Return which states are not on the disk, why, and what to do; None where all are there."""
+        steps = self.unsaved()
+        if not steps:
+            return None
+        named = " and ".join(f"'{tag}' (step {step})" for tag, step in steps.items())
         manifests = read_manifests(self.directory)
-        return manifests[-1].step if manifests else None
+        newest = f"step {manifests[-1].step}" if manifests else None
+        there = f"{newest.capitalize()} is on disk" if newest else "No checkpoint is on disk"
+        return f"Not saved: {named}: {self._reason}. {there}. Make room, then resume from {newest or 'the start'}"
 
     def problems(self) -> list[str]:
         """Return what went wrong since the last call, one line each."""
@@ -284,7 +273,7 @@ class CheckpointStore:
         checkpoint = self._first_sound()
         if checkpoint is not None:
             self._index(repair=True)
-        elif self._was_written():
+        elif (self.directory / INDEX).exists() or checkpoint_names(self.directory) or set_aside(self.directory):
             raise UserError(
                 f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected one "
                 "at least: copy one back from elsewhere, or start a new run."
@@ -361,11 +350,6 @@ class CheckpointStore:
                 self._tell(f"{self.directory / INDEX} could not be written: {_reason(error)}.")
         return index
 
-    def _was_written(self) -> bool:
-        """Return whether a checkpoint was ever written here whole."""
-        index = self.directory / INDEX
-        return index.exists() or bool(checkpoint_names(self.directory)) or bool(set_aside(self.directory))
-
     def _fail(self, step: int, error: Exception) -> None:
         self._reason = _reason(error)
         self._tell(f"The checkpoint of step {step} could not be written: {self._reason}. Earlier ones stay.")
@@ -381,7 +365,7 @@ def _reason(error: Exception) -> str:
 
 
 class MemoryStore:
-    """Keep the checkpoints of a run that writes nothing: of each tag the latest.
+    """Keep the checkpoints of a run that writes nothing: of each tag the latest. Nothing can fail or be left behind.
 
     Attributes:
         keep_last: taken, and of no effect: one of each tag is kept.
@@ -394,25 +378,21 @@ class MemoryStore:
 
     def save(self, tags: set[str], step: int, tensors: Mapping[str, np.ndarray], state: Mapping[str, Any]) -> None:
         """Keep copies of the tensors under each tag."""
-        kept = Checkpoint(step, dict(tensors), dict(state), {})
-        self._kept |= dict.fromkeys(tags, kept)
-
-    def wait(self) -> None:
-        """Return at once: all is kept."""
+        self._kept |= dict.fromkeys(tags, Checkpoint(step, dict(tensors), dict(state), {}))
 
     def finish(self) -> None:
-        """Return at once: all is kept."""
+        """Do nothing."""
 
     def sweep(self) -> None:
-        """Return at once: nothing is left behind."""
+        """Do nothing."""
 
     def unsaved(self) -> dict[str, int]:
-        """Return nothing: all is kept."""
+        """Return nothing."""
         return {}
 
-    def reason(self) -> str:
-        """Return no reason: nothing failed."""
-        return ""
+    def unsaved_text(self) -> str | None:
+        """Return nothing."""
+        return None
 
     def problems(self) -> list[str]:
         """Return no problem."""
@@ -429,11 +409,6 @@ class MemoryStore:
     def newest(self) -> Checkpoint | None:
         """Return the checkpoint of the latest step; None where none was kept."""
         return max(self._kept.values(), key=lambda kept: kept.step, default=None)
-
-    def newest_step(self) -> int | None:
-        """Return the step of that checkpoint."""
-        kept = self.newest()
-        return None if kept is None else kept.step
 
 
 Store = CheckpointStore | MemoryStore

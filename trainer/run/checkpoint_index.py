@@ -33,25 +33,15 @@ DIGEST = "manifest_sha256"
 
 @dataclass(frozen=True)
 class Manifest:
-    """Hold what a manifest says.
-
-    Attributes:
-        path: directory of the checkpoint.
-        step: steps made when it was written.
-        number: counts the checkpoints of a run in the order of their writing.
-        tags: that it was written for.
-        files: {"sha256": hex, "bytes": int} of each file.
-        tensors: {"dtype": name, "shape": list} of each array.
-        environment: what the bits may depend on, as it was when the checkpoint was written.
-    """
+    """Hold what a manifest says."""
 
     path: Path
     step: int
-    number: int
-    tags: tuple[str, ...]
-    files: dict[str, dict[str, Any]]
-    tensors: Any
-    environment: dict[str, Any]
+    number: int  # counts the checkpoints of a run in the order of their writing
+    tags: tuple[str, ...]  # that it was written for
+    files: dict[str, dict[str, Any]]  # {"sha256": hex, "bytes": int} of each
+    tensors: Any  # {"dtype": name, "shape": list} of each
+    environment: dict[str, Any]  # what the bits may depend on, as it was then
 
 
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
@@ -77,15 +67,8 @@ def read_manifest(path: Path) -> Manifest:
         )
     if digest is None or not _is_manifest(content):
         raise damaged
-    return Manifest(
-        path,
-        content["step"],
-        content["number"],
-        tuple(content["tags"]),
-        content["files"],
-        content["tensors"],
-        content["environment"],
-    )
+    own = {name: content[name] for name in ("step", "number", "files", "tensors", "environment")}
+    return Manifest(path, tags=tuple(content["tags"]), **own)
 
 
 def check_files(manifest: Manifest) -> None:
@@ -131,17 +114,11 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class Index:
-    """Hold what the tags mean.
+    """Hold what the tags mean."""
 
-    Attributes:
-        tags: name of a checkpoint by tag.
-        kept: names of the checkpoints that are or were "last" and stay, from the oldest to the newest.
-        number: of the newest checkpoint that it knows of.
-    """
-
-    tags: dict[str, str] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
-    number: int = 0
+    tags: dict[str, str] = field(default_factory=dict)  # the name of a checkpoint by tag
+    kept: tuple[str, ...] = ()  # those that are or were "last" and stay, from the oldest to the newest
+    number: int = 0  # of the newest checkpoint that it knows of
 
     @property
     def names(self) -> set[str]:

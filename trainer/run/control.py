@@ -1,20 +1,15 @@
-"""What host hooks see of a run, what they may ask for, and when the loop pauses for them."""
+"""What host hooks are told and may ask for, when the loop pauses for them, and what stays known of a run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import numpy as np
-
 from hookline.trainer.hook import GraphHook, Hook, HostHook
-from hookline.trainer.input.batches import TrainingBatches
-from hookline.trainer.input.data import Split
-from hookline.trainer.network import Network
-from hookline.trainer.objective import Embedding, Objective
+from hookline.trainer.objective import Objective
 from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import takes_part
 
@@ -49,20 +44,12 @@ CHUNK_SECONDS = 0.5
 
 @dataclass
 class Cadence:
-    """Choose the steps at which a run reports, evaluates and pauses for hooks.
-
-    Attributes:
-        total_steps: where the run ends.
-        steps_per_epoch: may be a fraction.
-        evaluate_every_epochs: epochs between evaluations.
-        report_every_steps: steps between reports; None for once an epoch.
-        first_step: at which the first epoch begins.
-    """
+    """Choose the steps at which a run reports, evaluates and pauses for hooks."""
 
     total_steps: int
     steps_per_epoch: float
     evaluate_every_epochs: int
-    report_every_steps: int | None
+    report_every_steps: int | None  # None for once an epoch
     first_step: int = 0
 
     def next_evaluation(self, step: int) -> int:
@@ -189,103 +176,31 @@ class Best:
         self.value, self.step, self.values = stored["value"], stored["step"], dict(stored["values"])
 
 
-def _no_pictures(step: int, split: str) -> dict[str, np.ndarray]:
-    del step, split
-    return {}
-
-
-def _no_distributions(step: int) -> dict[str, np.ndarray]:
-    del step
-    return {}
-
-
-def _no_embeddings(step: int, split: str) -> dict[str, Embedding]:
-    del step, split
-    return {}
-
-
 @dataclass
-class Run:
-    """Describe the run to host hooks.
+class Journal:
+    """Keep what has happened to a run; its checkpoints hold it.
 
     Attributes:
-        directory: the run directory; exists, holds config.yaml already.
-        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
-        config: the resolved config as plain dicts and lists.
-        networks: the networks that are trained, by name.
-        batch_size: examples per step.
-        total_steps: steps that the run will make.
-        steps_per_epoch: may be a fraction.
-        plan: Markdown text: the stages with their hooks, the update ops, the variables.
-        best: the best validation value so far.
-        control: where hooks ask.
-        step: steps made so far.
-        train_seconds: wall time spent in training chunks, without the first step, evaluation and saving.
-        timed_steps: steps made in that time.
-        waited_seconds: how much of that time the steps waited for their batches.
-        first_step_seconds: wall time of the first step, which pays for set-up and XLA's compilation.
-        queue: batches that were ready when the latest chunk ended, and how many fit; None without a queue.
-        vetoes: names of the vetoes that held back the latest step; normally empty.
-        pictures: called as pictures(step, split); returns what hooks and objectives want to show now, by name.
-        embeddings: called as embeddings(step, split); returns the vectors that they give, by name.
-        distributions: called as distributions(step); returns arrays to make histograms of, by name.
-        graph: called as graph(); returns the traced step as a graph to look at (`GraphDef`); None if nothing was
-            traced, as in a test.
-        training: the batches of the training split; None if a run has none, as in a test.
-        first_pictures: called as first_pictures(); returns what can be shown before the first step, by name.
-        from_checkpoint: whether the run goes on from a checkpoint: it was resumed, or has just rolled back.
-        error: what ended the run before its time; None if nothing did.
         resumed_at: the steps at which the run was resumed.
         rolled_back: the steps from which it rolled back to a checkpoint.
         returns: for each of these, the step "to" which it rolled back, and the "rate_factor" of the checkpoint's rates.
-        held_out: the splits that are not trained on, by name; empty if a run has none, as in a test.
-        replicas: how many share a batch.
         warnings: what hooks have warned of so far, a line each.
+        warned: names of the hooks whose `warning` has been shown.
+        final: values of the latest training report.
     """
 
-    directory: Path
-    recipe: str
-    config: dict[str, Any]
-    networks: dict[str, Network]
-    batch_size: int
-    total_steps: int
-    steps_per_epoch: float
-    plan: str
-    best: Best
-    control: Control = field(default_factory=Control)
-    step: int = 0
-    train_seconds: float = 0.0
-    timed_steps: int = 0
-    waited_seconds: float = 0.0
-    first_step_seconds: float = 0.0
-    queue: tuple[int, int] | None = None
-    vetoes: list[str] = field(default_factory=list)
-    pictures: Callable[[int, str], dict[str, np.ndarray]] = _no_pictures
-    embeddings: Callable[[int, str], dict[str, Embedding]] = _no_embeddings
-    distributions: Callable[[int], dict[str, np.ndarray]] = _no_distributions
-    graph: Callable[[], Any] | None = None
-    training: TrainingBatches | None = None
-    first_pictures: Callable[[], dict[str, np.ndarray]] = dict
-    from_checkpoint: bool = False
-    error: BaseException | None = None
     resumed_at: list[int] = field(default_factory=list)
     rolled_back: list[int] = field(default_factory=list)
     returns: list[dict[str, Any]] = field(default_factory=list)
-    held_out: Mapping[str, Split] = field(default_factory=dict)
-    replicas: int = 1
     warnings: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    final: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def epoch(self) -> float:
-        """Return epochs made so far, as a fraction."""
-        return self.step / self.steps_per_epoch
+    def as_json(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        return asdict(self)
 
-    @property
-    def images_per_second(self) -> float:
-        """Return training examples per second of training time."""
-        return self.timed_steps * self.batch_size / self.train_seconds if self.train_seconds else 0.0
-
-    @property
-    def waiting_share(self) -> float | None:
-        """Return the share of training time that was spent waiting for batches; None while no time was taken."""
-        return self.waited_seconds / self.train_seconds if self.train_seconds else None
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Journal:
+        """Return what `as_json` has stored, perhaps among other things; older runs have no warnings."""
+        return cls(**{each.name: deepcopy(stored[each.name]) for each in fields(cls) if each.name in stored})

@@ -1,13 +1,15 @@
-"""The run directory: created once, never overwritten, named by recipe and time."""
+"""The run directory: created once, never overwritten, named by recipe and time, locked by the one who trains in it."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +20,7 @@ from omegaconf import OmegaConf
 from hookline.trainer.config.plugins import plugin_versions
 from hookline.trainer.config.stored import parse_yaml
 from hookline.trainer.errors import UserError, user_path
-from hookline.trainer.files import check_folders
+from hookline.trainer.files import check_folders, open_lock
 from hookline.trainer.version import __version__
 
 ENVIRONMENT = "environment.json"
@@ -128,3 +130,36 @@ def _git_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Lock the run directory for this process. The operating system releases the lock even if the process is killed."""
+    try:
+        descriptor = open_lock(directory / LOCK)
+    except OSError as error:
+        raise UserError(
+            f"{directory} cannot be written: {error.strerror}. Expected a run directory of one's own."
+        ) from error
+    try:
+        _take(descriptor, directory)
+        with suppress(OSError):  # on a full disk: the process number only serves a message
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise UserError(
+            f"{directory} is in use: the process {holder} trains in it. Expected one process for a run; wait for it, "
+            "or end it."
+        ) from error

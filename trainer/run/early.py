@@ -52,17 +52,14 @@ def check_early(job: Job, *, directories: bool = True) -> None:
     Hooks and augmentations are constructed, once more than for the run: their constructors check plain arguments.
     """
     config, plugins = job.config, job.config["plugins"]
+    checks: list[Callable[[], Any]] = [partial(_check_directories, config, job.recipe)] if directories else []
+    checks += part_checks(config)
+    checks += [partial(_precheck, part, config[part], plugins) for part in PARTS]
+    checks += [partial(_check_augment, name, node, plugins) for name, node in config.get("augment", {}).items()]
+    checks.append(partial(_check_hooks, config["hooks"], plugins))
     with without_frameworks():
-        if directories:
-            _unless_it_needs_frameworks(partial(_check_directories, config, job.recipe))
-            _unless_it_needs_frameworks(partial(_check_replicas, config["trainer"]))
-        for check in part_checks(config):
+        for check in checks:
             _unless_it_needs_frameworks(check)
-        for part in PARTS:
-            _unless_it_needs_frameworks(partial(_precheck, part, config[part], plugins))
-        for name, node in config.get("augment", {}).items():
-            _unless_it_needs_frameworks(partial(_check_augment, name, node, plugins))
-        _check_hooks(config["hooks"], plugins)
 
 
 def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
@@ -84,18 +81,15 @@ def _forget_orphans(names: Iterable[str]) -> None:
 
 
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
+    """Check where a run writes and what it starts from, and the devices of this machine."""
+    from hookline.trainer.replicas.strategy import check_number
     from hookline.trainer.run.directory import choose_directory, initial_checkpoints
 
-    if config["resume"] is not None:  # its directory has been read
-        return
-    choose_directory(config["run_dir"], recipe, datetime.now())
-    if config["init_from"] is not None:
-        initial_checkpoints(config["init_from"])
-
-
-def _check_replicas(settings: Mapping[str, Any]) -> None:
-    from hookline.trainer.replicas.strategy import check_number
-
+    if config["resume"] is None:  # else its directory has been read
+        choose_directory(config["run_dir"], recipe, datetime.now())
+        if config["init_from"] is not None:
+            initial_checkpoints(config["init_from"])
+    settings = config["trainer"]
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 
 
@@ -105,23 +99,16 @@ def _precheck(part: str, node: Mapping[str, Any], plugins: Sequence[str]) -> Non
 
 
 def _check_augment(name: str, node: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    from hookline.trainer.run.augments import build_augments
+    from hookline.trainer.run.build import build_augments
 
     build_augments({name: node}, plugins)
 
 
 def _check_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Construct every hook, and look for conflicts among those that could be constructed."""
+    from hookline.trainer.order import order_hooks
+    from hookline.trainer.run.build import build_hook
 
-    def check() -> None:
-        from hookline.trainer.order import order_hooks
-        from hookline.trainer.run.build import build_hook
-
-        found = [
-            _unless_it_needs_frameworks(partial(build_hook, name, node, plugins=plugins))
-            for name, node in nodes.items()
-            if node is not None
-        ]
-        order_hooks([hook for hook in found if hook is not None])
-
-    _unless_it_needs_frameworks(check)
+    named = [(name, node) for name, node in nodes.items() if node is not None]
+    found = [_unless_it_needs_frameworks(partial(build_hook, *each, plugins=plugins)) for each in named]
+    order_hooks([hook for hook in found if hook is not None])

@@ -1,4 +1,4 @@
-"""A finished run, rebuilt from its directory."""
+"""A finished run, built again from its directory."""
 
 from __future__ import annotations
 
@@ -6,33 +6,17 @@ import random
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hookline.trainer.config.stored import check_plugins, read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
 if TYPE_CHECKING:
-    from hookline.trainer.run.assembly import Assembly
+    from hookline.trainer.run.run import Run
 
 BEST, LAST = "best", "last"
 TARGET, PYTHON = "_target_", "hookline.Trainer"
 """What stands in the place of a part that Python gave, and no config can name."""
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """Hold a run as it was at a checkpoint.
-
-    Attributes:
-        parts: networks, optimizers and hooks with the values of the checkpoint.
-        checkpoint: "best" or "last".
-        step: steps made when it was written.
-    """
-
-    parts: Assembly
-    checkpoint: str
-    step: int
 
 
 def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
@@ -46,16 +30,16 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     return {**config, "init_from": None, "plugins": named}
 
 
-def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
-    """Assemble a run, and give networks, optimizers and hooks the values of a checkpoint."""
+def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:
+    """Build a run, and give networks, optimizers and hooks the values of a checkpoint: "best", "last" or None."""
     import keras
 
     keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
     return _restored(run, config, checkpoint)
 
 
-def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> FinishedRun:
-    """Assemble a finished run while another one is being built, without affecting how the other is built.
+def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:
+    """Build a finished run while another one is being built, without affecting how the other is built.
 
     Keras numbers layers without a name per thread, so this happens in a thread of its own. Random numbers drawn
     afterwards depend only on the random state before.
@@ -69,12 +53,14 @@ def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = No
     return restored
 
 
-def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> FinishedRun:
-    from hookline.trainer.run.assembly import assemble
+def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
+    from hookline.trainer.run.blueprint import from_config
+    from hookline.trainer.run.build_run import build_run
     from hookline.trainer.run.checkpoint import CheckpointStore
-    from hookline.trainer.run.state import assign_variables, run_variables
+    from hookline.trainer.run.state import assign_variables, trainer_variables
 
-    store = CheckpointStore(user_path(run, "run") / "checkpoints")
+    directory = user_path(run, "run")
+    store = CheckpointStore(directory / "checkpoints")
     tags, problems = store.tags(), store.problems()
     if not tags:
         told = "".join(f" {problem}" for problem in problems)
@@ -85,11 +71,7 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Finis
     if tag not in tags:
         raise unknown_name("checkpoint", tag, tags)
     loaded = store.load(tag)
-    parts = assemble(config)
-    trainer = parts.trainer
-    variables = run_variables(
-        trainer.networks.values(), trainer.hooks, parts.loop.accumulators.variable, trainer.loss_scale
-    )
-    del variables["accumulators"]  # sums of a report that the run never finished
-    assign_variables(variables, loaded.tensors, f"run={run}")
-    return FinishedRun(parts, tag, loaded.step)
+    restored = build_run(from_config(config), directory=directory)
+    assign_variables(trainer_variables(restored.trainer), loaded.tensors, f"run={run}")  # no sums of an open report
+    restored.checkpoint, restored.step = tag, loaded.step
+    return restored

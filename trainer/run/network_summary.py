@@ -125,23 +125,21 @@ class Size:
     float32_bytes: int
     deployed_bytes: int
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the entries of `summary.json`."""
+        return {
+            "params": {"total": self.total, "trainable": self.trainable},
+            "bytes": {"float32": self.float32_bytes, "deployed": self.deployed_bytes},
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class LayerSize:
-    """Hold counts of a layer's own weights, without those of layers inside it.
+    """Hold counts of a layer's own weights, without those of layers inside it; batch norm is folded."""
 
-    Attributes:
-        path: of the layer; empty for the model itself, which may hold weights of its own.
-        layer: the layer.
-        weights: its weights and moving statistics, by name.
-        trainable: how many latent weights are trained.
-        floats: how many floats it takes as float32, batch norm folded.
-        deployed_bits: bits that it takes as the hooks store it, batch norm folded.
-    """
-
-    path: str
+    path: str  # empty for the model itself, which may hold weights of its own
     layer: keras.Layer
-    weights: dict[str, keras.Variable]
+    weights: dict[str, keras.Variable]  # and moving statistics
     trainable: int
     floats: int
     deployed_bits: float
@@ -208,83 +206,12 @@ INPUT_LAYER = "InputLayer"
 
 @dataclass(frozen=True)
 class Forms:
-    """Hold the form in which a network's weights and inputs are shipped.
+    """Hold the form in which a network's weights and inputs are shipped; bits where they are not those of a float32."""
 
-    Attributes:
-        shipped: what evaluation uses in place of weights and moving statistics, by name.
-        stored_bits: an entry by variable name, for variables not shipped as float32.
-        weight_bits: bits in which weights are multiplied, by variable name, where that is not a float32.
-        input_bits: bits of a layer's input, by its path, if that is not a float32.
-    """
-
-    shipped: Mapping[str, np.ndarray] = field(default_factory=dict)
-    stored_bits: Mapping[str, float] = field(default_factory=dict)
-    weight_bits: Mapping[str, int] = field(default_factory=dict)
-    input_bits: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Row:
-    """Hold what is known of a layer.
-
-    Attributes:
-        name: its path.
-        kind: its class.
-        output: shape of what it returns, without the batch; None if there is no graph that says it.
-        params: weights, moving statistics included.
-        weight_bits: bits per entry of its kernels in the stored form, scales included; None without a kernel.
-        input_bits: bits of what its kernel is multiplied with; None without a kernel.
-        bytes: as shipped, perhaps a fraction; batch norm folded.
-        sparsity: share of exact zeros among its kernels' entries; None without a kernel.
-        macs: multiply-accumulates for one example; None if that is not known.
-        macs_by_precision: likewise, by precision as `precision` calls it.
-    """
-
-    name: str
-    kind: str
-    output: tuple[int | None, ...] | None
-    params: int
-    weight_bits: float | None
-    input_bits: int | None
-    bytes: float
-    sparsity: float | None
-    macs: int | None
-    macs_by_precision: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class NetworkSummary:
-    """Summarize a network.
-
-    Attributes:
-        kind: "BNN" (binary weights and inputs), "BWN" (weights), "BAN" (inputs), "quantized" or "full precision".
-        rows: of its layers, in its order.
-        size: the sum of all rows.
-    """
-
-    kind: str
-    rows: tuple[Row, ...]
-    size: Size
-
-    @property
-    def macs_by_precision(self) -> dict[str, int]:
-        """Return the multiply-accumulates for one example that are known, by precision, most first."""
-        found: dict[str, int] = {}
-        for row in self.rows:
-            for name, count in row.macs_by_precision.items():
-                found[name] = found.get(name, 0) + count
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
-
-    @property
-    def uncounted(self) -> list[str]:
-        """Return the layers whose multiply-accumulates are unknown."""
-        return [row.name for row in self.rows if row.macs is None]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the entries of `summary.json`, besides the size."""
-        by_precision = self.macs_by_precision
-        macs = {"total": sum(by_precision.values()), "by_precision": by_precision, "uncounted": self.uncounted}
-        return {"kind": self.kind, "macs": macs, "layers": [_as_json(row) for row in self.rows]}
+    shipped: Mapping[str, np.ndarray] = field(default_factory=dict)  # what evaluation uses in place of each weight
+    stored_bits: Mapping[str, float] = field(default_factory=dict)  # of an entry, by variable name
+    weight_bits: Mapping[str, int] = field(default_factory=dict)  # in which weights are multiplied, by variable name
+    input_bits: Mapping[str, int] = field(default_factory=dict)  # of a layer's input, by its path
 
 
 def precision(input_bits: int, weight_bits: int) -> str:
@@ -292,12 +219,21 @@ def precision(input_bits: int, weight_bits: int) -> str:
     return "float32" if input_bits == weight_bits == FLOAT else f"{input_bits}-bit x {weight_bits}-bit"
 
 
-def summarize_network(network: Network, forms: Forms) -> NetworkSummary:
-    """Return the summary of a network. Its totals are those of `measure_size`: both add up the same layers."""
+def summarize_network(network: Network, forms: Forms) -> dict[str, Any]:
+    """Return what `summary.json` says of a network. Its size is that of `measure_size`: both add up the same layers."""
     layers = layer_sizes(network, forms.stored_bits)
     calls = _calls(network)
-    rows = tuple(_row(each, network, forms, calls) for each in layers if _is_shown(each, calls))
-    return NetworkSummary(_kind(layers, forms), rows, add_up(layers))
+    rows = [_row(each, network, forms, calls) for each in layers if _is_shown(each, calls)]
+    counted: dict[str, int] = {}
+    for row in rows:
+        for name, count in row["macs_by_precision"].items():
+            counted[name] = counted.get(name, 0) + count
+    macs = {
+        "total": sum(counted.values()),
+        "by_precision": dict(sorted(counted.items(), key=lambda each: -each[1])),
+        "uncounted": [row["layer"] for row in rows if row["macs"] is None],
+    }
+    return {**add_up(layers).as_json(), "kind": _kind(layers, forms), "macs": macs, "layers": rows}
 
 
 def _calls(network: Network) -> dict[int, list[Call]] | None:
@@ -317,7 +253,8 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Call]] | None) -> bool:
     return bool(layer.weights) or (called and type(layer.layer).__name__ != INPUT_LAYER)
 
 
-def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, list[Call]] | None) -> Row:
+def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, list[Call]] | None) -> dict[str, Any]:
+    """Return what is known of a layer; None stands for what is not, or for what it has not."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
     kernels = {id(weight): name for name, weight in layer.weights.items() if len(weight.shape) > 1}
     macs = _macs(layer, own) if calls is not None else (None if _multiplies(layer) else {})
@@ -327,18 +264,18 @@ def _row(layer: LayerSize, network: Network, forms: Forms, calls: Mapping[int, l
         # A separable convolution passes a sum to its second kernel: a float.
         name = precision(FLOAT if number else input_bits, forms.weight_bits.get(kernels[kernel], FLOAT))
         by_precision[name] = by_precision.get(name, 0) + count
-    return Row(
-        name=layer.path or network.model.name,
-        kind=type(layer.layer).__name__,
-        output=own[0].outputs[0][1:] if own and own[0].outputs else None,
-        params=layer.total,
-        weight_bits=_mean_bits(layer, kernels.values(), forms.stored_bits),
-        input_bits=input_bits if kernels and isinstance(layer.layer, COUNTED) else None,
-        bytes=layer.deployed_bits / 8,
-        sparsity=_sparsity(kernels.values(), forms.shipped),
-        macs=None if macs is None else sum(macs.values()),
-        macs_by_precision=by_precision,
-    )
+    return {
+        "layer": layer.path or network.model.name,
+        "kind": type(layer.layer).__name__,
+        "output": list(own[0].outputs[0][1:]) if own and own[0].outputs else None,
+        "params": layer.total,
+        "weight_bits": _mean_bits(layer, kernels.values(), forms.stored_bits),
+        "input_bits": input_bits if kernels and isinstance(layer.layer, COUNTED) else None,
+        "bytes": layer.deployed_bits / 8,
+        "sparsity": _sparsity(kernels.values(), forms.shipped),
+        "macs": None if macs is None else sum(macs.values()),
+        "macs_by_precision": by_precision,
+    }
 
 
 def _macs(layer: LayerSize, calls: list[Call]) -> dict[int, int] | None:
@@ -378,18 +315,3 @@ def _kind(layers: list[LayerSize], forms: Forms) -> str:
     inputs = [forms.input_bits.get(each.path, FLOAT) for each in layers]
     rounded = min([*weights, *inputs], default=FLOAT) < FLOAT
     return KINDS.get((1 in weights, 1 in inputs), "quantized" if rounded else FULL)
-
-
-def _as_json(row: Row) -> dict[str, Any]:
-    return {
-        "layer": row.name,
-        "kind": row.kind,
-        "output": None if row.output is None else list(row.output),
-        "params": row.params,
-        "weight_bits": row.weight_bits,
-        "input_bits": row.input_bits,
-        "bytes": row.bytes,
-        "sparsity": row.sparsity,
-        "macs": row.macs,
-        "macs_by_precision": dict(row.macs_by_precision),
-    }

@@ -1,4 +1,4 @@
-"""The memory of a run's process, and what can be left out."""
+"""The memory of a run's process: its peak, its end, what is released after a run; and what can be left out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from hookline.trainer.errors import UserError
 
@@ -59,3 +60,24 @@ def memory_errors() -> Iterator[None]:
             f"There is not enough memory{asked}. Expected a smaller trainer.batch_size, more "
             "trainer.accumulation_steps, smaller inputs or a smaller model."
         ) from error
+
+
+CUSTOM = "CustomGradient-"
+"""How TensorFlow names the gradient functions that `tf.custom_gradient` registers while a function is traced."""
+
+
+@contextmanager
+def released_graphs() -> Iterator[None]:
+    """Unregister, at the end of the block, the gradient functions that were registered inside.
+
+    Each `tf.custom_gradient` that is traced registers one for good, and it holds the whole graph around it; Keras's
+    optimizers trace one in every step. There is no public API to remove them (TensorFlow 2.21). A function that was
+    traced inside must not be differentiated afterwards.
+    """
+    registered = ops.gradient_registry._registry
+    before = set(registered)
+    try:
+        yield
+    finally:
+        for name in [each for each in registered if each.startswith(CUSTOM) and each not in before]:
+            del registered[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from hookline.trainer.config.resume import CONFIG_DIGEST
 from hookline.trainer.config.stored import FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import read_json
+from hookline.trainer.run.control import Journal
 from hookline.trainer.run.directory import ENVIRONMENT, environment
 from hookline.trainer.run.results import COMPLETE
 from hookline.trainer.run.state import assign_variables, share_variables
@@ -19,11 +20,10 @@ from hookline.trainer.step.stage import in_stage
 
 if TYPE_CHECKING:
     from hookline.trainer.run.checkpoint import Checkpoint
-    from hookline.trainer.run.fit import Fit
+    from hookline.trainer.run.run import Run
 
-"""The key of `config_digest`'s result in "environment" of a checkpoint's manifest."""
-MATTERS = ("python", "packages", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
-"""Keys of environment.json that may change the bits of a step."""
+MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
+"""Keys of environment.json that may change the bits of a step, beside the packages."""
 
 
 def existing_directory(run: str) -> Path:
@@ -70,50 +70,48 @@ def changed_environment(directory: Path) -> list[str]:
         before = None
     if not isinstance(before, dict):
         return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
-    now = environment()
-    pairs = [*_pairs({name: before.get(name) for name in MATTERS}, now), *_plugin_pairs(directory, before, now)]
-    return [f"{name} was {_short(was)} and is {_short(now_)}" for name, was, now_ in pairs if was != now_]
+    known = _mapping(before.get("plugins"))  # of one that was no plugin then, no version is known
+    used = [name for name in used_plugins(read_stored(str(directory), "resume")) if known.get(name) is not None]
+    was, now = _facts(before, used), _facts(environment(), used)
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return [f"{name} was {_short(was.get(name))} and is {_short(now.get(name))}" for name in names]
 
 
-def run_state(fit: Fit) -> dict[str, Any]:
+def _facts(stored: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
+    """Return what to compare by name."""
+    versions = _mapping(stored.get("plugins"))
+    facts = {name: stored.get(name) for name in MATTERS} | _mapping(stored.get("packages"))
+    return facts | {f"the plugin {name}": versions.get(name) for name in plugins}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
-    run = fit.run
-    return {
-        "best": run.best.as_json(),
-        "final": dict(fit.final),
-        "train_seconds": run.train_seconds,
-        "timed_steps": run.timed_steps,
-        "waited_seconds": run.waited_seconds,
-        "seconds": fit.elapsed,
-        "resumed_at": list(run.resumed_at),
-        "rolled_back": list(run.rolled_back),
-        "returns": list(run.returns),
-        "warnings": list(run.warnings),
-        "warned": sorted(fit.warned),
-        "data": fit.fingerprint,
-        "replicas": fit.loop.trainer.replica.count,
-    }
+    own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
+    return {**own, "data": run.fingerprint, "replicas": run.trainer.replica.count}
 
 
-def restore_fit(fit: Fit, checkpoint: Checkpoint) -> None:
+def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
     state = checkpoint.state["run"]
-    if state["data"] != fit.fingerprint:
+    if state["data"] != run.fingerprint:
         raise UserError(
             "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
             "data, in the same order. For another run from these weights, use init_from=."
         )
-    run = fit.run
-    if (change := changed_replicas(checkpoint, fit.loop.trainer.replica.count)) is not None:
+    if (change := changed_replicas(checkpoint, run.trainer.replica.count)) is not None:
         warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
-    _go_to(fit, checkpoint)
-    run.train_seconds, run.timed_steps, run.waited_seconds = (
-        state[name] for name in ("train_seconds", "timed_steps", "waited_seconds")
-    )
-    run.resumed_at, run.rolled_back = [*state["resumed_at"], checkpoint.step], list(state["rolled_back"])
-    run.returns = list(state["returns"])
-    run.warnings, fit.warned = list(state.get("warnings", ())), set(state.get("warned", ()))  # older runs have none
-    fit.elapsed_before = state["seconds"]
+    _go_to(run, checkpoint)
+    run.times.put_back(state)
+    run.journal = Journal.of(state)
+    run.journal.resumed_at.append(checkpoint.step)
 
 
 def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
@@ -122,53 +120,31 @@ def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
     return None if before == count else f"replicas was {before} and is {count}"
 
 
-def roll_back(fit: Fit, checkpoint: Checkpoint, rate_factor: float) -> None:
+def roll_back(run: Run, checkpoint: Checkpoint, rate_factor: float) -> None:
     """Roll a run back to a checkpoint, and lower its learning rates.
 
     Time that was spent stays spent. The checkpoint holds the rates at its time; they are lowered once for each rollback
     since then.
     """
-    fit.run.rolled_back.append(fit.run.step)
-    _go_to(fit, checkpoint)
-    times = len(fit.run.rolled_back) - len(checkpoint.state["run"]["rolled_back"])
-    fit.run.returns.append({"to": checkpoint.step, "rate_factor": rate_factor**times})
-    for network in fit.run.networks.values():
+    journal = run.journal
+    journal.rolled_back.append(run.step)
+    _go_to(run, checkpoint)
+    journal.final = dict(checkpoint.state["run"]["final"])
+    times = len(journal.rolled_back) - len(checkpoint.state["run"]["rolled_back"])
+    journal.returns.append({"to": checkpoint.step, "rate_factor": rate_factor**times})
+    for network in run.networks.values():
         network.lower_rate(rate_factor**times)
-    share_variables(fit.loop.trainers)
+    share_variables(run.loop.trainers)
 
 
-def _go_to(fit: Fit, checkpoint: Checkpoint) -> None:
+def _go_to(run: Run, checkpoint: Checkpoint) -> None:
     """Give variables, hooks and the run the values of a checkpoint."""
-    state, run = checkpoint.state["run"], fit.run
-    assign_variables(fit.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
-    share_variables(fit.loop.trainers)
-    fit.loop.accumulators.reset_others()
-    run.best.put_back(state["best"])
-    run.step, fit.final = checkpoint.step, dict(state["final"])
-    for hook in fit.host_hooks:
+    assign_variables(run.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
+    share_variables(run.loop.trainers)
+    run.loop.accumulators.reset_others()
+    run.best.put_back(checkpoint.state["run"]["best"])
+    run.step = checkpoint.step
+    for hook in run.host_hooks:
         if hook.name in checkpoint.state["hooks"]:
             with in_stage(hook, "load_state_dict", checkpoint.step):
                 hook.load_state_dict(checkpoint.state["hooks"][hook.name])
-
-
-def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what to compare; packages one by one."""
-    pairs = []
-    for name, was in before.items():
-        if isinstance(was, dict) and isinstance(now[name], dict):
-            pairs += [(each, was.get(each), now[name].get(each)) for each in sorted({*was, *now[name]})]
-        else:
-            pairs.append((name, was, now[name]))
-    return pairs
-
-
-def _plugin_pairs(directory: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return what to compare of the plugins that the run uses; for one that was no plugin then, no version is known."""
-    was, is_ = before.get("plugins"), now["plugins"]
-    was = was if isinstance(was, dict) else {}
-    used = used_plugins(read_stored(str(directory), "resume"))
-    return [(f"the plugin {name}", was.get(name), is_.get(name)) for name in used if was.get(name) is not None]
-
-
-def _short(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

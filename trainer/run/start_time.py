@@ -33,15 +33,10 @@ class StartTime:
         self.parts: dict[str, float] = {}
         self._latest = time.monotonic() if began is None else began
 
-    def end(self, part: str, at: float | None = None) -> None:
-        """End a part; the next one begins there."""
-        at = time.monotonic() if at is None else at
-        self.parts[part], self._latest = at - self._latest, at
-
-    def split(self, part: str, seconds: float, rest: str) -> None:
-        """Move some time of a part to another one, which comes after it."""
-        self.parts[part] -= seconds
-        self.parts[rest] = seconds
+    def end(self, part: str) -> None:
+        """End a part; the next one begins now."""
+        now = time.monotonic()
+        self.parts[part], self._latest = now - self._latest, now
 
     def summary(self) -> dict[str, float]:
         """Return "seconds", all parts together, and each part by its name."""

@@ -2,68 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, did_you_mean
-from hookline.trainer.hook import Bits, GraphHook
-from hookline.trainer.network import Network
+from hookline.trainer.hook import Bits, Hook
 from hookline.trainer.run.network_summary import FLOAT, FLOAT_BITS, Forms
-from hookline.trainer.run.summary import answer
-from hookline.trainer.step.losses import LossScale
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.returned import checked
 from hookline.trainer.step.trainer import Trainer
 
 
-def run_variables(
-    networks: Iterable[Network],
-    hooks: Iterable[GraphHook],
-    accumulators: tf.Variable,
-    loss_scale: LossScale | None = None,
-) -> dict[str, tf.Variable]:
-    """Return every variable that the run depends on, by key.
+def run_variables(loop: ChunkLoop) -> dict[str, tf.Variable]:
+    """Return every variable that a run depends on, by key: those of its first replica, and "accumulators"."""
+    return {"accumulators": loop.accumulators.variable, **trainer_variables(loop.trainer)}
+
+
+def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
+    """Return every variable of a replica that training writes, by key.
 
     Keys: "network/<network>/<variable>" (weights, moving statistics, seed state), "optimizer/<network>/<variable>",
-    "hook/<hook>/<variable>", "loss_scale/<variable>", "accumulators".
+    "hook/<hook>/<variable>", "loss_scale/<variable>".
     """
-    return {"accumulators": accumulators, **_trained_variables(networks, hooks, loss_scale)}
-
-
-def _trained_variables(
-    networks: Iterable[Network], hooks: Iterable[GraphHook], loss_scale: LossScale | None
-) -> dict[str, tf.Variable]:
     variables: dict[str, tf.Variable] = {}
-    if loss_scale is not None:
-        variables |= {f"loss_scale/{name}": variable for name, variable in loss_scale.state().items()}
-    for network in networks:
+    if trainer.loss_scale is not None:
+        variables |= {f"loss_scale/{name}": variable for name, variable in trainer.loss_scale.state().items()}
+    for network in trainer.networks.values():
         variables |= {f"network/{network.name}/{name}": v.value for name, v in network.variables.items()}
         variables |= {f"optimizer/{network.name}/{name}": v.value for name, v in network.optimizer_variables.items()}
         if network.rate_factor is not None:
             variables[f"optimizer/{network.name}/learning_rate_factor"] = network.rate_factor
-    for hook in hooks:
+    for hook in trainer.hooks:
         variables |= {f"hook/{hook.name}/{name}": variable for name, variable in hook.declare().state.items()}
     return variables
-
-
-def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
-    """Return every variable of a replica that training writes, by the keys of `run_variables`."""
-    return _trained_variables(trainer.networks.values(), trainer.hooks, trainer.loss_scale)
-
-
-def copy_variables(source: Mapping[str, tf.Variable], target: Mapping[str, tf.Variable]) -> None:
-    """Give variables of one replica the values of another's."""
-    if missing := target.keys() - source.keys():
-        raise ValueError(f"Replicas were built with other variables: {sorted(missing)}.")
-    for key, variable in target.items():
-        variable.assign(source[key])
 
 
 def share_variables(trainers: Sequence[Trainer]) -> None:
     """Give all replicas of this process the variables of the first, after something outside the step wrote these."""
     for each in trainers[1:]:
-        copy_variables(trainer_variables(trainers[0]), trainer_variables(each))
+        first, own = trainer_variables(trainers[0]), trainer_variables(each)
+        if missing := own.keys() - first.keys():
+            raise ValueError(f"Replicas were built with other variables: {sorted(missing)}.")
+        for key, variable in own.items():
+            variable.assign(first[key])
 
 
 def evaluation_keys(variables: Mapping[str, tf.Variable]) -> set[str]:
@@ -92,11 +77,6 @@ class VariableValues(Mapping[str, np.ndarray]):
         return len(self._variables)
 
 
-def read_variables(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
-    """Return copies of the variables' values by key."""
-    return dict(VariableValues(variables))
-
-
 def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:
     """Assign arrays to the variables of the same keys; all are checked before any changes."""
     for key, variable in variables.items():
@@ -115,6 +95,7 @@ def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str,
 
 
 Number = TypeVar("Number", int, float)
+Answer = TypeVar("Answer")
 
 
 class ShippedWeights:
@@ -146,7 +127,7 @@ def shipped_weights(trainer: Trainer, step: int) -> dict[str, dict[str, np.ndarr
     return ShippedWeights(trainer)(step)
 
 
-def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = None) -> dict[str, Forms]:
+def shipped_forms(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Forms]:
     """Return the form in which the weights and inputs of every network are shipped.
 
     Every hook says how many bits its own form takes for the weights that are actually shipped, after all hooks. So each
@@ -154,7 +135,7 @@ def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = 
     zeros; the sparse form gains nothing there, and the sign's bit counts.
     """
     forms = {}
-    for name, shipped in (weights or ShippedWeights(trainer))(step).items():
+    for name, shipped in weights.items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
         given = [answer(each, "shipped_bits", Bits(), shipped, given=shipped) for each in hooks]
         forms[name] = Forms(
@@ -168,7 +149,18 @@ def shipped_forms(trainer: Trainer, step: int, weights: ShippedWeights | None = 
 
 def stored_bits(trainer: Trainer, step: int) -> dict[str, dict[str, float]]:
     """Return bits per entry in the shipped network, by network and variable, where they are not those of a float32."""
-    return {name: dict(forms.stored_bits) for name, forms in shipped_forms(trainer, step).items()}
+    forms = shipped_forms(trainer, shipped_weights(trainer, step))
+    return {name: dict(each.stored_bits) for name, each in forms.items()}
+
+
+def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
+    """Return the checked result of a hook's stage; if it fails, the empty one, with a warning."""
+    try:
+        return cast("Answer", checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
+    except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
+        return empty
 
 
 def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Number]:

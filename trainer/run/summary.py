@@ -1,91 +1,67 @@
-"""summary.json, and what hooks add to it."""
+"""summary.json: how a run ended, and what it has made."""
 
 from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from hookline.trainer.files import write_whole
-from hookline.trainer.hook import Hook
-from hookline.trainer.run.control import Run
-from hookline.trainer.run.network_summary import NetworkSummary, Size
-from hookline.trainer.step.returned import checked
-
-Answer = TypeVar("Answer")
-
-
-def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
-    """Return the checked result of a hook's stage; if it fails, the empty one, with a warning."""
-    try:
-        return cast("Answer", checked(hook, stage, getattr(hook, stage)(*arguments), given=given))
-    except Exception as error:  # noqa: BLE001 - whatever a user's hook does, the run is trained
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        warnings.warn(f"The hook '{hook.name}', stage {stage}: {reason} Its answer is left out.", stacklevel=3)
-        return empty
+from hookline.trainer.hook import Hook, HostHook
+from hookline.trainer.replicas.strategy import NONE, describe_replicas
+from hookline.trainer.run.network_summary import measure_size, summarize_network
+from hookline.trainer.run.precision import FLOAT32, describe_precision
+from hookline.trainer.run.process import estimated, peak_memory_bytes
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.state import answer, shipped_forms
+from hookline.trainer.run.times import HOOKS, judge_input
 
 
 def build_summary(
-    run: Run,
-    *,
-    status: str,
-    reason: str | None,
-    seconds: float,
-    size: Size,
-    networks: Mapping[str, NetworkSummary],
-    final: Mapping[str, float],
-    test: Mapping[str, Any],
-    hooks: Mapping[str, Mapping[str, Any]],
-    digest: str | None,
-    verdict: Mapping[str, Any],
-    precision: Mapping[str, Any],
-    replicas: Mapping[str, Any],
-    memory: Mapping[str, int | None],
-    start: Mapping[str, float] | None,
+    run: Run, *, status: str, reason: str | None, test: Mapping[str, Any], failed: bool = False
 ) -> dict[str, Any]:
     """Return what summary.json holds. Its keys are stable and documented in the README."""
+    journal, times, trainer, settings = run.journal, run.times, run.trainer, run.settings
+    forms = shipped_forms(trainer, run.shipped(run.step))
+    unknown: dict[str, Any] = {}
+    stored = {name: each.stored_bits for name, each in forms.items()}
+
+    def networks() -> dict[str, Any]:
+        return {name: summarize_network(network, forms[name]) for name, network in run.networks.items()}
+
     return {
         "recipe": run.recipe,
         "status": status,
         "stop_reason": reason,
         "steps": run.step,
         "epochs": round(run.epoch, 4),
-        "seconds": round(seconds, 3),
+        "seconds": round(times.elapsed, 3),
         "images_per_second": round(run.images_per_second, 1),
-        "time_to_first_step": None if start is None else dict(start),
-        "peak_memory_bytes": dict(memory),
-        "precision": dict(precision),
-        "replicas": dict(replicas),
-        "input": dict(verdict),
-        "final": dict(final),
+        "time_to_first_step": times.start.summary() if times.first_step_seconds else None,
+        "peak_memory_bytes": estimated("The peak of the memory", peak_memory_bytes, unknown),
+        "precision": describe_precision(settings.get("precision", FLOAT32), trainer.loss_scale),
+        "replicas": describe_replicas(settings.get("strategy", NONE), trainer.replica, run.batch_size),
+        "input": judge_input(run, measure=not failed),
+        "final": dict(journal.final),
         "best": run.best.as_json(),
         "test": dict(test),
-        "hooks": {name: dict(values) for name, values in hooks.items()},
-        **_size(size),
-        "digest": digest,
-        **_way(run),
-        "networks": {name: {**_size(each.size), **each.as_json()} for name, each in networks.items()},
+        "hooks": {hook.name: _of_hook(hook, run) for hook in run.hooks},
+        **measure_size(run.networks.values(), stored).as_json(),
+        "digest": run.digest,
+        "resumed_at": list(journal.resumed_at),
+        "rolled_back": list(journal.rolled_back),
+        "warnings": list(journal.warnings),
+        "networks": estimated("What the networks are made of", networks, unknown),
         "run_dir": str(run.directory),
+        **run.workers.summary(),
     }
 
 
-def _way(run: Run) -> dict[str, list[Any]]:
-    """Return the steps at which the run resumed, those from which it rolled back, and what hooks warned of."""
-    return {
-        "resumed_at": list(run.resumed_at),
-        "rolled_back": list(run.rolled_back),
-        "warnings": list(run.warnings),
-    }
-
-
-def _size(size: Size) -> dict[str, dict[str, int]]:
-    return {
-        "params": {"total": size.total, "trainable": size.trainable},
-        "bytes": {"float32": size.float32_bytes, "deployed": size.deployed_bytes},
-    }
+def _of_hook(hook: Hook, run: Run) -> dict[str, Any]:
+    spent = run.times.spent.get(HOOKS + hook.name, 0.0)
+    return {**answer(hook, "summary", {}), **({"host_seconds": round(spent, 3)} if isinstance(hook, HostHook) else {})}
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:

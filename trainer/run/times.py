@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from hookline.trainer.hook import HostHook
 from hookline.trainer.input.batches import QUEUE, TrainingBatches
-from hookline.trainer.run.control import Run
 from hookline.trainer.run.results import format_bytes, format_share
+from hookline.trainer.run.start_time import StartTime
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 STEP, WAITING = "time/step_ms", "time/waiting_share"
-EVALUATION, SAVE, HOOKS = "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
+TRAINING, EVALUATION, SAVE, HOOKS = "training", "time/evaluation_ms", "time/save_ms", "time/hooks_ms/"
 WATCHING = ("on_chunk_end", "on_evaluation_end")
 """The stages of host hooks between two reports."""
 MILLISECONDS = 1000.0
@@ -39,60 +43,101 @@ def _watching(hooks: Iterable[HostHook]) -> list[str]:
 
 
 @dataclass
-class ReportTimes:
-    """Break down, for each report, the time since the previous one.
+class Times:
+    """Keep the wall time of a run, by what took it, and break it down for each report.
 
-    "time/step_ms" is for a step, in the chunks alone, "time/waiting_share" how much of that the steps waited for their
-    batches; both are without the first step, which sets everything up, so a report on it alone has neither. The others
-    are sums: "time/hooks_ms/<hook>" for each host hook that watches, "time/evaluation_ms" for the evaluations of the
-    validation split, and "time/save_ms" for what checkpoints held up the loop, both without what hooks did there, and
-    only where there were any. A report comes before the hooks, the evaluation and the checkpoint of its own step: they
-    count in the next one.
+    In a report, "time/step_ms" is for a step, in the chunks alone, "time/waiting_share" how much of that the steps
+    waited for their batches; both are without the first step, which sets everything up, so a report on it alone has
+    neither. The others are sums: "time/hooks_ms/<hook>" for each host hook that watches, "time/evaluation_ms" for the
+    evaluations of the validation split, and "time/save_ms" for what checkpoints held up the loop, both without what
+    hooks did there, and only where there were any. A report comes before the hooks, the evaluation and the checkpoint
+    of its own step: they count in the next one.
 
     Attributes:
-        evaluating: seconds of all evaluations so far.
-        saving: seconds of all saves so far.
+        train_seconds: of training chunks, without the first step, evaluation and saving.
+        timed_steps: steps made in that time.
+        waited_seconds: how much of that time the steps waited for their batches.
+        first_step_seconds: of the first step, which pays for set-up and XLA's compilation.
+        seconds_per_step: in the latest chunk; None before the first.
+        queue: batches that were ready when the latest chunk ended, and how many fit; None without a queue.
+        spent: seconds by what took them: `EVALUATION`, `SAVE`, or `HOOKS` with the name of a host hook.
+        before: of the run in earlier processes.
+        start: the time to the first step.
     """
 
-    evaluating: float = 0.0
-    saving: float = 0.0
-    _before: dict[str, float] = field(default_factory=dict)
+    train_seconds: float = 0.0
+    timed_steps: int = 0
+    waited_seconds: float = 0.0
+    first_step_seconds: float = 0.0
+    seconds_per_step: float | None = None
+    queue: tuple[int, int] | None = None
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    before: float = 0.0
+    start: StartTime = field(default_factory=StartTime)
+    _began: float = field(default_factory=time.monotonic)
+    _reported: dict[str, float] = field(default_factory=dict)
 
-    def begin(self, run: Run, seconds: Mapping[str, float]) -> None:
-        """Count from now on."""
-        self._before = self._so_far(run, seconds)
+    @property
+    def elapsed(self) -> float:
+        """Return the wall time of the run: training, evaluation and saving, in all its processes."""
+        return self.before + time.monotonic() - self._began
 
-    def since_last(self, run: Run, seconds: Mapping[str, float], hooks: Iterable[HostHook]) -> dict[str, float]:
+    @property
+    def waiting_share(self) -> float | None:
+        """Return the share of training time that was spent waiting for batches; None while no time was taken."""
+        return self.waited_seconds / self.train_seconds if self.train_seconds else None
+
+    @contextmanager
+    def taking(self, what: str) -> Iterator[None]:
+        """Return a context whose time counts as that of something."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.perf_counter() - start
+
+    def chunk(self, seconds: float, steps: int, waited: float) -> None:
+        """Count a chunk of steps."""
+        if self.seconds_per_step is None:
+            self.start.end("step")
+            self.first_step_seconds = seconds
+            self.seconds_per_step = seconds / 10.0  # mostly set-up; the next chunk corrects it
+        else:
+            self.train_seconds += seconds
+            self.timed_steps += steps
+            self.waited_seconds += waited
+            self.seconds_per_step = seconds / max(1, steps)
+
+    def begin(self) -> None:
+        """Count for the first report from now on."""
+        self._reported = self._so_far()
+        self.start.end("begin")
+
+    def since_last(self, hooks: Iterable[HostHook]) -> dict[str, float]:
         """Return the values of a report, by name, and count from now on for the next."""
-        now, before = self._so_far(run, seconds), self._before
-        self._before = now
+        now, before = self._so_far(), self._reported
+        self._reported = now
         spent = {name: total - before.get(name, 0.0) for name, total in now.items()}
         values = {}
-        if spent["training"]:
-            values[WAITING] = spent["waited"] / spent["training"]
-        if spent["steps"]:
-            values[STEP] = MILLISECONDS * spent["training"] / spent["steps"]
-        values |= {name: MILLISECONDS * spent[name] for name in (EVALUATION, SAVE) if spent[name]}
+        if spent[TRAINING]:
+            values[WAITING] = spent[WAITING] / spent[TRAINING]
+        if spent[STEP]:
+            values[STEP] = MILLISECONDS * spent[TRAINING] / spent[STEP]
+        values |= {name: MILLISECONDS * spent[name] for name in (EVALUATION, SAVE) if spent.get(name)}
         return values | {HOOKS + name: MILLISECONDS * spent.get(HOOKS + name, 0.0) for name in _watching(hooks)}
 
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Return a context whose time is that of an evaluation."""
-        start = time.perf_counter()
-        yield
-        self.evaluating += time.perf_counter() - start
+    def as_json(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        own = {"train_seconds": self.train_seconds, "timed_steps": self.timed_steps}
+        return {**own, "waited_seconds": self.waited_seconds, "seconds": self.elapsed}
 
-    @contextmanager
-    def save(self) -> Iterator[None]:
-        """Return a context whose time is that of a save."""
-        start = time.perf_counter()
-        yield
-        self.saving += time.perf_counter() - start
+    def put_back(self, stored: Mapping[str, Any]) -> None:
+        """Take back what `as_json` returned, in a later process."""
+        self.train_seconds, self.timed_steps = stored["train_seconds"], stored["timed_steps"]
+        self.waited_seconds, self.before = stored["waited_seconds"], stored["seconds"]
 
-    def _so_far(self, run: Run, seconds: Mapping[str, float]) -> dict[str, float]:
-        totals = {"waited": run.waited_seconds, "training": run.train_seconds, "steps": float(run.timed_steps)}
-        totals |= {EVALUATION: self.evaluating, SAVE: self.saving}
-        return totals | {HOOKS + name: spent for name, spent in seconds.items()}
+    def _so_far(self) -> dict[str, float]:
+        return {WAITING: self.waited_seconds, TRAINING: self.train_seconds, STEP: self.timed_steps, **self.spent}
 
 
 BOUND = 0.1
@@ -110,30 +155,26 @@ ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
 
 def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
     """Return what `summary.json` says of the input."""
-    training, share = run.training, run.waiting_share
-    verdict = {"placement": training.placement if training else None, "waiting_share": share and round(share, 4)}
-    if training is None or share is None or share < BOUND or run.waited_seconds < WORTH_SECONDS or not measure:
+    training, times, share = run.training, run.times, run.times.waiting_share
+    verdict = {"placement": training.placement, "waiting_share": share and round(share, 4)}
+    if share is None or share < BOUND or times.waited_seconds < WORTH_SECONDS or not measure:
         return {**verdict, "parts": None, "advice": None}
     parts = part_shares(training, run.step)
-    settings = run.config.get("trainer", {})
     cores, accelerated = usable_cores(), bool(tf.config.list_logical_devices("GPU"))
-    step_seconds, spared_seconds = run.train_seconds / run.timed_steps, None
+    step_seconds, spared_seconds = times.train_seconds / times.timed_steps, None
     if training.placement == "device" and (accelerated or cores > 1):
         spared_seconds = share * step_seconds - queue_seconds(training, run.step)
-    return {
-        **verdict,
-        "parts": {name: round(part, 4) for name, part in parts.items()},
-        "advice": advise(
-            training,
-            parts,
-            step_seconds=step_seconds,
-            spared_seconds=spared_seconds,
-            cores=cores,
-            threads=settings.get("threads"),
-            cache=run.config.get("data", {}).get("cache"),
-            accelerated=accelerated,
-        ),
-    }
+    advice = advise(
+        training,
+        parts,
+        step_seconds=step_seconds,
+        spared_seconds=spared_seconds,
+        cores=cores,
+        threads=run.config.get("trainer", {}).get("threads"),
+        cache=run.config.get("data", {}).get("cache"),
+        accelerated=accelerated,
+    )
+    return {**verdict, "parts": {name: round(part, 4) for name, part in parts.items()}, "advice": advice}
 
 
 def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:

@@ -1,19 +1,22 @@
-"""The other processes of a run, and the chief's orders."""
+"""The other processes of a run: the chief's orders, who follows them, and who is lost."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
+import socket
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from hookline.trainer.errors import WorkersError
 from hookline.trainer.replicas.cluster import Cluster, cluster_of
@@ -21,12 +24,13 @@ from hookline.trainer.replicas.messages import Messages
 from hookline.trainer.replicas.replica import Group, Replica, replicas_of
 from hookline.trainer.replicas.start_cluster import start_cluster
 from hookline.trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
-from hookline.trainer.run.assembly import Assembly
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.compare_workers import facts_of, first_difference
+from hookline.trainer.run.fingerprint import facts_of, first_difference
 from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.lost_workers import abort_after, describe_loss, is_loss, named
-from hookline.trainer.run.state import VariableValues
+from hookline.trainer.run.state import VariableValues, share_variables, trainer_variables
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 OUT_OF_TIME = 1000
 """In place of a signal's number: the wall-clock budget is over."""
@@ -46,20 +50,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """Hold an order of the chief.
-
-    Attributes:
-        kind: what to do.
-        step: see `Kind`.
-        number: of the signal that ended the run, or `OUT_OF_TIME`; 0 for none.
-        asked: for each worker what asks it to end, as `number`. Where any was asked, a chunk is not begun: the chief
-            saves and ends the run.
-    """
+    """Hold an order of the chief. Where any worker was asked to end, a chunk is not begun: the chief saves and ends."""
 
     kind: Kind
     step: int
-    number: int
-    asked: tuple[int, ...]
+    number: int  # of the signal that ended the run, or `OUT_OF_TIME`; 0 for none
+    asked: tuple[int, ...]  # for each worker what asks it to end, likewise
 
 
 def ending(error: BaseException | None) -> Kind:
@@ -114,7 +110,7 @@ class Workers:
         """Turn TensorFlow's errors on the loss of a worker into one line."""
         yield
 
-    def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
+    def compare(self, run: Run) -> None:
         """Compare what must be equal on all workers, once, before the start."""
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
@@ -167,9 +163,8 @@ class ClusterWorkers(Workers):
             self._over = True
             raise WorkersError(describe_loss(str(error), self._cluster, self.directory)) from None
 
-    def compare(self, config: Mapping[str, Any], parts: Assembly, directory: Path | None = None) -> None:
-        place = "" if directory is None else str(directory.absolute())
-        told = self._tell({"facts": facts_of(config, parts), "directory": place})
+    def compare(self, run: Run) -> None:
+        told = self._tell({"facts": facts_of(run), "directory": str(run.directory.absolute())})
         self.directory, self._started = str(told[0]["directory"]), True
         if found := first_difference([each["facts"] for each in told]):
             raise WorkersError(found)
@@ -265,3 +260,92 @@ def join_workers(settings: Mapping[str, Any]) -> Workers:
     start_cluster(cluster)
     messages = Messages(cluster.index, Group(len(cluster.addresses)))
     return ClusterWorkers(cluster, messages, settings.get("worker_timeout", 0))
+
+
+def follow(run: Run, workers: ClusterWorkers) -> None:
+    """Train beside the chief: follow its orders until the run is over."""
+    variables = trainer_variables(run.trainer)
+    interruption = Interruption(run.settings["max_seconds"])
+    step = 0
+    with interruption.listening():
+        while True:
+            order = workers.next_order(interruption)
+            if order.kind is Kind.RUN:
+                if not any(order.asked):
+                    with workers.watching():
+                        step, _ = run.loop.run(step, order.step - step)
+            elif order.kind is Kind.MOVE:
+                step = order.step
+            elif order.kind is Kind.TAKE:
+                step = order.step
+                workers.share(variables)
+                share_variables(run.loop.trainers)
+            elif order.kind is Kind.COMPARE:
+                workers.other_digests(variables)
+            else:
+                return _end(order)
+
+
+def _end(order: Order) -> None:
+    if order.kind is Kind.INTERRUPTED:
+        raise Interrupted("Ended with worker 0, which has saved the run.", signal_of(order.number))
+    if order.kind is Kind.FAILED:
+        raise WorkersError("Worker 0 failed: its output says why.")
+
+
+TASK = re.compile(r"/job:worker/(?:replica:\d+/)?task:(\d+)")
+LOST = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError, tf.errors.AbortedError)
+ABORTED = "Collective ops is aborted"
+ANSWER_SECONDS = 2.0
+
+
+def is_loss(error: tf.errors.OpError) -> bool:
+    """Return whether a TensorFlow error means that workers have lost each other."""
+    return isinstance(error, LOST) or ABORTED in str(error)
+
+
+def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
+    """Return one line on which workers are gone and how to resume."""
+    others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
+    gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
+    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))
+    return (
+        f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
+        f"Resume by starting all workers again with resume={directory or '<run>'}"
+    )
+
+
+def named(workers: Sequence[int]) -> str:
+    """Return workers in words."""
+    if not workers:
+        return "A worker"
+    if len(workers) == 1:
+        return f"Worker {workers[0]}"
+    return f"Workers {', '.join(map(str, workers[:-1]))} and {workers[-1]}"
+
+
+@contextmanager
+def abort_after(seconds: float) -> Iterator[None]:
+    """Make sums that wait for other workers fail after some time; a timeout in each sum would cost each a timer."""
+    if not seconds:
+        yield
+        return
+    message = f"Waited for {seconds:g} s (trainer.worker_timeout)"
+    abort = threading.Timer(
+        seconds, lambda: context.context().abort_collective_ops(tf.errors.DEADLINE_EXCEEDED, message)
+    )
+    abort.daemon = True
+    abort.start()
+    try:
+        yield
+    finally:
+        abort.cancel()
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True

@@ -8,7 +8,8 @@ import keras
 import pytest
 
 from hookline.trainer.network import Network
-from hookline.trainer.run.control import Best, Run
+from hookline.trainer.run.run import Run
+from tests.support.runs import seen_run
 
 
 @pytest.fixture
@@ -26,12 +27,9 @@ def make_run(tmp_path: Path) -> Callable[..., Run]:
             "config": {"recipe": "bnn", "optimizer": {"learning_rate": 0.001}},
             "networks": {"model": Network("model", model, keras.optimizers.Adam())},
             "batch_size": 64,
-            "total_steps": 100,
-            "steps_per_epoch": 10.0,
             "plan": "| stage | hooks |\n|---|---|\n| project | bnn |\n",
-            "best": Best("metric/accuracy", "max"),
         }
-        return Run(**(values | fields))
+        return seen_run(**(values | fields))
 
     return make
 

@@ -34,12 +34,12 @@ def names(folder) -> list[str]:
 
 
 def test_pictures_of_the_start_and_the_test_are_written_under_their_names(make_run) -> None:
-    run = make_run(pictures=lambda step, split: {"mask/toy/kernel": HALF, "colour": np.zeros((1, 1, 3))})
+    run = make_run(views={"pictures": lambda step, split: {"mask/toy/kernel": HALF, "colour": np.zeros((1, 1, 3))}})
     folder = run.directory / "pictures"
     PictureFiles().on_fit_begin(run)
     evaluate(PictureFiles(), run, (10, "validation"))
     assert not folder.exists()
-    run.first_pictures = lambda: {"input/examples": HALF}
+    run.views.first_pictures = {"input/examples": HALF}
     PictureFiles().on_fit_begin(run)
     evaluate(PictureFiles(), run, (20, "test"))
     assert names(folder) == ["colour.png", "input_examples.png", "mask_toy_kernel.png"]
@@ -50,7 +50,7 @@ def test_pictures_of_the_start_and_the_test_are_written_under_their_names(make_r
 
 def test_pictures_on_the_way_have_a_folder_for_each_step(make_run) -> None:
     asked = []
-    run = make_run(pictures=lambda step, split: asked.append((step, split)) or {"a": HALF})
+    run = make_run(views={"pictures": lambda step, split: asked.append((step, split)) or {"a": HALF}})
     hook, resumed = PictureFiles(every=2), PictureFiles(every=2)
     evaluate(hook, run, (10, "validation"))
     resumed.load_state_dict(hook.state_dict())
@@ -89,7 +89,7 @@ def noise(step: int, split: str) -> dict[str, np.ndarray]:
 
 
 def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> None:
-    run = make_run(pictures=lambda step, split: {"a/b": np.full((2, 3, 1), step / 30)})
+    run = make_run(views={"pictures": lambda step, split: {"a/b": np.full((2, 3, 1), step / 30)}})
     hook, folder = PictureFiles(animate=True), run.directory / "pictures"
     evaluate(hook, run, (10, "validation"), (20, "validation"), (30, "validation"), (10, "test"))
     assert names(folder) == [".frames", "a_b.png"]
@@ -101,7 +101,7 @@ def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> N
 
 def test_an_animation_resumes_where_the_run_does(make_run) -> None:
     left, again, total = 5, 3, 9  # from a checkpoint that is older than the frames that are there
-    run = make_run(pictures=noise)
+    run = make_run(views={"pictures": noise})
     folder = run.directory / "pictures"
     animated(run, total)
     expected = {path.name: path.read_bytes() for path in folder.glob("*.gif")}
@@ -123,7 +123,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_animation_leaves_out_a_damaged_frame(make_run, damage) -> None:
-    run = make_run(pictures=noise)
+    run = make_run(views={"pictures": noise})
     folder = run.directory / "pictures"
     hook = animated(run, 6, status="interrupted")
     DAMAGES[damage](folder / ".frames" / "of_mask_a" / "000002.png")
@@ -134,7 +134,7 @@ def test_an_animation_leaves_out_a_damaged_frame(make_run, damage) -> None:
 
 
 def test_names_are_safe_as_files_and_folders(make_run) -> None:
-    run = make_run(pictures=lambda step, split: {"..": HALF})
+    run = make_run(views={"pictures": lambda step, split: {"..": HALF}})
     evaluate(PictureFiles(), run, (1, "test"))
     animated(run, 2, status="interrupted")
     assert names(run.directory / "pictures") == ["...gif", "...png", ".frames"]
@@ -157,7 +157,11 @@ def frames_of(path) -> tuple[list[np.ndarray], list[int]]:
 def test_a_gif_shows_every_frame_in_its_order_and_rests_on_the_last(make_run) -> None:
     values = [0.0, 0.2, 0.4, 1.0]
     run = make_run(
-        pictures=lambda step, split: {"a": np.full((4, 6, 1), values[step - 1])} | ({"once": HALF} if step == 1 else {})
+        views={
+            "pictures": lambda step, split: (
+                {"a": np.full((4, 6, 1), values[step - 1])} | ({"once": HALF} if step == 1 else {})
+            )
+        }
     )
     animated(run, 4)
     assert names(run.directory / "pictures") == ["a.gif"]
@@ -170,7 +174,9 @@ def test_a_gif_shows_every_frame_in_its_order_and_rests_on_the_last(make_run) ->
 def test_a_long_run_keeps_evenly_spread_frames_and_the_last_one(make_run, monkeypatch, count: int) -> None:
     monkeypatch.setattr("hookline.trainer.files.os.fsync", lambda descriptor: None)
     run = make_run(
-        pictures=lambda step, split: {"a": np.array([[[(step >> bit) & 1] for bit in range(16)]], np.float32)}
+        views={
+            "pictures": lambda step, split: {"a": np.array([[[(step >> bit) & 1] for bit in range(16)]], np.float32)}
+        }
     )
     animated(run, count)
     arrays, durations = frames_of(run.directory / "pictures" / "a.gif")

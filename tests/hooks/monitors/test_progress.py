@@ -11,6 +11,7 @@ from rich.console import Console
 from hookline.hooks.monitors import progress
 from hookline.hooks.monitors.progress import Progress, Status, TimeLeft, draw
 from hookline.trainer.run.control import Report
+from hookline.trainer.run.times import Times
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -35,8 +36,8 @@ def terminal(monkeypatch):
 
 def advance(hook, run, step, evaluate=True):
     """Tell the hook of a chunk that ends at `step`, with a report, and of an evaluation."""
-    run.train_seconds += 0.01 * (step - run.step)
-    run.timed_steps += step - run.step
+    run.times.train_seconds += 0.01 * (step - run.step)
+    run.times.timed_steps += step - run.step
     run.step = step
     values = {"loss/total": 1 / step, "metric/accuracy": 0.5, "opt/learning_rate": 1}
     hook.on_chunk_end(run, Report(step, "train", values))
@@ -55,7 +56,7 @@ def begun(run, **options):
 def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")
-    run = make_run(queue=(3, 8))
+    run = make_run(times=Times(queue=(3, 8)))
     hook = begun(run)
     advance(hook, run, 10)
     advance(hook, run, 20)
@@ -104,7 +105,7 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
 
 @pytest.mark.parametrize("width", [30, 60, 80, 100, 200])
 def test_the_bar_cuts_no_number_at_any_width(make_run, width):
-    run = make_run(queue=(3, 8), total_steps=123_456, step=12_345, train_seconds=1.0, timed_steps=100)
+    run = make_run(times=Times(1.0, 100, queue=(3, 8)), total_steps=123_456, step=12_345)
     status = Status(run)
     values = {"loss/total": 0.12345, **{f"metric/mean_average_precision_{n}": 0.98765 for n in range(2)}}
     for split in ("train", "validation"):
@@ -128,7 +129,7 @@ class Story:
 
     def train(self, steps: int, seconds: float):
         self.run.step += steps
-        self.run.train_seconds += 0.1 * steps
+        self.run.times.train_seconds += 0.1 * steps
         self.now += seconds
         self.left.take(evaluated=False)
         return self.left.seconds()
@@ -150,7 +151,7 @@ def test_steps_and_evaluations_to_come_cost_what_those_before_did(make_run, monk
 
 
 def test_a_resumed_run_counts_from_where_it_began(make_run, monkeypatch):
-    story = Story(make_run(total_steps=100, step=50, train_seconds=1e6), monkeypatch)
+    story = Story(make_run(total_steps=100, step=50, times=Times(train_seconds=1e6)), monkeypatch)
     story.train(1, 60.0)
     story.train(9, 0.9)
     assert story.evaluate(2.0) == pytest.approx(4.0 + 4 * 2.0)

@@ -62,7 +62,7 @@ def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
 
 def test_embeddings_are_written_at_the_test_or_as_often_as_wanted(make_run, tmp_path) -> None:
     asked = []
-    run = make_run(embeddings=lambda step, split: asked.append((step, split)) or {"a": EMBEDDING})
+    run = make_run(views={"embeddings": lambda step, split: asked.append((step, split)) or {"a": EMBEDDING}})
     reports = [Report(10, "validation", {}), Report(20, "validation", {}), Report(20, "test", {})]
     hook, often, resumed = Projector(), Projector(every=2), Projector(every=2)
     for report in reports:

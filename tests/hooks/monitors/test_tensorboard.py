@@ -80,7 +80,7 @@ def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, mo
     # Files of one second are read in the order of this count as text: keep its length.
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     run = make_run()
-    run.graph, run.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
+    run.graph, run.views.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
     state = {"evaluations": 0}
     for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):  # the later was lost
         hook, run.step = TensorBoard(histograms_every=1), begin
@@ -103,9 +103,9 @@ def test_after_going_back_to_a_checkpoint_no_step_is_there_twice(make_run, summa
     calls, threads = [], []
     monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: calls.append("start"))
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
-    run = make_run(first_pictures=lambda: {"input/training_examples": np.zeros((2, 3, 3))})
+    run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
     hook = TensorBoard(histograms_every=1, profile_steps=50)
-    run.graph, run.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
+    run.graph, run.views.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
     for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0}), (10, {20: -4.0})):
         run.step = begin
         hook.load_state_dict({"evaluations": begin // 10})
@@ -175,8 +175,8 @@ def records(run, plugin):
 
 @pytest.mark.parametrize(("every", "steps"), [(3, [0, 1, 4, 6]), (0, [0])])
 def test_pictures_come_at_the_start_every_nth_evaluation_and_the_test(make_run, summary, every, steps):
-    run = make_run(first_pictures=lambda: {"input/training_examples": np.zeros((2, 3, 3))})
-    run.pictures = lambda step, split: {"mask/dense": np.full((2, 3, 1), 0.5)}
+    run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
+    run.views.pictures = lambda step, split: {"mask/dense": np.full((2, 3, 1), 0.5)}
     hook = begun(run, pictures_every=every)
     for step in range(1, 6):
         evaluate(hook, run, step)
@@ -193,7 +193,7 @@ def test_pictures_come_at_the_start_every_nth_evaluation_and_the_test(make_run, 
 @pytest.mark.parametrize(("every", "total", "steps"), [(3, 6, [0, 1, 4, 6]), (3, 100, [0, 1, 4, 6]), (0, 6, [])])
 def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run, summary, every, total, steps):
     run = make_run(total_steps=total)
-    run.distributions = lambda step: (
+    run.views.distributions = lambda step: (
         {"weights/dense/kernel/latent": np.full([2], step)} if every else pytest.fail("read")
     )
     hook = begun(run, histograms_every=every)
@@ -201,7 +201,7 @@ def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run
         if run.step == 6 and total == 100:
             run.control.stop("enough")
         evaluate(hook, run, run.step)
-    run.distributions = lambda step: pytest.fail("read at the test, when the weights may be those of another step")
+    run.views.distributions = lambda step: pytest.fail("read at the test, of the weights of another step")
     evaluate(hook, run, run.step, split="test")
     hook.on_fit_end(run, summary)
     assert [step for step, *_ in records(run, "histograms")] == steps

@@ -16,7 +16,8 @@ from hookline.recipes.adversarial.sample_quality import Classifier, load_classif
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
 from tests.support.refusals import assert_refused
@@ -37,7 +38,7 @@ def classifier(run) -> Classifier:
 
 
 def examples_of(run) -> dict[str, np.ndarray]:
-    split = restore(str(run[0]), read_config(str(run[0]))).parts.evaluated["test"]
+    split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
     return split.examples(range(split.split.size))
 
 
@@ -112,5 +113,5 @@ def test_plugins_of_the_command_line_hold_for_the_run_of_the_classifier(monkeypa
     for recipe in ("gan", "sgan"):
         (job,) = preflight(parse_command([f"recipe={recipe}", *overrides]))
         with pytest.raises(AskedError) as asked:
-            assemble(job.config)
+            build_run(from_config(job.config))
         assert asked.value.args == ("there", ("tests.support",))

@@ -14,7 +14,7 @@ from hookline.scripts.planning.text import as_markdown
 from hookline.scripts.planning.trace import plan_run
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import Job, preflight
-from hookline.trainer.run.assembly import Assembly
+from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import prepare
 from tests.support.command import run_small
 
@@ -26,10 +26,10 @@ def job_of(*overrides: str) -> Job:
     return job
 
 
-def planned(*overrides: str) -> tuple[Plan, Assembly]:
+def planned(*overrides: str) -> tuple[Plan, Run]:
     job = job_of("recipe=baseline", *overrides)
-    parts = prepare(job.config)
-    return plan_run(job.config, job.recipe, parts), parts
+    parts = prepare(job.config, job.recipe)
+    return plan_run(parts), parts
 
 
 def held(plan: Plan) -> dict[str, int]:
@@ -41,7 +41,7 @@ def names_of(lines: list[dict[str, Any]], split: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> tuple[Plan, Assembly, list[dict[str, Any]]]:
+def run(tmp_path_factory) -> tuple[Plan, Run, list[dict[str, Any]]]:
     """Return the plan of a small run of center loss, what it was made of, and what the run then reported."""
     directory = tmp_path_factory.mktemp("plan") / "run"
     overrides = ("+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")

@@ -15,7 +15,7 @@ from hookline.scripts.sweep import record
 from hookline.scripts.sweep.open import job_arguments
 from hookline.scripts.sweep.record import Sweep, SweepJob
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.lock import locked
+from hookline.trainer.run.directory import locked
 from tests.scripts.sweep.conftest import Run
 
 Recorded = Callable[[str], list[dict[str, Any]]]

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from hookline.trainer.run.checkpoint import BackgroundWriter, CheckpointStore, Snapshot
+from hookline.trainer.run.checkpoint_files import checkpoint_names, leftovers, set_aside, step_of
 
 
 def tensors(value: float) -> dict[str, np.ndarray]:
@@ -125,18 +126,27 @@ def test_what_could_not_be_read_again_is_not_written(store, monkeypatch) -> None
     assert "The state of the run and its hooks takes" in problem
 
 
-def test_leftovers_of_killed_writers_go_and_nothing_else(store) -> None:
+LEFT = [".index.json.tmp", ".step_00000100.tmp", ".step_00000100_2.gone"]
+CHECKPOINTS = {"step_00000100", "step_00000100_2", "step_1234567890"}
+STRANGERS = ["step_100", "step_0000010a", "xstep_00000100", "step_00000100_", "step_00000100.tmp", "STEP_00000100"]
+MINE = [".step_00000100", "step_00000100.gone", ".index.json", ".step_00000100.tmp.bak", ".indexxjson.tmp"]
+
+
+def test_each_kind_of_name_is_told_apart_and_leftovers_alone_go(store) -> None:
     store.sweep()
     assert not store.directory.exists()
-    save(store, {"last"}, 1)
-    for name in (".step_00000002.tmp", ".step_00000001_2.gone", "damaged_step_00000000", "mine", ".step_mine"):
-        (store.directory / name / "inside").mkdir(parents=True)
-    (store.directory / ".index.json.tmp").write_text("{")
+    assert {step_of(name) for name in [*STRANGERS, ""]} == {-1}
+    for name in [*CHECKPOINTS, *STRANGERS, "damaged_step_00000100", "damaged_step_00000007", *LEFT[1:]]:
+        (store.directory / name).mkdir(parents=True)
+        (store.directory / name / "tensors.npz").write_bytes(b"x")
+    for name in [LEFT[0], *MINE, "step_00000300", "notdamaged_"]:  # a file is no checkpoint
+        (store.directory / name).write_bytes(b"x")
+    assert checkpoint_names(store.directory) == CHECKPOINTS
+    assert [path.name for path in set_aside(store.directory)] == ["damaged_step_00000007", "damaged_step_00000100"]
+    assert [path.name for path in leftovers(store.directory)] == LEFT
+    before = {path.name for path in store.directory.iterdir()}
     store.sweep()
-    left = {path.name for path in store.directory.iterdir()}
-    assert left == {".step_mine", "damaged_step_00000000", "index.json", "mine", "step_00000001"}
-    save(store, {"last"}, 2)
-    assert left < {path.name for path in store.directory.iterdir()}
+    assert {path.name for path in store.directory.iterdir()} == before - set(LEFT)
 
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -84,15 +84,6 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directo
     assert refused > 0.45 * size
 
 
-def test_several_damaged_ones_are_set_aside_and_the_oldest_sound_is_found(directory: Path) -> None:
-    truncate(directory / THREE / "tensors.npz")
-    (directory / TWO / "manifest.json").unlink()
-    found = look(directory)
-    assert (found["step"], found["tags"], len(found["problems"])) == (1, {"best": ONE, "last": ONE}, 2)
-    save(directory, 4)  # numbers continue after what was set aside
-    assert look(directory)["tags"] == {"best": "step_00000004", "last": "step_00000004"}
-
-
 def test_where_nothing_is_sound_training_does_not_start_over_unasked(directory: Path) -> None:
     gone = Path(shutil.copytree(directory, directory / "gone"))
     for step in (ONE, TWO, THREE):

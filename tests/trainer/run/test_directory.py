@@ -1,16 +1,19 @@
-"""The run directory: new, whole, never overwritten."""
+"""The run directory: new, whole, never overwritten, locked by one process, which a kill unlocks."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.directory import choose_directory, initial_checkpoints, make_directory
+from hookline.trainer.run.directory import choose_directory, initial_checkpoints, locked, make_directory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -56,3 +59,33 @@ def test_a_file_to_start_from_is_refused_as_one(tmp_path) -> None:
     (tmp_path / "model.keras").write_text("")
     with pytest.raises(UserError, match="is a file"):
         initial_checkpoints(str(tmp_path / "model.keras"))
+
+
+ROOT = Path(__file__).parents[3]
+HOLD = """
+import sys, pathlib
+from hookline.trainer.run.directory import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print('held', flush=True)
+    input()
+"""
+
+
+def test_another_process_is_named_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"in use: the process {holder.pid}"), locked(tmp_path):
+            pass
+        holder.kill()
+    with locked(tmp_path):
+        pass
+
+
+def test_it_is_let_go_of_after_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+        raise ZeroDivisionError
+    with locked(tmp_path), pytest.raises(UserError, match=f"the process {os.getpid()}"), locked(tmp_path):
+        pass
+    with pytest.raises(UserError, match="No such file"), locked(tmp_path / "absent"):
+        pass

@@ -13,7 +13,6 @@ from hookline.scripts import export, sensitivity, verify
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.state import run_variables
 from tests.support.command import run_small
 
 
@@ -31,8 +30,7 @@ def run(tmp_path_factory) -> Path:
 def test_every_variable_has_the_value_of_the_checkpoint(run: Path, tag: str):
     restored = restore(str(run), read_config(str(run)), tag)
     saved = CheckpointStore(run / "checkpoints").load(tag)
-    trainer, accumulators = restored.parts.trainer, restored.parts.loop.accumulators.variable
-    variables = run_variables(trainer.networks.values(), trainer.hooks, accumulators)
+    variables, accumulators = restored.variables, restored.loop.accumulators.variable
     assert (restored.checkpoint, restored.step) == (tag, saved.step)
     assert variables.keys() == saved.tensors.keys()
     assert any(key.startswith("hook/prune/mask/") for key in variables)
@@ -49,9 +47,9 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run: Path, tm
         restored = restore(str(copy), read_config(str(copy)))
     assert (restored.checkpoint, restored.step) == ("best", summary["best"]["step"])
     assert restored.step < summary["steps"]  # of two checkpoints that differ
-    for name, value in restored.parts.validation.run(restored.step).items():
+    for name, value in restored.held_out["validation"].run(restored.step).items():
         assert value == pytest.approx(summary["best"]["values"][name], rel=1e-5)
-    assert restored.parts.test.run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
+    assert restored.held_out["test"].run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
 
 
 def test_what_is_no_run_is_refused(run: Path, tmp_path):

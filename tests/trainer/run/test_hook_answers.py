@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hookline.trainer.hook import Bits
-from hookline.trainer.run.summary import answer
+from hookline.trainer.run.state import answer
 from tests.support.command import run_small
 from tests.support.toy import StatelessHook
 

@@ -43,7 +43,7 @@ def shipped(own: Network) -> dict[str, np.ndarray]:
 
 
 def rows(summary) -> dict[str, dict]:
-    return {row["layer"]: row for row in summary.as_json()["layers"]}
+    return {row["layer"]: row for row in summary["layers"]}
 
 
 def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
@@ -55,8 +55,8 @@ def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
     macs = {"conv_1": 26 * 26 * 32 * 3 * 3 * 1, "conv_2": 11 * 11 * 64 * 3 * 3 * 32, "conv_3": 3 * 3 * 64 * 3 * 3 * 64}
     by_hand = {**macs, "dense_1": 576 * 64, "logits": 64 * 10}
     assert {name: row["macs"] for name, row in rows(found).items() if row["macs"]} == by_hand
-    assert found.macs_by_precision == {"1-bit x 1-bit": 2_599_552, "32-bit x 1-bit": 194_688}
-    assert (found.kind, f"{found.size.deployed_bytes / 1024:.2f}") == ("BNN", "13.19")
+    assert found["macs"]["by_precision"] == {"1-bit x 1-bit": 2_599_552, "32-bit x 1-bit": 194_688}
+    assert (found["kind"], f"{found['bytes']['deployed'] / 1024:.2f}") == ("BNN", "13.19")
     assert rows(found)["batch_norm_2"]["bytes"] == 64 * 2 * 4
     assert rows(found)["conv_2"]["output"] == [11, 11, 64]
 
@@ -73,11 +73,10 @@ def test_rows_add_up_to_the_size_whatever_the_bits(units, bits):
     own = network(*stack)
     stored = dict(zip(kernels(own), bits, strict=False))
     found = summarize_network(own, Forms(stored_bits=stored))
-    assert found.size == measure_size([own], {"model": stored})
-    listed = found.as_json()["layers"]
-    assert sum(row["params"] for row in listed) == found.size.total
-    assert math.ceil(sum(row["bytes"] * 8 for row in listed) / 8) == found.size.deployed_bytes
-    assert sum(row["macs"] for row in listed) == found.as_json()["macs"]["total"]
+    assert found.items() >= measure_size([own], {"model": stored}).as_json().items()
+    assert sum(row["params"] for row in found["layers"]) == found["params"]["total"]
+    assert math.ceil(sum(row["bytes"] * 8 for row in found["layers"]) / 8) == found["bytes"]["deployed"]
+    assert sum(row["macs"] for row in found["layers"]) == found["macs"]["total"]
 
 
 def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
@@ -85,12 +84,12 @@ def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
     for weights, inputs, kind in ((1, 1, "BNN"), (1, 32, "BWN"), (32, 1, "BAN"), (5, 32, "quantized")):
         bits = {name: weights for name in kernels(own) if name.endswith("b/kernel")}
         found = summarize_network(own, Forms(weight_bits=bits, input_bits={"b": inputs}))
-        assert found.kind == kind
-        assert found.macs_by_precision == {"float32": 72 * 4, precision(inputs, weights): 12}
+        assert found["kind"] == kind
+        assert found["macs"]["by_precision"] == {"float32": 72 * 4, precision(inputs, weights): 12}
     values = shipped(own)
     values[kernels(own)[0]][:36] = 0.0
     found = summarize_network(own, Forms(values))
-    assert (found.kind, rows(found)["a"]["sparsity"]) == ("full precision", 0.5)
+    assert (found["kind"], rows(found)["a"]["sparsity"]) == ("full precision", 0.5)
 
 
 def test_what_is_called_twice_multiplies_twice_and_is_stored_once():
@@ -118,24 +117,24 @@ def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
     model(np.zeros((1, 4), np.float32))
     own = of(model)
     found = summarize_network(own, Forms(shipped(own)))
-    assert found.size == measure_size([own], {})
+    assert found.items() >= measure_size([own], {}).as_json().items()
     assert {name: row["params"] for name, row in rows(found).items()} == {model.name: 1, "body/inner": 25, "head": 18}
     assert {row["output"] is None for row in rows(found).values()} == {True}
-    assert found.as_json()["macs"] == {"total": 0, "by_precision": {}, "uncounted": ["body/inner", "head"]}
+    assert found["macs"] == {"total": 0, "by_precision": {}, "uncounted": ["body/inner", "head"]}
     own = network(layers.LSTM(4, name="lstm"), shape=(5, 3))
     found = summarize_network(own, Forms())
-    assert "lstm" in found.uncounted
-    assert found.size == measure_size([own], {})
+    assert "lstm" in found["macs"]["uncounted"]
+    assert found.items() >= measure_size([own], {}).as_json().items()
 
 
 def test_the_summary_is_json_and_a_fixed_network_trains_nothing():
     own = network(layers.Conv2D(3, 3, name="conv"), layers.BatchNormalization(name="norm"))
-    text = json.dumps(summarize_network(own, Forms(shipped(own))).as_json(), allow_nan=False)
+    text = json.dumps(summarize_network(own, Forms(shipped(own))), allow_nan=False)
     first = {"layer": "conv", "kind": "Conv2D", "output": [4, 4, 3], "params": 57, "weight_bits": 32.0}
     first |= {"input_bits": 32, "bytes": 228.0, "sparsity": 0.0, "macs": 864, "macs_by_precision": {"float32": 864}}
     assert json.loads(text)["layers"][0] == first
     own.fixed = True
-    assert summarize_network(own, Forms()).size.trainable == 0
+    assert summarize_network(own, Forms())["params"]["trainable"] == 0
 
 
 FEW = settings(max_examples=20, deadline=None)
@@ -236,9 +235,6 @@ def test_batch_norm_counts_two_floats_a_channel_and_seed_state_none() -> None:
     assert measure_size([small(), small()], {}).float32_bytes == 2 * size.float32_bytes
     binary = measure_size([network], {"model": {"net/dense/kernel": 1.0}})
     assert (binary.deployed_bytes, binary.float32_bytes) == (4 * 8 // 8 + 4 * (floats - 4 * 8), 4 * floats)
-    network.fixed = True
-    fixed = measure_size([network], {})
-    assert (fixed.trainable, fixed.total) == (0, size.total)
 
 
 def test_every_weight_is_counted_once_in_its_innermost_layer() -> None:
@@ -249,5 +245,3 @@ def test_every_weight_is_counted_once_in_its_innermost_layer() -> None:
     found = {layer.path: (layer.total, layer.trainable) for layer in sizes if layer.weights}
     assert found == {"inner/dense": (15, 15), "norm": (12, 6)}
     assert add_up(sizes) == measure_size([of(model)], {"model": bits})
-    inputs, dense = keras.Input((4,)), layers.Dense(4, name="dense")
-    assert measure_size([of(keras.Model(inputs, dense(dense(inputs))))], {}).total == 20

@@ -68,10 +68,10 @@ def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path) 
     assert summary["test"]["metric/accuracy"] > 0.2
     assert keras.config.dtype_policy().name == "float32"
     restored = restore(str(directory), read_config(str(directory)))
-    assert int(restored.parts.trainer.loss_scale.finite_steps) == summary["steps"]
-    values = restored.parts.test.run(restored.step)
+    assert int(restored.trainer.loss_scale.finite_steps) == summary["steps"]
+    values = restored.held_out["test"].run(restored.step)
     assert values["loss/total"] == pytest.approx(summary["test"]["loss/total"])
-    for network in restored.parts.trainer.networks.values():
+    for network in restored.trainer.networks.values():
         assert {np.array(variable).dtype.name for variable in network.weights.values()} == {"float32"}
     started = summary["time_to_first_step"]
     assert list(started) == ["seconds", "import", "build", "trace", "begin", "step"]

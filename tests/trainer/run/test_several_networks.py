@@ -57,7 +57,7 @@ def test_the_summary_counts_each_network(run) -> None:
 def test_a_run_is_restored_exactly_and_a_next_one_starts_from_it(run, tmp_path) -> None:
     directory, summary = run
     restored = restore(str(directory), read_config(str(directory), ["tests"]))
-    found = restored.parts.validation.run(restored.step)
+    found = restored.held_out["validation"].run(restored.step)
     assert found["student/metric/accuracy"] == pytest.approx(summary["best"]["value"])
     slow = ("trainer.epochs=1", "optimizer.learning_rate=1e-12")
     run_small("baseline", *TASK, f"init_from={directory}", *slow, run_dir=tmp_path / "next")

@@ -73,22 +73,6 @@ def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit():
         assert set(np.unique(shipped[name])) <= {-1.0, 1.0}
         assert (shipped[name][latent == 0] == 1).all()
     assert stored_bits(trainer, 12)["model"] == dict.fromkeys(SHAPES, 1.0)
-    loop = masked_loop([prune(1.0), rounding()], small_network(keras.optimizers.SGD(0.01), units=2000))
-    loop.run(0, 2)
-    assert 8 * csr_bytes(6, 2000, 1) / 12_000 < 1  # the sparse form of the latent kernel would be smaller
-    assert stored_bits(loop.trainer, 2)["model"][HIDDEN] == 1.0
-
-
-@pytest.mark.parametrize("sparsity", [0.5, 0.95])
-def test_powers_of_two_and_pruning_take_the_smaller_of_both_forms(sparsity: float):
-    trainer = trained(quantization(), prune(sparsity))
-    found, shipped = stored_bits(trainer, 12)["model"], shipped_weights(trainer, 12)["model"]
-    for name in SHAPES:
-        magnitudes = np.log2(np.abs(shipped[name][shipped[name] != 0]))
-        assert (magnitudes == np.round(magnitudes)).all()
-        assert (shipped[name] == 0).sum() >= round(sparsity * shipped[name].size)
-        assert found[name] == min(5.0, sparse_bits(name, np.count_nonzero(shipped[name])))
-    assert min(found.values()) == 5.0  # and not the sparse form, whose hook comes later
 
 
 class Later(StatelessHook):
@@ -116,7 +100,8 @@ def test_a_form_that_cannot_hold_what_a_later_hook_leaves_does_not_count(quantiz
 
 def test_weights_are_multiplied_in_the_bits_of_their_hook() -> None:
     def weight_bits(*hooks):
-        return shipped_forms(trained(*hooks), 12)["model"].weight_bits
+        trainer = trained(*hooks)
+        return shipped_forms(trainer, shipped_weights(trainer, 12))["model"].weight_bits
 
     assert weight_bits(rounding()) == weight_bits(rounding("magnitude_aware_sign")) == {HIDDEN: 1, LOGITS: 1}
     assert weight_bits(quantization()) == {HIDDEN: 5, LOGITS: 5}

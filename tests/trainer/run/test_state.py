@@ -10,8 +10,9 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
 from hookline.trainer.run.checkpoint_files import tensors_digest
-from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, read_variables, run_variables
-from tests.support.toy import StatelessHook, toy_network
+from hookline.trainer.run.state import VariableValues, assign_variables, evaluation_keys, trainer_variables
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import StatelessHook, ToyObjective, toy_network
 
 KERNEL = "network/model/toy/hidden/kernel"
 
@@ -28,12 +29,16 @@ class Stateful(StatelessHook):
 
 def variables():
     network = toy_network(optimizer=keras.optimizers.Adam(), dropout=0.5)
-    return run_variables([network], [Stateful("probe")], tf.Variable(0.0))
+    return trainer_variables(Trainer([network], [ToyObjective()], [Stateful("probe")], seed=0))
+
+
+def values_of(variables):
+    return dict(VariableValues(variables))
 
 
 def test_every_kind_of_variable_has_a_key() -> None:
     keys = set(variables())
-    assert {"accumulators", "hook/probe/count", "network/model/toy/norm/moving_mean"} <= keys
+    assert {"hook/probe/count", "network/model/toy/norm/moving_mean"} <= keys
     assert any(key.startswith("network/model/") and key.endswith("seed_generator_state") for key in keys)
     assert any(key.startswith("optimizer/model/") and "momentum" in key for key in keys)
     assert "optimizer/model/iteration" in keys
@@ -42,25 +47,25 @@ def test_every_kind_of_variable_has_a_key() -> None:
 
 def test_values_round_trip_and_are_copies_unless_they_are_read_late() -> None:
     first, second = variables(), variables()
-    values = {key: value + 1 for key, value in read_variables(first).items()}
+    values = {key: value + 1 for key, value in values_of(first).items()}
     assign_variables(second, values, "there")
-    for key, value in read_variables(second).items():
+    for key, value in values_of(second).items():
         np.testing.assert_array_equal(value, values[key], err_msg=key)
-    early, late = read_variables(first), VariableValues(first)
+    early, late = values_of(first), VariableValues(first)
     first["hook/probe/count"].assign([9.0, 9.0])
     assert (early["hook/probe/count"].tolist(), late["hook/probe/count"].tolist()) == ([1.0, 2.0], [9.0, 9.0])
     assert list(late) == list(first)
-    assert tensors_digest(late) == tensors_digest(read_variables(first))
+    assert tensors_digest(late) == tensors_digest(values_of(first))
 
 
 def test_missing_variables_and_other_shapes_are_named_and_nothing_changes() -> None:
     some = variables()
-    before = read_variables(some)
+    before = values_of(some)
     others = {key: value + 1 for key, value in before.items()}
     with pytest.raises(UserError, match=f"'{KERNEL}'.* \\[2, 2\\] in the old run, but \\[6, 8\\]"):
         assign_variables(some, {**others, KERNEL: np.zeros((2, 2), np.float32)}, "the old run")
     del others[KERNEL]
     with pytest.raises(UserError, match=f"the old run has no variable '{KERNEL}'"):
         assign_variables(some, others, "the old run")
-    for key, value in read_variables(some).items():
+    for key, value in values_of(some).items():
         np.testing.assert_array_equal(value, before[key])

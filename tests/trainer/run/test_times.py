@@ -14,8 +14,9 @@ from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run import times as input_verdict
-from hookline.trainer.run.control import Best, Run
-from hookline.trainer.run.times import advise, judge_input, part_shares
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.times import Times, advise, judge_input, part_shares
+from tests.support.runs import seen_run
 
 
 def pause(tensor: tf.Tensor) -> tf.Tensor:
@@ -45,10 +46,9 @@ def batches(*, placement="device", slow_reading=False, augmented=False) -> Train
     return TrainingBatches(split, batch_size=4, seed=0, placement=placement, augmentation=augmentation)
 
 
-def run_of(tmp_path, training, waited, seconds=10.0) -> Run:
-    best = Best("metric/accuracy", "max")
-    values = {"training": training, "train_seconds": seconds, "timed_steps": 100, "waited_seconds": waited}
-    return Run(tmp_path, "toy", {}, {}, 4, 100, 10.0, "", best, **values)
+def run_of(tmp_path, training, waited) -> Run:
+    times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=waited)
+    return seen_run(tmp_path, training=training, times=times)
 
 
 def test_a_run_that_waited_gets_its_parts_and_one_line_of_advice(tmp_path):

@@ -1,4 +1,4 @@
-"""The pictures and embeddings of a run: of hooks from what they observe, of objectives from what they collect."""
+"""The pictures and embeddings of a run: of hooks, objectives, weights and training examples."""
 
 from __future__ import annotations
 
@@ -7,20 +7,33 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 from hookline.trainer import hook
-from hookline.trainer.input.batches import EvaluationBatches
+from hookline.trainer.input.augment import Augment, Augmentation
+from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
+from hookline.trainer.input.order import uniform
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Embedding, Shown
-from hookline.trainer.run.views import GAP, Evaluated, Views, first_filters, first_kernel, weight_distributions
-from hookline.trainer.step.evaluate import Evaluator, Observer
+from hookline.trainer.run.views import (
+    DRAWS,
+    GAP,
+    PANEL_GAP,
+    ROWS,
+    HeldOut,
+    Views,
+    first_filters,
+    first_kernel,
+    training_sheet,
+    weight_distributions,
+)
 from hookline.trainer.step.trainer import Trainer
 from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network
 
-ROWS = {"validation": np.arange(24), "test": np.arange(24, SIZE)}
+OF_SPLIT = {"validation": np.arange(24), "test": np.arange(24, SIZE)}
 
 
 class Painter(StatelessHook):
@@ -65,38 +78,42 @@ class Album(ToyObjective):
 def scene() -> SimpleNamespace:
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
-    splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in ROWS.items()}
+    splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
     networks, painter, blind = [toy_network("first"), toy_network("second")], Painter(), Blind("blind")
     painter.network, blind.network = "first", "second"
     objectives = [Album("first", "album_1"), Album("second", "album_2")]
     trainer = Trainer(networks, objectives, [painter, blind], seed=0)
-    evaluated = {}
-    for name, split in splits.items():
-        batches = EvaluationBatches(split, batch_size=16)
-        evaluated[name] = Evaluated(split, Evaluator(trainer, batches.batch, batches.count))
-        evaluated[name].evaluator.run(1)
-    observer = Observer(trainer, splits["validation"], batch_size=16)
-    views = Views(trainer.hooks, trainer.objectives, observer, evaluated)
-    return SimpleNamespace(views=views, painter=painter, networks=networks)
+    held_out = {name: HeldOut(trainer, split, batch_size=16) for name, split in splits.items()}
+    for each in held_out.values():
+        each.run(1)
+    run = SimpleNamespace(
+        trainer=trainer,
+        networks=trainer.networks,
+        hooks=trainer.hooks,
+        held_out=held_out,
+        data=SimpleNamespace(validation=splits["validation"]),
+        settings={"evaluation_batch_size": 16, "placement": "auto"},
+    )
+    return SimpleNamespace(views=Views(run), painter=painter, networks=networks)
 
 
 def logits_of(network: Network, rows: np.ndarray) -> np.ndarray:
     return network.model.predict(toy_arrays()[0][rows], verbose=0)
 
 
-@pytest.mark.parametrize("split", ROWS)
+@pytest.mark.parametrize("split", OF_SPLIT)
 def test_views_are_of_hooks_and_of_the_split_that_was_evaluated(scene, split: str) -> None:
     made, found = scene.views.pictures(1, split), scene.views.embeddings(1, split)
     assert made.keys() == {"probe/mean", "blind", "album_1/row", "album_2/row"}
     assert found.keys() == {"probe", "album_1", "album_2"}
     inputs = toy_arrays()[0]
     for number, network in enumerate(scene.networks, start=1):
-        logits, shown = logits_of(network, ROWS[split]), found[f"album_{number}"]
-        best = ROWS[split][logits.max(-1).argmax()]
+        logits, shown = logits_of(network, OF_SPLIT[split]), found[f"album_{number}"]
+        best = OF_SPLIT[split][logits.max(-1).argmax()]
         np.testing.assert_array_equal(made[f"album_{number}/row"], np.clip(inputs[best], 0.0, 1.0).reshape(1, 6, 1))
         np.testing.assert_allclose(shown.vectors, logits, atol=1e-5)
-        np.testing.assert_array_equal(shown.labels["first"], inputs[ROWS[split], 0])
-    observed = logits_of(scene.networks[0], ROWS["validation"][[0, 8, 15, 23]])
+        np.testing.assert_array_equal(shown.labels["first"], inputs[OF_SPLIT[split], 0])
+    observed = logits_of(scene.networks[0], OF_SPLIT["validation"][[0, 8, 15, 23]])
     np.testing.assert_allclose(found["probe"].vectors, observed, atol=1e-5)
     np.testing.assert_allclose(made["probe/mean"], np.full((2, 2, 1), 1 / (1 + np.exp(-observed.mean()))), atol=1e-5)
     assert made["blind"] == 0.0
@@ -157,3 +174,54 @@ def test_other_first_layers_have_no_picture() -> None:
     ):
         network, weights = network_of(*stack, shape=shape)
         assert (first_kernel(network), first_filters(network, weights)) == (None, {})
+
+
+class Lighter(Augment):
+    """Add a draw of (0, 0.5) to the whole image."""
+
+    name = "lighter"
+
+    def __call__(self, batch, seeds):
+        return {**batch, "inputs": batch["inputs"] + uniform(seeds, "light", [1, 1, 1], high=0.5)}
+
+
+def batches(inputs: np.ndarray, *, batch_size: int, augments: tuple[Augment, ...] = ()) -> TrainingBatches:
+    arrays = {"inputs": inputs.astype(np.float32), "targets": np.zeros(len(inputs), np.int64)}
+    split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(len(inputs), dtype=np.int64))
+    augmentation = Augmentation(augments, classes=2) if augments else None
+    return TrainingBatches(split, batch_size=batch_size, seed=0, augmentation=augmentation)
+
+
+def shades(count: int, side: int = 16, channels: int = 1) -> np.ndarray:
+    """Return images of one value each, from -1 up to 0."""
+    values = np.linspace(-1.0, 0.0, count)
+    return np.broadcast_to(values[:, None, None, None], (count, side, side, channels))
+
+
+def tiles(sheet: np.ndarray, gap: int) -> np.ndarray:
+    """Return the value in the middle of each tile, [rows, columns]; there is a gap after the first column."""
+    rows = np.arange(PANEL_GAP + 24, sheet.shape[0], 48 + PANEL_GAP)
+    columns = np.arange(PANEL_GAP + 24, sheet.shape[1], 48 + PANEL_GAP)
+    columns = np.concatenate([columns[:1], columns[1:] + gap])
+    return sheet[rows][:, columns[columns < sheet.shape[1]], 0]
+
+
+def test_with_augmentation_a_row_is_an_example_and_its_first_draws():
+    training = batches(shades(200), batch_size=40, augments=(Lighter(),))
+    shown = tiles(training_sheet(training), 3 * PANEL_GAP)
+    assert shown.shape == (ROWS, DRAWS + 1)
+    rows = training.indices(tf.constant(0, tf.int64))[:ROWS]
+    drawn = [training.drawn(rows, tf.constant(draw, tf.int64)) for draw in range(DRAWS)]
+    expected = np.stack([each["inputs"][:, 0, 0, 0] for each in (training.read(rows), *drawn)], axis=1)
+    np.testing.assert_allclose(shown, (expected + 1) / 2, atol=1e-6)
+    first = training.batch(tf.constant(0, tf.int64))["inputs"][:ROWS, 0, 0, 0]
+    np.testing.assert_allclose(shown[:, 1], (first + 1) / 2, atol=1e-6)
+
+
+def test_values_beyond_the_range_are_cut_off_or_of_other_data_scaled():
+    loud = training_sheet(batches(np.full((2, 4, 4, 1), 0.9), batch_size=2, augments=(Lighter(),)))
+    wide = training_sheet(batches(shades(2) * 255.0, batch_size=2))
+    assert (loud.max(), wide.min(), wide.max()) == (1.0, 0.0, 1.0)
+    np.testing.assert_allclose(sorted(tiles(wide, 0)[0]), [0.0, 255 / 256], atol=1e-6)
+    for shape in ((6, 5), (6, 4, 4, 2)):  # no images
+        assert training_sheet(batches(np.zeros(shape), batch_size=3)) is None

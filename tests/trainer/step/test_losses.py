@@ -16,7 +16,7 @@ from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, ObjectiveOutput
 from hookline.trainer.run.precision import computing_in
-from hookline.trainer.run.state import assign_variables, read_variables, run_variables
+from hookline.trainer.run.state import VariableValues, assign_variables, run_variables
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.losses import CEILING, FLOOR, GROWTH_STEPS, INITIAL, LossScale, weigh_losses
@@ -129,8 +129,8 @@ def half_loop(hooks=(), *, batch=None, network=None, scale=None, xla=False, obje
 
 def all_values(loop: ChunkLoop) -> dict[str, np.ndarray]:
     """Return every variable that a checkpoint holds, but the scale's own."""
-    trainer = loop.trainer
-    return read_variables(run_variables(trainer.networks.values(), trainer.hooks, loop.accumulators.variable))
+    values = dict(VariableValues(run_variables(loop)))
+    return {key: value for key, value in values.items() if not key.startswith("loss_scale/")}
 
 
 def plain_network(precision: str) -> Network:
@@ -227,12 +227,9 @@ def test_the_scale_resumes_from_a_checkpoint() -> None:
     scale, again = LossScale(), LossScale()
     loop = half_loop(batch=batches_with({0: OVERFLOW}), scale=scale)
     loop.run(0, 3)
-    saved = read_variables(run_variables([], [], loop.accumulators.variable, scale))
-    assert {key for key in saved if key != "accumulators"} == {
-        *("loss_scale/value", "loss_scale/finite_steps", "loss_scale/overflow_steps")
-    }
-    variables = run_variables([], [], loop.accumulators.variable, again)
-    assign_variables(variables, saved, "the checkpoint")
+    saved = {key: value for key, value in VariableValues(run_variables(loop)).items() if key.startswith("loss_scale/")}
+    assert saved.keys() == {"loss_scale/value", "loss_scale/finite_steps", "loss_scale/overflow_steps"}
+    assign_variables({f"loss_scale/{name}": each for name, each in again.state().items()}, saved, "the checkpoint")
     assert (float(again.value), int(again.finite_steps), int(again.overflow_steps)) == (INITIAL / 2, 2, 1)
 
 

@@ -13,7 +13,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import RENAMED, Bits, Declaration, Evaluated, GraphHook, HostHook
 from hookline.trainer.objective import Shown
 from hookline.trainer.order import order_hooks
-from hookline.trainer.run.build_trainer import _prepare_networks
+from hookline.trainer.run.build_run import _prepare_networks
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.returned import EXPECTED, checked
 from hookline.trainer.step.trainer import Trainer

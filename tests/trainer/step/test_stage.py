@@ -13,7 +13,7 @@ from hookline.trainer.errors import NonFiniteError, UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
-from hookline.trainer.run.control import Control
+from hookline.trainer.run.control import Control, Journal
 from hookline.trainer.step.compile import python_ops
 from hookline.trainer.step.stage import python_errors
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model, values_of
@@ -156,6 +156,6 @@ def test_nan_in_one_network_is_named_and_holds_back_what_comes_after(bad, object
     assert bool(loop.accumulators.read()) == bool(changed)  # what was not written is not reported
     found = {n.name for n in networks for k, v in values_of(n).items() if v.tobytes() != before[n.name][k].tobytes()}
     assert found == changed  # before it in the step, so written already
-    run = SimpleNamespace(step=5, vetoes=vetoes, control=Control(), rolled_back=[], networks={})
+    run = SimpleNamespace(step=5, vetoes=vetoes, control=Control(), journal=Journal(), networks={})
     with pytest.raises(NonFiniteError, match=f"step 5 in .*{bad}/loss/"):
         hooks[0].on_veto(run)

@@ -1,4 +1,4 @@
-"""What a config is assembled to."""
+"""What is built of a config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tensorflow as tf
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.assembly import assemble
+from hookline.trainer.run.blueprint import from_config
+from hookline.trainer.run.build_run import build_run
+from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import prepare
 
 SMALL = ("model.units=[4]", "trainer.compile=off")
@@ -20,20 +22,24 @@ def config_of(recipe: str, *overrides: str, epochs: str = "2"):
     return job.config
 
 
+def built(recipe: str, *overrides: str, epochs: str = "2") -> Run:
+    return build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
+
+
 def test_a_hook_of_both_kinds_is_called_once():
     config = config_of("baseline", "+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
     parts = prepare(config)
     assert sorted(hook.name for hook in parts.hooks) == sorted(config["hooks"])
     assert {hook.name for hook in parts.trainer.hooks} == {"fused_batch_norm", "nan_guard", "center_loss"}
     assert "nan_guard" in {hook.name for hook in parts.host_hooks}
-    assert (parts.best_from_step, parts.total_steps) == (20, 40)
+    assert (parts.best.since, parts.total_steps) == (20, 40)
 
 
 def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     """The schedule of a network that makes three updates in a step ends with the run, not after a third of it."""
     rates = ("optimizer.learning_rate=0.1", "task.discriminator_learning_rate=0.5", "task.discriminator_updates=3")
     length = ("trainer.steps=10", "trainer.batch_size=30", "data.examples=1000")
-    networks = assemble(config_of("gan", *rates, *length, epochs="null")).trainer.networks
+    networks = built("gan", *rates, *length, epochs="null").trainer.networks
 
     def rate(name, iterations):
         networks[name].optimizer.iterations.assign(iterations)
@@ -47,7 +53,9 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
 
 
 def test_classes_weigh_and_come_as_the_config_says():
-    parts = assemble(config_of("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}"))
+    parts = build_run(
+        from_config(config_of("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}"))
+    )
     assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
     batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
     assert np.mean(np.concatenate(batches) == 3) == pytest.approx(0.5, abs=0.02)
@@ -55,7 +63,7 @@ def test_classes_weigh_and_come_as_the_config_says():
 
 def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
     plain, augmented = (
-        assemble(config_of("baseline", "trainer.class_weights=balanced", *more)) for more in ((), ("+augment=noise",))
+        built("baseline", "trainer.class_weights=balanced", *more) for more in ((), ("+augment=noise",))
     )
     labels = plain.training.split.labels
     expected = len(labels) / (10 * np.bincount(labels))
@@ -63,10 +71,10 @@ def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
     for network, other in zip(plain.trainer.networks.values(), augmented.trainer.networks.values(), strict=True):
         other.model.set_weights(network.model.get_weights())
     assert augmented.training.augmentation is not None
-    assert augmented.validation.run(3) == plain.validation.run(3)
+    assert augmented.held_out["validation"].run(3) == plain.held_out["validation"].run(3)
 
 
 def test_weights_that_nothing_could_follow_are_refused():
     for recipe, weights, message in (("baseline", "{10:2}", "names class 10"), ("retrieval", "{1:2}", "'retrieval'")):
         with pytest.raises(UserError, match=message):
-            assemble(config_of(recipe, f"trainer.class_weights={weights}"))
+            built(recipe, f"trainer.class_weights={weights}")

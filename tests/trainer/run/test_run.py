@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import NonFiniteError, UnsavedError, WriteError
 from hookline.trainer.hook import Declaration, Evaluated, HostHook
-from hookline.trainer.run.checkpoint import CheckpointStore, write_checkpoint
-from hookline.trainer.run.control import Best, Cadence, Run
-from hookline.trainer.run.fit import Fit
+from hookline.trainer.run.checkpoint import write_checkpoint
+from hookline.trainer.run.control import Journal
 from hookline.trainer.run.interruption import Interrupted, Interruption
 from hookline.trainer.run.resume import run_state
-from hookline.trainer.run.state import run_variables
-from hookline.trainer.step.evaluate import Evaluator
-from tests.support.toy import BATCH, SIZE, StatelessHook, toy_batch, toy_loop, toy_network
+from tests.support.runs import toy_run
+from tests.support.toy import StatelessHook
 
 
 class Diary(HostHook):
@@ -43,58 +40,46 @@ class Diary(HostHook):
         self.reports.append(report)
 
 
-def toy_fit(tmp_path, hooks=(), graph_hooks=(), *, epochs: int = 2, report_every: int | None = None) -> Fit:
-    network = toy_network(optimizer=keras.optimizers.Adam(0.05))
-    loop = toy_loop(graph_hooks, network=network)
-    total = epochs * SIZE // BATCH
-    evaluators = [Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for _ in range(2)]
-    networks = {"model": network}
-    run = Run(tmp_path, "toy", {}, networks, BATCH, total, SIZE / BATCH, "", Best("metric/accuracy", "max"))
-    variables = run_variables([network], loop.trainer.hooks, loop.accumulators.variable)
-    cadence = Cadence(total, SIZE / BATCH, 1, report_every)
-    return Fit(run, loop, *evaluators, list(hooks), cadence, CheckpointStore(tmp_path / "checkpoints"), variables)
-
-
 def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path) -> None:
     diary = Diary()
-    fit = toy_fit(tmp_path, [diary])
-    fit.train()
-    test = fit.finish()
+    run = toy_run(tmp_path, [diary])
+    run.fit()
+    test = run.finish()
     first, last = (report.values for report in diary.reports if report.split == "train")
-    assert fit.final == last
+    assert run.journal.final == last
     assert last["loss/total"] < first["loss/total"]  # the average of its own steps
     assert first["opt/learning_rate"] == pytest.approx(0.05)
     expected = [("begin", 0), ("train", 4), ("validation", 4), ("train", 8), ("validation", 8), ("test", 8)]
-    assert (diary.calls, fit.run.step, test["weights"]) == (expected, 8, "final")
+    assert (diary.calls, run.step, test["weights"]) == (expected, 8, "final")
     assert 0.0 <= test["metric/accuracy"] <= 1.0
     often = Diary()
-    toy_fit(tmp_path, [often], report_every=3).train()
+    toy_run(tmp_path, [often], report_every=3).fit()
     assert [call for call in often.calls if call[0] == "train"] == [("train", 3), ("train", 6), ("train", 8)]
 
 
 def test_each_report_tells_speed_and_waiting_of_its_own_steps(tmp_path) -> None:
     diary = Diary()
-    fit = toy_fit(tmp_path, [diary], epochs=3)
+    run = toy_run(tmp_path, [diary], epochs=3)
     chunks = iter([(9.0, 9.0), (0.5, 2.0), (0.5, 3.0), (6.0, 8.0), (0.0, 4.0)])  # waited and in all; the first set up
-    clock, ran, ends = [0.0], fit.loop.run, iter([1, 2, 4, 8, 12])
+    clock, ran, ends = [0.0], run.loop.run, iter([1, 2, 4, 8, 12])
 
-    def run(start, steps):
+    def paced(start, steps):
         result = ran(start, steps)
-        fit.loop.waited, seconds = next(chunks)
+        run.loop.waited, seconds = next(chunks)
         clock[0] += seconds
         return result
 
-    fit.loop.run = run
-    fit.cadence.next_edge = lambda *_: next(ends)
+    run.loop.run = paced
+    run.cadence.next_edge = lambda *_: next(ends)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookline.trainer.run.fit.time.perf_counter", lambda: clock[0])
-        fit.train()
+        patch.setattr("hookline.trainer.run.times.time.perf_counter", lambda: clock[0])
+        run.fit()
     reports = [each.values for each in diary.reports if each.split == "train"]
     assert [values["time/waiting_share"] for values in reports] == [1.0 / 5.0, 6.0 / 8.0, 0.0]
     assert [values["time/step_ms"] for values in reports] == pytest.approx([5000.0 / 3, 2000.0, 1000.0])
-    assert fit.run.waiting_share == 7.0 / 17.0
+    assert run.times.waiting_share == 7.0 / 17.0
     first_alone = Diary()
-    toy_fit(tmp_path / "a", [first_alone], epochs=1, report_every=1).train()
+    toy_run(tmp_path / "a", [first_alone], epochs=1, report_every=1).fit()
     shares = ["time/waiting_share" in each.values for each in first_alone.reports if each.split == "train"]
     assert shares == [False, True, True, True]
 
@@ -128,22 +113,39 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) ->
             return Evaluated({"clock": tf.cast(context.step, tf.float32)})
 
     counter = Counter("counter")
-    fit = toy_fit(tmp_path, [SaveBest()], [counter], epochs=6)
-    fit.run.best.mode, fit.run.best.monitor = "min", "metric/clock"  # the first one stays the best
-    fit.train()
-    assert (fit.run.best.step, fit.run.step, counter.variable.numpy()) == (4, 24, 24)
-    assert fit.store.tags() == {"best": "step_00000004"}
-    best = fit.store.load("best")
-    kernel = fit.run.networks["model"].variables["toy/hidden/kernel"]
+    run = toy_run(tmp_path, [SaveBest()], [counter], epochs=6)
+    run.best.mode, run.best.monitor = "min", "metric/clock"  # the first one stays the best
+    run.fit()
+    assert (run.best.step, run.step, counter.variable.numpy()) == (4, 24, 24)
+    assert run.store.tags() == {"best": "step_00000004"}
+    best = run.store.load("best")
+    kernel = run.networks["model"].variables["toy/hidden/kernel"]
     kernel.assign(np.zeros(kernel.shape))
-    test = fit.finish()
+    test = run.finish()
     assert (test["weights"], test["metric/clock"], counter.variable.numpy()) == ("best", 4.0, 4)
     np.testing.assert_array_equal(kernel.numpy(), best.tensors["network/model/toy/hidden/kernel"])
     assert best.state["hooks"]["diary"]["calls"] > 0
-    assert fit.store.keep_last == 3
-    final = toy_fit(tmp_path / "final", [Diary()], [Counter("counter")])
-    final.train()
+    assert run.store.keep_last == 3
+    final = toy_run(tmp_path / "final", [Diary()], [Counter("counter")])
+    final.fit()
     assert final.finish()["metric/clock"] == 8.0
+
+
+def test_a_state_is_saved_after_what_could_not_be_written_before_it(tmp_path) -> None:
+    class Flushes(SaveBest):
+        full = True
+
+        def state_dict(self):
+            if self.full:
+                self.full = False  # as event files, which drop what has no room
+                raise WriteError("No room.")
+            return {"kept": True}
+
+    run = toy_run(tmp_path, [Flushes("flushes")])
+    with pytest.warns(UserWarning, match="the hook 'flushes': No room"):
+        run.fit()
+    run.wait_for_checkpoints()
+    assert run.store.load("best").state["hooks"]["flushes"] == {"kept": True}
 
 
 def test_chunks_end_where_a_hook_wishes_and_a_stop_after_an_evaluation(tmp_path) -> None:
@@ -157,9 +159,9 @@ def test_chunks_end_where_a_hook_wishes_and_a_stop_after_an_evaluation(tmp_path)
                 run.control.stop("enough")
 
     wish = Wish()
-    fit = toy_fit(tmp_path, [wish], epochs=50)
-    fit.train()
-    assert fit.run.step == 3
+    run = toy_run(tmp_path, [wish], epochs=50)
+    run.fit()
+    assert run.step == 3
     assert wish.calls[-2:] == [("edge", 3), ("validation", 3)]
 
 
@@ -176,40 +178,39 @@ def full_disk(monkeypatch, room) -> None:
 
 def test_a_best_state_that_is_on_no_disk_ends_the_run_as_unsaved(tmp_path, monkeypatch) -> None:
     full_disk(monkeypatch, lambda step: step == 4)
-    fit = toy_fit(tmp_path, [SaveBest()], epochs=6)
+    run = toy_run(tmp_path, [SaveBest()], epochs=6)
     with (
         pytest.warns(UserWarning, match="could not be written: No space left on device") as caught,
         pytest.raises(UnsavedError, match=rf"'best' \(step \d+\).*resume from step 4: .*resume={tmp_path}"),
     ):
-        (fit.train(), fit.finish())
+        (run.fit(), run.finish())
     assert len({str(each.message) for each in caught}) == len(caught)
-    fit.name_what_is_saved()
-    assert (fit.run.best.step, fit.run.best.values) == (4, fit.store.load("best").state["run"]["best"]["values"])
+    run.name_what_is_saved()
+    assert (run.best.step, run.best.values) == (4, run.store.load("best").state["run"]["best"]["values"])
     full_disk(monkeypatch, lambda step: False)
-    unsaved = toy_fit(tmp_path / "full", [SaveBest()])
+    unsaved = toy_run(tmp_path / "full", [SaveBest()])
     with pytest.warns(UserWarning, match="could not"), pytest.raises(UnsavedError, match="No checkpoint .* the start"):
-        (unsaved.train(), unsaved.finish())
+        (unsaved.fit(), unsaved.finish())
     unsaved.name_what_is_saved()
-    assert (unsaved.run.best.step, unsaved.run.best.value) == (0, None)
+    assert (unsaved.best.step, unsaved.best.value) == (0, None)
 
 
 def test_a_run_that_is_left_says_that_its_state_is_on_no_disk(tmp_path, monkeypatch) -> None:
     full_disk(monkeypatch, lambda step: False)
     for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
-        fit = toy_fit(tmp_path / error.__name__)
-        fit.interruption = interruption
+        run = toy_run(tmp_path / error.__name__)
         with pytest.warns(UserWarning, match="could not"), pytest.raises(error, match=r"Not saved: 'last' \(step 1\)"):
-            fit.train()
+            run.fit(interruption)
 
 
 def test_a_save_that_fails_is_made_good_at_the_end(tmp_path, monkeypatch) -> None:
     full_disk(monkeypatch, lambda step: False)
-    fit = toy_fit(tmp_path, [SaveBest()])
+    run = toy_run(tmp_path, [SaveBest()])
     with pytest.warns(UserWarning, match="could not be written"):
-        (fit.train(), fit.wait_for_checkpoints())
+        (run.fit(), run.wait_for_checkpoints())
     full_disk(monkeypatch, lambda step: True)
-    assert fit.finish()["weights"] == "best"
-    assert fit.store.load("best").step == fit.run.best.step
+    assert run.finish()["weights"] == "best"
+    assert run.store.load("best").step == run.best.step
 
 
 def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path) -> None:
@@ -218,7 +219,7 @@ def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path) -> None:
             return {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
 
     with pytest.raises(NonFiniteError, match="Step 5 .*gradient/toy/hidden/kernel"):
-        toy_fit(tmp_path, [Diary()], [Veto()]).train()
+        toy_run(tmp_path, [Diary()], [Veto()]).fit()
 
 
 def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path) -> None:
@@ -234,10 +235,10 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(tmp_path) -> None:
                 raise ValueError("wrong")
 
     with pytest.raises(RuntimeError, match="broken") as caught:
-        toy_fit(tmp_path, [Broken("broken_hook")]).train()
+        toy_run(tmp_path, [Broken("broken_hook")]).fit()
     assert "in hook broken_hook, stage on_evaluation_end, step 4" in caught.value.__notes__
-    fit = toy_fit(tmp_path, [Broken("first"), Broken("second")])
-    assert [str(failure) for failure in fit.call_all("on_fit_end", fit.run, {})] == ["wrong"]
+    run = toy_run(tmp_path, [Broken("first"), Broken("second")])
+    assert [str(failure) for failure in run.call("on_fit_end", {}, closing=True)] == ["wrong"]
     assert closed == ["first", "second"]
 
 
@@ -252,9 +253,9 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path) -> N
             return f"report {self.reports}." if self.reports >= 2 else None
 
     graph_hook = WorriedLater("graph_hook")
-    fit = toy_fit(tmp_path, [graph_hook, Worried("worried")], [graph_hook], epochs=4)
+    run = toy_run(tmp_path, [graph_hook, Worried("worried")], [graph_hook], epochs=4)
     with pytest.warns(UserWarning, match="hook") as caught:
-        fit.train()
+        run.fit()
     assert [str(each.message).partition(": ")[2] for each in caught] == ["the loss is finite.", "report 2."]
     assert graph_hook.reports == 2  # it is not asked again
 
@@ -264,15 +265,15 @@ def test_advice_is_given_once_and_stays_with_the_run(tmp_path) -> None:
         def advise(self, run):
             return [f"{run.total_steps} steps.", f"{run.total_steps} steps.", "fix it."]
 
-    fit = toy_fit(tmp_path, [Advising("worried")], epochs=1)
+    run = toy_run(tmp_path, [Advising("worried")], epochs=1)
     with pytest.warns(UserWarning, match="The hook 'worried'") as caught:
-        fit.train()
+        run.fit()
     lines = ["The hook 'worried': 4 steps.", "The hook 'worried': fix it."]
-    assert [str(each.message) for each in caught] == lines == fit.run.warnings
-    resumed = toy_fit(tmp_path / "again", [Advising("worried")], epochs=1)
-    resumed.run.warnings = list(run_state(fit)["warnings"])
-    resumed.train()  # a second time would be an error
-    assert resumed.run.warnings == lines
+    assert [str(each.message) for each in caught] == lines == run.journal.warnings
+    resumed = toy_run(tmp_path / "again", [Advising("worried")], epochs=1)
+    resumed.journal = Journal.of(run_state(run))
+    resumed.fit()  # a second time would be an error
+    assert resumed.journal.warnings == lines
 
 
 @pytest.mark.parametrize("stage", ["on_fit_begin", "on_chunk_end", "on_fit_end"])
@@ -286,28 +287,11 @@ def test_what_a_hook_cannot_write_is_told_once_and_the_run_continues(stage: str,
         return hook
 
     diary, error = Diary(), WriteError("No room.") if stage == "on_chunk_end" else OSError(28, "No space left")
-    fit = toy_fit(tmp_path, [failing(error), diary])
+    run = toy_run(tmp_path, [failing(error), diary])
     with pytest.warns(UserWarning, match="the hook 'unwritten': .*(No space|No room)") as warned:
-        (fit.train(), fit.call_all("on_fit_end", fit.run, {}))
-    assert (len(warned), fit.run.step) == (1, 8)
+        (run.fit(), run.call("on_fit_end", {}, closing=True))
+    assert (len(warned), run.step) == (1, 8)
     assert ("validation", 8) in diary.calls  # the hooks after it were called
     if stage == "on_chunk_end":
         with pytest.raises(ZeroDivisionError):
-            toy_fit(tmp_path / "b", [failing(ZeroDivisionError())]).train()
-
-
-def test_a_state_is_saved_after_what_could_not_be_written_before_it(tmp_path) -> None:
-    class Flushes(SaveBest):
-        full = True
-
-        def state_dict(self):
-            if self.full:
-                self.full = False  # as event files, which drop what has no room
-                raise WriteError("No room.")
-            return {"kept": True}
-
-    fit = toy_fit(tmp_path, [Flushes("flushes")])
-    with pytest.warns(UserWarning, match="the hook 'flushes': No room"):
-        fit.train()
-    fit.wait_for_checkpoints()
-    assert fit.store.load("best").state["hooks"]["flushes"] == {"kept": True}
+            toy_run(tmp_path / "b", [failing(ZeroDivisionError())]).fit()

@@ -1,0 +1,114 @@
+"""Runs without a config: of given parts, for host hooks to see, and of the toy network, to be trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Split
+from hookline.trainer.input.source import ArraySource
+from hookline.trainer.network import Network
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore
+from hookline.trainer.run.control import Best
+from hookline.trainer.run.run import Run
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from tests.support.toy import BATCH, SIZE, toy_batch, toy_loop, toy_network
+
+
+def batches_of(inputs: np.ndarray, batch_size: int) -> TrainingBatches:
+    """Return training batches of some inputs."""
+    arrays = {"inputs": inputs, "targets": np.zeros(len(inputs), np.int64)}
+    split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(len(inputs)))
+    return TrainingBatches(split, batch_size=batch_size, seed=0)
+
+
+def seen_run(
+    directory: Path,
+    networks: Mapping[str, Network] | None = None,
+    *,
+    training: TrainingBatches | None = None,
+    batch_size: int = 16,
+    steps_per_epoch: float = 10.0,
+    held_out: Mapping[str, Split] | None = None,
+    views: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Run:
+    """Return a run as host hooks see it; nothing is built or traced.
+
+    Args:
+        directory: of the run.
+        networks: by name; None for none.
+        training: its batches; None for inputs drawn from a normal distribution.
+        batch_size: of these batches.
+        steps_per_epoch: likewise.
+        held_out: splits by name.
+        views: functions of `run.views` by name; those left out return nothing.
+        **fields: others of the run.
+    """
+    networks = dict(networks or {})
+    if training is None:
+        shapes = [getattr(each.model, "input_shape", None) for each in networks.values()]
+        shape = [size or 3 for size in shapes[0][1:]] if shapes and isinstance(shapes[0], tuple) else [4]
+        drawn = np.random.default_rng(0).normal(size=[round(batch_size * steps_per_epoch), *shape])
+        training = batches_of(drawn.astype(np.float32), batch_size)
+    trainer = SimpleNamespace(networks=networks, replica=Replica(), objectives=[], hooks=[], loss_scale=None)
+    given = {
+        "recipe": "toy",
+        "config": {},
+        "data": None,
+        "training": training,
+        "loop": SimpleNamespace(trainer=trainer, trainers=[trainer]),
+        "held_out": {name: SimpleNamespace(split=split) for name, split in (held_out or {}).items()},
+        "hooks": [],
+        "total_steps": 100,
+        "best": Best("metric/accuracy", "max"),
+        "store": MemoryStore(),
+    }
+    run = Run(directory, **{**given, **fields})
+    shown = dict.fromkeys(("pictures", "embeddings", "distributions"), lambda *_: {})
+    run.views = SimpleNamespace(**{**shown, "first_pictures": {}, **(views or {})})
+    run.graph = tf.Graph().as_graph_def  # type: ignore[method-assign]
+    return run
+
+
+def toy_run(
+    directory: Path,
+    hooks: Sequence[Hook] = (),
+    graph_hooks: Sequence[GraphHook] = (),
+    *,
+    loop: ChunkLoop | None = None,
+    epochs: float = 2,
+    report_every: int | None = None,
+    **fields: Any,
+) -> Run:
+    """Return a run of the toy network that is ready to train; both held-out splits are its training examples.
+
+    Args:
+        directory: of the run.
+        hooks: those that `Run.hooks` has.
+        graph_hooks: of the step.
+        loop: the traced loop; None for one of the toy network with Adam.
+        epochs: how long.
+        report_every: steps between reports; None for once an epoch.
+        **fields: others of the run.
+    """
+    loop = loop or toy_loop(graph_hooks, network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
+    pace = SimpleNamespace(
+        batch_size=BATCH, steps_per_epoch=SIZE / BATCH, first_step=0, queue=lambda step: None, placement="device"
+    )
+    held_out = {name: Evaluator(loop.trainer, toy_batch, SIZE // BATCH) for name in ("validation", "test")}
+    settings = {"evaluate_every_epochs": 1, "report_every_steps": report_every}
+    given = {"store": CheckpointStore(directory / "checkpoints"), **fields}
+    best = Best("metric/accuracy", "max")
+    total = round(epochs * SIZE / BATCH)
+    return Run(directory, "toy", {"trainer": settings}, None, pace, loop, held_out, list(hooks), total, best, **given)

@@ -1,0 +1,277 @@
+"""From a blueprint to a run: everything built, the step traced and audited."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hookline.trainer.hook import GraphHook, Hook, HostHook
+from hookline.trainer.input.augment import Augmentation
+from hookline.trainer.input.batches import BatchQueue, TrainingBatches
+from hookline.trainer.input.data import Data
+from hookline.trainer.input.sampling import Setting, class_shares, class_weights
+from hookline.trainer.input.shares import check_class_parts
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Batch
+from hookline.trainer.order import order_hooks
+from hookline.trainer.replicas.replica import Replica
+from hookline.trainer.run.blueprint import Blueprint
+from hookline.trainer.run.build import bind_hooks
+from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore, Store
+from hookline.trainer.run.control import Best
+from hookline.trainer.run.directory import initial_checkpoints
+from hookline.trainer.run.fingerprint import data_fingerprint
+from hookline.trainer.run.precision import FLOAT32, computing_in, loss_scale_for
+from hookline.trainer.run.run import Run
+from hookline.trainer.run.start_time import StartTime
+from hookline.trainer.run.state import assign_variables, share_variables
+from hookline.trainer.run.times import Times
+from hookline.trainer.run.views import HeldOut
+from hookline.trainer.run.workers import Workers
+from hookline.trainer.step.compile import keep_xla_off, python_ops, use_xla
+from hookline.trainer.step.context import BuildContext
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.metrics import norms_every
+from hookline.trainer.step.returned import ask
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
+
+NOWHERE = Path("(no run directory)")
+
+
+def build_run(
+    blueprint: Blueprint,
+    replicas: Sequence[Replica] = (Replica(),),
+    *,
+    directory: Path = NOWHERE,
+    store: Store | None = None,
+    workers: Workers | None = None,
+    started: StartTime | None = None,
+) -> Run:
+    """Build everything that a blueprint says, then trace and audit the step; nothing is written.
+
+    All names and arguments are checked before the data is opened, the data before a network is built.
+
+    Args:
+        blueprint: of the run.
+        replicas: those of this process.
+        directory: of the run, perhaps not made yet.
+        store: for its checkpoints; None to keep them in memory.
+        workers: the other processes of the run; None for none.
+        started: the time to the first step, up to here.
+
+    Raises:
+        UserError: a mistake that the user can mend.
+    """
+    started = started or StartTime()
+    with computing_in(_precision(blueprint.settings)):
+        data, training, total_steps, trainers, hooks = _build_parts(blueprint, replicas)
+        started.end("build")
+        settings = blueprint.settings
+        loop = _trace_loop(trainers, training, settings["compile"])
+        size, placement = settings["evaluation_batch_size"], settings["placement"]
+        held_out = {
+            split.name: HeldOut(trainers[0], split, batch_size=size, placement=placement) for split in data.splits[1:]
+        }
+    started.end("trace")
+    since = min(total_steps, max((hook.declare().best_from_step for hook in trainers[0].hooks), default=0))
+    return Run(
+        directory,
+        blueprint.recipe,
+        dict(blueprint.config),
+        data,
+        training,
+        loop,
+        held_out,
+        list({id(hook): hook for hook in (*trainers[0].hooks, *hooks)}.values()),
+        total_steps,
+        Best(settings["monitor"], settings["monitor_mode"], since=since),
+        MemoryStore() if store is None else store,
+        data_fingerprint(data.splits),
+        workers or Workers(),
+        times=Times(start=started),
+    )
+
+
+def _build_parts(
+    blueprint: Blueprint, replicas: Sequence[Replica]
+) -> tuple[Data, TrainingBatches, int, list[Trainer], list[HostHook]]:
+    """Return data, training batches, the number of steps, a trainer for each replica, and the host hooks."""
+    settings, count = blueprint.settings, replicas[0].count
+    check_class_parts(
+        settings["classes_per_batch"], count, received=f"{count} replicas", where="for each", fewer="replicas"
+    )
+    blueprint.check()
+    augments, hooks = blueprint.build_augments(), blueprint.build_hooks()
+    keras.utils.set_random_seed(blueprint.seed)
+    data = blueprint.open_data()
+    training = TrainingBatches(
+        data.train,
+        batch_size=settings["batch_size"],
+        seed=blueprint.seed,
+        placement=settings["placement"],
+        classes_per_batch=settings["classes_per_batch"],
+        class_shares=_class_shares(data, settings.get("class_sampling")),
+        augmentation=Augmentation(augments, classes=data.classes) if augments else None,
+        first_step=blueprint.first_step,
+    )
+    total_steps = int(settings["steps"] or training.epoch_end(settings["epochs"]))
+    trainer, hooks = build_trainer(blueprint, hooks, data, training, total_steps, replicas[0])
+    trainers = [trainer]
+    for replica in replicas[1:]:
+        _forget_names()
+        again = blueprint.build_hooks()
+        keras.utils.set_random_seed(blueprint.seed)
+        trainers.append(build_trainer(blueprint, again, data, training, total_steps, replica)[0])
+        share_variables([trainer, trainers[-1]])
+    return data, training, total_steps, trainers, [hook for hook in hooks if isinstance(hook, HostHook)]
+
+
+def _forget_names() -> None:
+    """Let one more replica get the names of the first: Keras numbers layers by what was built before."""
+    policy = keras.config.dtype_policy()
+    keras.utils.clear_session()
+    keras.config.set_dtype_policy(policy)
+
+
+def _precision(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("precision", FLOAT32))  # a run of before has no such setting
+
+
+def _class_shares(data: Data, setting: Setting | None) -> np.ndarray | None:
+    if setting is None:
+        return None
+    return class_shares(setting, data.train.labels, data.classes, data.class_names)
+
+
+def _trace_loop(trainers: list[Trainer], training: TrainingBatches, mode: str) -> ChunkLoop:
+    """Return the traced loop, compiled by XLA where that is wanted and possible. What blocks it may only show then."""
+    xla = use_xla(mode, trainers[0].hooks, replicas=trainers[0].replica.count)
+    batches = [_batches_of(each.replica, training) for each in trainers]
+    loop = ChunkLoop(trainers, batches, xla=xla)
+    if xla and (blocking := python_ops(loop.graph)):
+        keep_xla_off(mode, blocking)
+        return ChunkLoop(trainers, batches, xla=False)
+    return loop
+
+
+def _batches_of(replica: Replica, training: TrainingBatches) -> Callable[[tf.Tensor], Batch]:
+    part = {"replica": replica.index, "replicas": replica.count}
+    return partial(training.batch, **part) if training.placement == "device" else BatchQueue(training, **part)
+
+
+class Pace(Protocol):
+    """Say how a run proceeds through its data; `TrainingBatches` do."""
+
+    batch_size: int
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the steps of an epoch."""
+        ...
+
+
+def build_trainer(
+    blueprint: Blueprint,
+    hooks: Sequence[Hook],
+    data: Data,
+    training: Pace,
+    total_steps: int,
+    replica: Replica | None = None,
+) -> tuple[Trainer, list[Hook]]:
+    """Return the trainer of a replica, with all hooks of the run bound to its networks."""
+    replica = replica or Replica()
+    with nullcontext() if replica.device is None else tf.device(replica.device):
+        recipe = blueprint.build_recipe(data, total_steps)
+        bound = order_hooks(bind_hooks(hooks, recipe.networks, recipe.objectives, blueprint.build_hook))
+        graph_hooks = [hook for hook in bound if isinstance(hook, GraphHook)]
+        keras.utils.set_random_seed(_seed_of_hooks(blueprint.seed))
+        _prepare_networks(recipe.networks, graph_hooks, blueprint.init_from)
+        planned = blueprint.planned_steps or total_steps
+        _build_hooks(recipe.networks, graph_hooks, training, planned, blueprint.seed, data.classes)
+        settings = blueprint.settings
+        trainer = Trainer(
+            recipe.networks,
+            recipe.objectives,
+            graph_hooks,
+            seed=blueprint.seed,
+            accumulation_steps=settings["accumulation_steps"],
+            class_weights=_class_weights(data, settings.get("class_weights")),
+            loss_scale=loss_scale_for(_precision(settings)),
+            replica=replica,
+            norms_every=norms_every(settings["report_every_steps"] or training.steps_per_epoch),
+        )
+    return trainer, bound
+
+
+def _seed_of_hooks(seed: int) -> int:
+    """Return the seed of what hooks put into models: the same however many numbers the models themselves have drawn."""
+    return zlib.crc32(f"{seed}/hooks".encode()) & 0x7FFFFFFF
+
+
+def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
+    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
+    for network in networks:
+        for hook in hooks:
+            if hook.network == network.name:
+                network.model = ask(hook, "rebuild_model", network.model)
+        for hook in hooks:
+            if hook.network == network.name:
+                network.taps |= ask(hook, "request_taps", network.model)
+    if init_from is not None:
+        _load_initial_weights(networks, init_from)
+    for network in networks:
+        network.optimizer.build(network.model.trainable_variables)
+
+
+def _load_initial_weights(networks: list[Network], init_from: str) -> None:
+    store = CheckpointStore(initial_checkpoints(init_from))
+    checkpoint = store.load("best" if "best" in store.tags() else "last")
+    for network in networks:
+        keys = {f"network/{network.name}/{name}": variable.value for name, variable in network.weights.items()}
+        assign_variables(keys, checkpoint.tensors, f"init_from={init_from}")
+
+
+def _build_hooks(
+    networks: list[Network],
+    hooks: list[GraphHook],
+    training: Pace,
+    total_steps: int,
+    seed: int,
+    classes: int,
+) -> None:
+    named = {network.name: network for network in networks}
+    for index, hook in enumerate(hooks):
+        context = BuildContext(
+            named[hook.network],
+            total_steps,
+            training.steps_per_epoch,
+            training.batch_size,
+            seed,
+            _visible_states(hook, hooks[:index]),
+            classes or None,
+        )
+        with in_stage(hook, "build"):
+            hook.build(context)
+
+
+def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
+    """Return the state of hooks by "hook/variable"; of several instances, that of the reader's network has the key."""
+    given = [(hook, name, variable) for hook in built for name, variable in ask(hook, "declare").state.items()]
+    states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
+    beside = [each for each in given if each[0].network == reader.network]
+    return states | {f"{hook.key}/{name}": variable for hook, name, variable in beside}
+
+
+def _class_weights(data: Data, setting: Setting | None) -> tf.Tensor | None:
+    if setting is None:
+        return None
+    return tf.constant(class_weights(setting, data.train.labels, data.classes, data.class_names))

@@ -1,0 +1,407 @@
+"""A run: what it is made of, its loop over chunks, its evaluations, and what host hooks see of it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WriteError
+from hookline.trainer.hook import Hook, HostHook
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data
+from hookline.trainer.network import Network
+from hookline.trainer.run.checkpoint import Store
+from hookline.trainer.run.checkpoint_files import tensors_digest
+from hookline.trainer.run.control import Best, Cadence, Control, Journal, Report, own_values
+from hookline.trainer.run.interruption import Interrupted, Interruption
+from hookline.trainer.run.resume import roll_back, run_state
+from hookline.trainer.run.state import (
+    ShippedWeights,
+    VariableValues,
+    assign_variables,
+    evaluation_keys,
+    run_variables,
+    trainer_variables,
+)
+from hookline.trainer.run.times import EVALUATION, HOOKS, SAVE, Times, time_names
+from hookline.trainer.run.views import HeldOut, Views
+from hookline.trainer.run.workers import Workers
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.returned import ask
+from hookline.trainer.step.stage import in_stage
+from hookline.trainer.step.trainer import Trainer
+
+SPEED = "time/images_per_second"
+LOSS_SCALE = "opt/loss_scale"
+
+
+@dataclass(eq=False)
+class Run:
+    """Train, evaluate and save. `build_run` makes it, `fit` and `finish` run it, and every host hook is given it.
+
+    Attributes:
+        directory: of the run; while it trains, it exists and holds config.yaml. One that never is, where nothing is
+            written.
+        recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
+        config: the resolved config as plain dicts and lists.
+        data: the opened data.
+        training: the batches of the training split.
+        loop: the traced loop of all replicas of this process.
+        held_out: the evaluations of the other splits by name: "validation" and "test" where there are such.
+        hooks: all of them: those of the graph, then those of the host, each in order.
+        total_steps: steps that the run will make.
+        best: the best validation value so far.
+        store: where checkpoints go.
+        fingerprint: of the data.
+        workers: the other processes of the run; this one is the chief.
+        plan: Markdown text: the stages with their hooks, the update ops, the variables.
+        checkpoint: the tag of the checkpoint that the run was restored from, to be looked at; else "".
+        control: where hooks ask.
+        step: steps made so far.
+        vetoes: names of the vetoes that held back the latest step; normally empty.
+        from_checkpoint: whether the run goes on from a checkpoint: it was resumed, or has just rolled back.
+        error: what ended the run before its time; None if nothing did.
+        times: where the wall time went.
+        journal: what has happened so far.
+        digest: of all variables after the last step; None before.
+    """
+
+    directory: Path
+    recipe: str
+    config: dict[str, Any]
+    data: Data
+    training: TrainingBatches
+    loop: ChunkLoop
+    held_out: Mapping[str, HeldOut]
+    hooks: list[Hook]
+    total_steps: int
+    best: Best
+    store: Store
+    fingerprint: str = ""
+    workers: Workers = field(default_factory=Workers)
+    plan: str = ""
+    checkpoint: str = ""
+    control: Control = field(default_factory=Control)
+    step: int = 0
+    vetoes: list[str] = field(default_factory=list)
+    from_checkpoint: bool = False
+    error: BaseException | None = None
+    times: Times = field(default_factory=Times)
+    journal: Journal = field(default_factory=Journal)
+    digest: str | None = None
+    _unwritten: set[str] = field(default_factory=set)
+
+    @property
+    def trainer(self) -> Trainer:
+        """Return what makes the steps, with networks, objectives and graph hooks; of several replicas the first."""
+        return self.loop.trainer
+
+    @property
+    def networks(self) -> dict[str, Network]:
+        """Return the networks by name."""
+        return self.loop.trainer.networks
+
+    @property
+    def host_hooks(self) -> list[HostHook]:
+        """Return the hooks that watch, in order."""
+        return [hook for hook in self.hooks if isinstance(hook, HostHook)]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Return the section `trainer` of the config."""
+        settings: Mapping[str, Any] = self.config["trainer"]
+        return settings
+
+    @property
+    def batch_size(self) -> int:
+        """Return the examples of a step."""
+        return self.training.batch_size
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Return the steps of an epoch, perhaps a fraction."""
+        return self.training.steps_per_epoch
+
+    @property
+    def epoch(self) -> float:
+        """Return epochs made so far, as a fraction."""
+        return self.step / self.steps_per_epoch
+
+    @property
+    def images_per_second(self) -> float:
+        """Return training examples per second of training time."""
+        times = self.times
+        return times.timed_steps * self.batch_size / times.train_seconds if times.train_seconds else 0.0
+
+    @property
+    def report_names(self) -> list[str]:
+        """Return the names of the values of training reports."""
+        scale = [] if self.trainer.loss_scale is None else [LOSS_SCALE]
+        rates = _rate_names(self.networks).values()
+        return [*self.loop.accumulators.names, *rates, *scale, SPEED, *time_names(self.host_hooks)]
+
+    @cached_property
+    def variables(self) -> dict[str, tf.Variable]:
+        """Return all that a checkpoint holds, by key."""
+        return run_variables(self.loop)
+
+    @cached_property
+    def shipped(self) -> ShippedWeights:
+        """Return what reads the weights that evaluation uses."""
+        return ShippedWeights(self.trainer)
+
+    @cached_property
+    def views(self) -> Views:
+        """Return what makes pictures, embeddings and distributions."""
+        return Views(self)
+
+    @cached_property
+    def cadence(self) -> Cadence:
+        """Return when the loop pauses."""
+        every = self.settings["evaluate_every_epochs"], self.settings["report_every_steps"]
+        return Cadence(self.total_steps, self.steps_per_epoch, *every, self.training.first_step)
+
+    def graph(self) -> tf.compat.v1.GraphDef:
+        """Return the traced step as a graph to look at."""
+        return self.loop.step_graph(self.variables)
+
+    def fit(self, interruption: Interruption | None = None) -> None:
+        """Train until the last step, a stop that a hook asks for, or an error.
+
+        Args:
+            interruption: what asks the run to end before its time; None for signals and trainer.max_seconds.
+        """
+        interruption = interruption or Interruption(self.settings.get("max_seconds"))
+        with interruption.listening():
+            self._begin()
+            while self.step < self.total_steps and self.control.stop_reason is None:
+                end = self.cadence.next_edge(self.step, self.host_hooks, self.times.seconds_per_step)
+                if self._train_to(end) and (reason := interruption.reason) is not None:
+                    self._leave(reason, interruption.signal_number)
+            self.workers.check_equal(trainer_variables(self.trainer))
+            self.digest = tensors_digest(VariableValues(self.variables))
+
+    def evaluate(self, split: str = "validation", step: int | None = None) -> dict[str, float]:
+        """Evaluate a held-out split, tell the host hooks, and return the values by name.
+
+        Args:
+            split: its name.
+            step: at which the weights were saved, where they are not those of now: what hooks do by the step holds
+                as it did then.
+        """
+        with self.times.taking(EVALUATION):
+            values = self.held_out[split].run(self.step if step is None else step)
+        report = Report(self.step, split, values)
+        if split == "validation":
+            self.best.update(report)
+        self.call("on_evaluation_end", report)
+        return values
+
+    def finish(self) -> dict[str, Any]:
+        """Evaluate the test split once, with the best checkpoint's weights and hook state where there is one."""
+        self.wait_for_checkpoints()
+        if (unsaved := self._unsaved()) is not None:
+            raise UnsavedError(unsaved)
+        if "test" not in self.held_out:
+            return {}
+        weights, step = "final", self.step
+        if "best" in self.store.tags():
+            weights, step = "best", self.put_best()
+        return {"weights": weights, **self.evaluate("test", step)}
+
+    def put_best(self) -> int:
+        """Give networks and hooks the values of the best checkpoint, and return its step."""
+        best = self.store.load("best")
+        own = {key: self.variables[key] for key in evaluation_keys(self.variables)}
+        assign_variables(own, best.tensors, "the best checkpoint")
+        return best.step
+
+    def call(self, stage: str, *arguments: Any, closing: bool = False) -> list[Exception]:
+        """Call a stage of every host hook in order, and keep the time by name.
+
+        What a hook cannot write is reported, once for each hook, and the run goes on. In a closing stage the others
+        are called also after one of them failed, and the failures are returned.
+        """
+        failures: list[Exception] = []
+        for hook in self.host_hooks:
+            try:
+                with self._timed(hook), in_stage(hook, stage, self.step):
+                    getattr(hook, stage)(self, *arguments)
+            except Exception as error:
+                if not closing:
+                    raise
+                failures.append(error)
+        return failures
+
+    def wait_for_checkpoints(self) -> None:
+        """Return when all checkpoints are on disk, and say which could not be written, though it was tried again."""
+        self.store.finish()
+        self.tell_problems()
+
+    def tell_problems(self) -> None:
+        """Warn of each checkpoint that could not be written, or that was found damaged, once."""
+        for problem in self.store.problems():
+            warnings.warn(problem, stacklevel=2)
+
+    def name_what_is_saved(self) -> None:
+        """Let the best evaluation be that of the best state on disk, where a better one could not be written."""
+        if "best" in self.store.unsaved():
+            try:
+                self.best.put_back(self.store.load("best").state["run"]["best"])
+            except UserError:  # there is none
+                self.best.put_back(None)
+
+    def _begin(self) -> None:
+        self.from_checkpoint = bool(self.journal.resumed_at)
+        if self.from_checkpoint:
+            self.workers.take(self.step, trainer_variables(self.trainer))
+        self._advise()
+        self.call("on_fit_begin")
+        self.times.begin()
+
+    def _train_to(self, end: int) -> bool:
+        """Make a chunk of steps with all that is due at its end; return whether it came to its end."""
+        reports, evaluates = end == self.cadence.next_report(self.step), end == self.cadence.next_evaluation(self.step)
+        if (asked := self.workers.run_to(end)) is not None:
+            self._leave(*asked)
+        self._chunk(end)
+        if self.vetoes:
+            self._answer_vetoes()
+        if self.step < end:
+            return False  # a step was left out; the others of the chunk are still to come
+        self.call("on_chunk_end", self._report() if reports else None)
+        if "validation" in self.held_out and (evaluates or self.control.stop_reason is not None):
+            self.evaluate()
+        self._save()
+        return True
+
+    def _chunk(self, end: int) -> None:
+        start, before = time.perf_counter(), self.step
+        with self.workers.watching():
+            self.step, self.vetoes = self.loop.run(before, end - before)
+        self.times.chunk(time.perf_counter() - start, self.step - before, self.loop.waited)
+        self.times.queue = self.training.queue(self.step)
+
+    def _report(self) -> Report:
+        values = self.loop.accumulators.read()
+        self.loop.accumulators.reset()
+        for network, name in _rate_names(self.networks).items():
+            values[name] = float(self.networks[network].optimizer.learning_rate)
+        if (scale := self.trainer.loss_scale) is not None:
+            values[LOSS_SCALE] = float(scale.value)
+        values[SPEED] = self.images_per_second
+        values |= self.times.since_last(self.host_hooks)
+        self.journal.final = values
+        self._warn(values)
+        return Report(self.step, "train", values)
+
+    def _advise(self) -> None:
+        """Show what hooks see before training, and what networks train without; a run that goes on has shown it."""
+        for name, network in self.networks.items():
+            for each in network.final_activations:
+                self._tell(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
+        for hook in self.hooks:
+            for line in ask(hook, "advise", self, step=self.step):
+                self._tell(f"The hook '{hook.name}': {line}")
+
+    def _warn(self, values: dict[str, float]) -> None:
+        """Show the first warning of each hook, over the objectives that it takes part in."""
+        for hook in self.hooks:
+            for view in () if hook.name in self.journal.warned else own_values(hook, values, self.trainer.objectives):
+                if (message := ask(hook, "warning", view, step=self.step)) is not None:
+                    self.journal.warned.append(hook.name)
+                    self._tell(f"At step {self.step}, the hook '{hook.name}': {message}")
+                    break
+
+    def _tell(self, line: str) -> None:
+        if line not in self.journal.warnings:
+            self.journal.warnings.append(line)
+            warnings.warn(line, stacklevel=3)
+
+    @contextmanager
+    def _timed(self, hook: HostHook) -> Iterator[None]:
+        """Keep the time of a hook, and report what it cannot write, once."""
+        try:
+            with self.times.taking(HOOKS + hook.name):
+                yield
+        except (OSError, WriteError) as error:
+            if hook.name not in self._unwritten:
+                self._unwritten.add(hook.name)
+                line = str(error).rstrip(".")
+                warnings.warn(f"At step {self.step}, the hook '{hook.name}': {line}. The run goes on.", stacklevel=3)
+
+    def _answer_vetoes(self) -> None:
+        """Leave out the step that was held back, or go back to a checkpoint, as a hook asks."""
+        try:
+            self.call("on_veto")
+            if self.control.rate_factor is not None:
+                self._roll_back(self.control.rate_factor)
+            elif self.control.skip:
+                self.step += 1
+                self.workers.move(self.step)
+            else:
+                raise self._held_back("no hook went on")
+        except NonFiniteError:
+            self._report()  # for the summary: how it went until here
+            raise
+        self.control.skip, self.control.rate_factor, self.vetoes = False, None, []
+
+    def _roll_back(self, rate_factor: float) -> None:
+        self.wait_for_checkpoints()
+        checkpoint = self.store.newest()
+        if checkpoint is None:
+            raise self._held_back("there is no checkpoint to go back to")
+        roll_back(self, checkpoint, rate_factor)
+        self.workers.take(self.step, trainer_variables(self.trainer))
+        self.from_checkpoint = True
+        self.call("on_fit_begin")
+
+    def _held_back(self, why: str) -> NonFiniteError:
+        return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.vetoes)}, and {why}.")
+
+    def _save(self) -> None:
+        tags, self.control.save_tags = self.control.save_tags, set()
+        if tags:
+            hooks = {hook.name: self._state_of(hook) for hook in self.host_hooks}
+            with self.times.taking(SAVE):
+                self.store.keep_last = self.control.keep_last
+                state = {"run": run_state(self), "hooks": hooks}
+                self.store.save(tags, self.step, VariableValues(self.variables), state)
+        self.tell_problems()
+
+    def _state_of(self, hook: HostHook) -> dict[str, Any]:
+        """Return a hook's state. What it cannot write first is reported; asked once more, it has its state."""
+        state: dict[str, Any] | None = None
+        with self._timed(hook):
+            state = ask(hook, "state_dict", step=self.step)
+        return ask(hook, "state_dict", step=self.step) if state is None else state
+
+    def _leave(self, reason: str, signal_number: int | None) -> NoReturn:
+        """Save and raise, before the run's time; no evaluation, which the whole run would not make."""
+        self.control.save("last")
+        self._save()
+        self.wait_for_checkpoints()
+        unsaved = self._unsaved()
+        line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
+        if unsaved is not None and signal_number is None:
+            raise UnsavedError(line + unsaved)
+        raise Interrupted(line + (unsaved or f"Go on with: python train.py resume={self.directory}"), signal_number)
+
+    def _unsaved(self) -> str | None:
+        """Return which states are not on disk, why, and what to do; None where all are there."""
+        unsaved = self.store.unsaved_text()
+        return None if unsaved is None else f"{unsaved}: python train.py resume={self.directory}"
+
+
+def _rate_names(networks: Mapping[str, Network]) -> dict[str, str]:
+    """Return what the learning rate of each network that is trained is called."""
+    trained = [name for name, network in networks.items() if not network.fixed]
+    return {name: "opt/learning_rate" if len(networks) == 1 else f"{name}/opt/learning_rate" for name in trained}
