@@ -79,13 +79,24 @@ def is_mixed(model: keras.Model) -> bool:
     return bool(_mixed_dtypes(model))
 
 
+def architecture(part: Any) -> Any:
+    """Return the config of a model or another part without what `compile` added: an optimizer, a loss to find again."""
+    return _without_compile(keras.saving.serialize_keras_object(part))
+
+
+def _without_compile(config: Any) -> Any:
+    if isinstance(config, Mapping):
+        return {key: _without_compile(value) for key, value in config.items() if key != "compile_config"}
+    return [_without_compile(value) for value in config] if isinstance(config, list) else config
+
+
 def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
     """Return a new model of the same layers, with the same values of its variables.
 
     Layers keep the policy that they were built with wherever they are loaded. So a model that was trained in half
     precision on a GPU computes in that on a CPU too, several times slower than in float32, and less exactly: `full`.
     """
-    config = keras.saving.serialize_keras_object(model)
+    config = architecture(model)
     if full and (mixed := _mixed_dtypes(model)):
         config = _in_full(config, mixed)
     classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}  # not all are of Keras
@@ -209,7 +220,7 @@ def foreign_names(model: keras.Model) -> list[str]:
         for layer in model._flatten_layers()
         if not _is_of_keras(type(layer).__module__)
     ]
-    return layers or sorted(set(foreign_parts(keras.saving.serialize_keras_object(model))))
+    return layers or sorted(set(foreign_parts(architecture(model))))
 
 
 def single_model(run: Run, network: str, model: keras.Model, format_name: str) -> keras.Model:

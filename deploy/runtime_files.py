@@ -81,7 +81,7 @@ def write_keras(run: Run, network: str, path: Path, options: ExportOptions) -> C
     del options
     with plain_model(run, network) as model:
         try:
-            model.save(path)
+            model.save(path, include_optimizer=False)
         except (NotImplementedError, TypeError, ValueError) as error:
             raise UserError(
                 f"format=keras cannot hold '{model.name}': {first_line(error)} Expected classes whose get_config "

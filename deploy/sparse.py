@@ -18,7 +18,7 @@ from hookline.deploy.inference.container import REMEDY, SPARSE, compress_json, c
 from hookline.deploy.inference.huffman import MAX_SYMBOLS
 from hookline.deploy.inference.sparse_file import CODEBOOK, GAPS, NETWORK, read_sparse_network, tensor_name
 from hookline.deploy.options import Contents, ExportOptions, first_line
-from hookline.deploy.plain_model import check_plain, foreign_parts, plain_model, single_model
+from hookline.deploy.plain_model import architecture, check_plain, foreign_parts, plain_model, single_model
 from hookline.deploy.runtime_files import KerasPredictor
 from hookline.deploy.sparse_weight import Stored, share_weights, store
 from hookline.trainer.errors import UserError
@@ -173,7 +173,7 @@ def write_model(
         stages.append(measure_stages(name, values, given, huffman=huffman))
     stored = [each.stored for each in stages]
     tensors = {tensor_name(i, part): array for i, each in enumerate(stored) for part, array in each.parts.items()}
-    network = compress_json(keras.saving.serialize_keras_object(model))
+    network = compress_json(architecture(model))
     described = {
         "weights": [each.weight.as_json() for each in stored],
         **({} if about is None else {"about": dict(about)}),

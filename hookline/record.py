@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from hookline.deploy.plain_model import architecture
 from hookline.hook_list import PROGRESS
 from hookline.losses import MODEL
 from hookline.spec import Spec
@@ -102,7 +103,7 @@ def _described(part: Any) -> Any:
     if part is None or isinstance(part, str):
         return part
     try:
-        described = keras.saving.serialize_keras_object(part)
+        described = architecture(part)
         json.dumps(described)
     except (TypeError, ValueError, NotImplementedError, AttributeError):
         return None

@@ -54,7 +54,7 @@ def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
         assert f"also has: {named}." in str(caught.value)
     for given in (
         [layers.Activation("relu"), layers.Activation(keras.activations.gelu)],
-        [layers.Dense(3, kernel_regularizer=keras.regularizers.L2(0.1), kernel_initializer="he_normal")],
+        [layers.Dense(3, "relu", kernel_regularizer="l2", kernel_initializer="he_normal", name="second")],
         [layers.Reshape((3, 1)), layers.Bidirectional(layers.LSTM(2))],
     ):
         check_plain(with_layer(*given), "sparse")

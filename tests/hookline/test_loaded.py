@@ -12,7 +12,7 @@ import pytest
 
 import hookline
 from hookline.scripts import evaluate, export, sensitivity, verify
-from tests.support.door import by_command_line, held_out, images, small_trainer
+from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 README = Path(__file__).parents[2] / "hookline" / "README.md"
@@ -74,3 +74,21 @@ def test_the_step_of_ones_own_in_the_readme_runs(capsys) -> None:
     (code,) = [each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "prepare" in each]
     exec(compile(code, str(README), "exec"), {"__name__": "example"})
     assert " 16 {'loss'" in capsys.readouterr().out
+
+
+def own_loss(y_true, y_pred):
+    return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path) -> None:
+    model, data = small_model(), images()
+    model.compile("adam", own_loss)
+    model.evaluate(*held_out(), verbose=0)
+    trainer = small_trainer("prune", QUIET, model=model, run_dir=tmp_path / "run")
+    trainer.fit(data["x_train"], data["y_train"], batch_size=16, verbose=0)
+    assert not trainer.model.compiled
+    assert trainer.export(tmp_path / "model.sparse.safetensors", format="sparse").exists()
+    assert model.compiled  # the user's own stays as it is
+    np.testing.assert_array_equal(
+        hookline.load(tmp_path / "run").predict(data["x_test"]), trainer.predict(data["x_test"])
+    )

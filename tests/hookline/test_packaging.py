@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -183,3 +184,47 @@ print(found.directory)
     assert first["digest"] == second["digest"]
     wrong = run([sys.executable, "-c", "import hookline; hookline.run('recipe=bn')"], place, site, code=1)
     assert "UserError: Unknown recipe 'bn'. Did you mean 'bnn'?" in wrong
+
+
+def tiny_wheel(folder: Path) -> Path:
+    """Write a wheel of a stranger's package, which has a module `trainer`."""
+    path = folder / "stranger-1.0-py3-none-any.whl"
+    files = {
+        "trainer/__init__.py": "NAME = 'the trainer of a stranger'\n",
+        "stranger-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n",
+        "stranger-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "stranger-1.0.dist-info/RECORD"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr(record, "".join(f"{name},,\n" for name in (*files, record)))
+    return path
+
+
+@pytest.mark.full
+def test_a_strangers_trainer_comes_and_goes(wheel: Path, tmp_path: Path):
+    """An environment of its own: pip removes what is installed there, and what it does not know."""
+    home = tmp_path / "environment"
+    run([sys.executable, "-m", "venv", str(home)], tmp_path)
+    python, command = str(home / "bin" / "python"), [str(home / "bin" / "hookline"), "--help"]
+    (packages,) = (home / "lib").glob("python*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    install = [*pip, "install", "--no-deps", "--no-index", "--ignore-installed"]
+    run([*install, str(wheel)], tmp_path)
+    before = {
+        path: path.read_bytes()
+        for path in (packages / "hookline").rglob("*")
+        if path.suffix != ".pyc" and path.is_file()
+    }
+    run([*install, str(tiny_wheel(tmp_path))], tmp_path)
+    both = "import hookline.trainer.errors, trainer; print(trainer.NAME, hookline.__file__)"
+    said = run([python, "-P", "-c", both], tmp_path)
+    assert "the trainer of a stranger" in said
+    assert str(packages) in said
+    assert "train" in run(command, tmp_path)
+    run([*pip, "uninstall", "--yes", "stranger"], tmp_path)
+    assert not (packages / "trainer").exists()
+    assert {path: path.read_bytes() for path in before} == before
+    assert "train" in run(command, tmp_path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hookline.cli import SUBCOMMANDS, resume_arguments
 
 PAGES = (
-    *("README.md", "CONTRIBUTING.md"),
+    *("README.md", "CONTRIBUTING.md", "hookline/MIGRATION.md"),
     *("recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md", "recipes/RESULTS.md"),
 )
 DRAWINGS = ("runs/<recipe>/<date_time>/", "batch(step)")
@@ -55,13 +55,16 @@ class Command:
 
 
 def read_page(page: str, text: str) -> Iterator[Block | Command]:
-    """Yield what a page holds that can be run or read; a fence of an unknown kind is a DocumentationError."""
+    """Yield what a page holds that can be run or read: no `py`, which is code for other packages.
+
+    A fence of an unknown kind is a DocumentationError.
+    """
     for block in fences(page, text):
         if block.language == "" and not block.lines[0].startswith(DRAWINGS):
             yield from commands(block)
         elif block.language in ("python", "toml"):
             yield block
-        elif block.language not in ("", "text"):
+        elif block.language not in ("", "text", "py"):
             raise DocumentationError(f"{block.place}: a fence of '{block.language}', which is not known here")
 
 
