@@ -141,6 +141,7 @@ class Evaluator:
         names: list[str] = []
         heeding: list[int] = []  # for each: 0 for a mean over examples, 1 for one that heeds their sample weights
 
+        @tf.function(autograph=False)  # traced once, for the first batch and for the loop over the others
         def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
             batch = self._batch(index)
             sizes = tf.stack([tf.reduce_sum(example_weights(batch)), tf.reduce_sum(sample_weights(batch))])
