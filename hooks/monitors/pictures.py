@@ -80,7 +80,7 @@ class PictureFiles(HostHook):
         self._frames = {str(name): int(count) for name, count in state["frames"].items()}
 
     def on_fit_begin(self, run: Run) -> None:
-        if not run.step:
+        if not run.from_checkpoint:
             self._frames = {}  # of an earlier fit
         write_pictures(run.views.first_pictures, run.directory / DIRECTORY_NAME)
 
