@@ -172,7 +172,7 @@ def format_of(path: Path) -> Format:
     return max(found, key=lambda each: len(each.suffix))
 
 
-def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
+def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "overwrite=true") -> None:
     """Refuse a place where the export cannot go.
 
     A directory is replaced only where it is a SavedModel itself: nothing else of the user's is ever removed.
@@ -181,6 +181,7 @@ def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
         path: to write to.
         form: of what is written.
         overwrite: whether an existing export is replaced.
+        remedy: what would replace it.
 
     Raises:
         UserError: the path exists already, the name has another ending, or the place is not writable.
@@ -191,7 +192,7 @@ def check_place(path: Path, form: Format, *, overwrite: bool) -> None:
         )
     same = path.is_dir() and (path / MARK).is_file() if form.is_directory else path.is_file()
     if os.path.lexists(path) and not (same and overwrite):
-        raise UserError(f"{path} exists already. Expected another output{', or overwrite=true' if same else ''}.")
+        raise UserError(f"{path} exists already. Expected another output{f', or {remedy}' if same else ''}.")
     parent = next(each for each in path.absolute().parents if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(f"{path} cannot be written: {parent} is not a directory that can be written to. Give another.")

@@ -229,5 +229,5 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
         run.journal.warnings, run.journal.warned = list(was.warnings), list(was.warned)
         run.journal.resumed_at = [*was.resumed_at, before.step]
         run.times.before = before.run.times.elapsed
-        if same_data:
+        if same_data and before.run.best.monitor == run.best.monitor:
             run.best.put_back(before.run.best.as_json())

@@ -126,7 +126,7 @@ class Shipped:
                 raise unknown_name(f"option of format={name}", option, [*known, "overwrite"])
         form.check_packages()
         place = user_path(path, "path")
-        check_place(place, form, overwrite=bool(options.get("overwrite", False)))
+        check_place(place, form, overwrite=bool(options.get("overwrite", False)), remedy="overwrite=True")
         run = self._compared(split)
         chosen = Options(run=str(place), format=name, network=network, output=str(place), **options)
         write(run, chosen, form, place, [])

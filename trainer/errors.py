@@ -16,12 +16,16 @@ from tokenize import TokenError
 class UserError(ValueError):
     """Report a mistake in what the user gave.
 
-    The message is one line: what was received, what was expected, how to mend it. The command line prints it
+    The message is one line: what was received, what was expected, how to fix it. The command line prints it
     without a traceback and exits with code 2. What it names may come from a file that anybody has made.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(as_typed(one_line(message)))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows in place of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class WriteError(UserError):

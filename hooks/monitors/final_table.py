@@ -152,7 +152,7 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("size", _describe_size(sizes)))
     lines += _network_lines(summary.get("networks") or {})
     if "seconds" in summary:
-        speed = f", {summary['images_per_second']:,.0f} images/s" if summary.get("images_per_second") else ""
+        speed = f", {summary['images_per_second']:,.0f} examples/s" if summary.get("images_per_second") else ""
         lines.append(("time", f"{format_seconds(summary['seconds'])} ({summary['seconds']:,.1f} s){speed}"))
     lines += _cost_lines(summary)
     verdict = summary.get("input") or {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import sys
 import time
@@ -92,13 +93,13 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {run.epoch:.1f}/{run.total_steps / run.steps_per_epoch:.1f}"
 
     def speed(self) -> str:
-        """Return speed, waiting, queue and time left, such as "12,345 images/s, waiting 12 %, queue 8/8, 0:31 left".
+        """Return speed, waiting, queue and time left, such as "12,345 examples/s, waiting 12 %, queue 8/8, 0:31 left".
 
         The queue is the batches that were ready when the latest chunk ended: one that stays empty slows training down.
         What is unknown is left out, and so is little waiting.
         """
         run, seconds = self.run, self._time_left.seconds()
-        texts = [f"{run.images_per_second:,.0f} images/s"] if run.images_per_second else []
+        texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
             texts.append(f"waiting {format_share(waiting)}")
         if run.times.queue is not None:
@@ -136,6 +137,7 @@ class Status:
 
 
 SLOW_EPOCH_SECONDS = 30.0
+CELL_WIDTH = 100
 
 
 class Lines:
@@ -145,7 +147,8 @@ class Lines:
         self._console, self._status = console, status
         self._spacing = status.run.total_steps / most
         run = status.run
-        self._print(f"{run.recipe}: {status.position()}, batch {run.batch_size}, {run.directory}")
+        place = f", {run.directory}" if run.directory.exists() else ""
+        self._print(f"{run.recipe}: {status.position()}, batch {run.batch_size}{place}")
 
     def update(self, report: Report | None) -> None:
         """Print a line when one is due: with the validation metrics where they come, soon without them otherwise."""
@@ -171,6 +174,38 @@ class Lines:
         self._printed_step, self._printed_time = self._status.run.step, time.monotonic()
 
 
+class Cell:
+    """Draw the bar in the output of a notebook's cell, each time in the place of the last one."""
+
+    def __init__(self, status: Status, every_seconds: float) -> None:
+        from IPython.display import display
+
+        self._status, self._every_seconds = status, every_seconds
+        self._handle = display(self._drawn(), raw=True, display_id=True)
+
+    def update(self, report: Report | None) -> None:
+        """Draw, unless the latest drawing is recent."""
+        if time.monotonic() - self._drawn_at >= self._every_seconds:
+            self.stop()
+
+    def stop(self) -> None:
+        """Draw where the run is."""
+        self._handle.update(self._drawn(), raw=True)
+
+    def _drawn(self) -> dict[str, str]:
+        self._drawn_at = time.monotonic()
+        console = Console(file=io.StringIO(), width=CELL_WIDTH, color_system=None, force_jupyter=False)
+        with console.capture() as captured:
+            console.print(draw(self._status, console.width))
+        return {"text/plain": captured.get()}
+
+
+def in_notebook() -> bool:
+    """Return whether a notebook's kernel runs this process; IPython in a terminal is a terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
 BAR = 24
 """Cells of the bar; a third of a narrow terminal."""
 
@@ -190,9 +225,9 @@ MODES = (AUTO, "bar", PLAIN, QUIET)
 class Progress(HostHook):
     """Show the progress of a run: steps, epoch, images per second, waiting, time left, latest and best metrics.
 
-    On a terminal this is a bar. Elsewhere, and where CI or NO_COLOR is set, it is at most `lines` plain lines a run,
-    without control characters. When the reader of standard output leaves, training continues. It keeps no state: a
-    resumed run starts the display afresh.
+    On a terminal and in a notebook this is a bar. Elsewhere, and where CI or NO_COLOR is set, it is at most `lines`
+    plain lines a run, without control characters. When the reader of standard output leaves, training continues. It
+    keeps no state: a resumed run starts the display afresh.
 
     Group:
         monitor
@@ -222,7 +257,7 @@ class Progress(HostHook):
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)
         self._lines = check_integer("lines", lines, minimum=1)
         self._status: Status | None = None
-        self._display: Live | Lines | None = None
+        self._display: Live | Lines | Cell | None = None
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -233,7 +268,9 @@ class Progress(HostHook):
             return
         console, status = open_console(self._mode), Status(run)
         self._status = status
-        if console.is_terminal:
+        if self._mode in (AUTO, "bar") and in_notebook():
+            self._display = Cell(status, self._every_seconds)
+        elif console.is_terminal:
             self._display = Live(
                 get_renderable=lambda: draw(status, console.width),  # by a thread of its own
                 console=console,
@@ -257,7 +294,7 @@ class Progress(HostHook):
     def _show(self, report: Report | None) -> None:
         if self._status is not None:
             self._status.take(report)
-        if isinstance(self._display, Lines):
+        if isinstance(self._display, Lines | Cell):
             self._display.update(report)
 
     def _close(self) -> None:

@@ -41,6 +41,10 @@ def test_a_message_is_one_line_of_print():
     assert printable("a\n\x1b", keep="\n") == "a\n\\x1b"
 
 
+def test_a_notebook_shows_one_line_in_place_of_a_traceback():
+    assert UserError("loss=mze")._render_traceback_() == ["UserError: loss=mze"]
+
+
 def test_a_cell_of_a_table_is_neither_a_formula_nor_a_second_row():
     rows = [["=1+2", "+x", "@a", "-3.5", -3.5, "a\nb", 'say "x"'], ["-", "0", "1e-3", "-cmd|' /C", "Ä", "\u202e", None]]
     assert csv_text(rows) == ('\'=1+2,\'+x,\'@a,-3.5,-3.5,a\\nb,"say ""x"""\n' + "-,0,1e-3,'-cmd|' /C,Ä,\\u202e,\n")

@@ -33,7 +33,7 @@ def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys
         "test with the best weights",
         "parameters 93,556 (93,088 trainable)",
         "size 365.45 KiB as float32, 13.19 KiB deployed, 27.7 times smaller",
-        "time 1:23 (83.4 s), 12,346 images/s",
+        "time 1:23 (83.4 s), 12,346 examples/s",
         "input 43 % of the training time spent waiting for batches. Try it.",
         "first step after 9.2 s (import 6.0, trace 2.2, step 1.0)",
         "memory 3.00 GiB on the host, 1.00 MiB on the device at most",

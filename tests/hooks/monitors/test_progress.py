@@ -4,6 +4,7 @@ import io
 import re
 import sys
 import threading
+from types import ModuleType
 
 import pytest
 from rich.console import Console
@@ -64,7 +65,7 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert not CONTROL.search(output)
     first, _, line = output.splitlines()  # not wrapped
     assert str(run.directory) in first
-    assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 images/s, queue 3/8, 0:0")
+    assert line.startswith("step 20/100, epoch 2.0/10.0, 6,400 examples/s, queue 3/8, 0:0")
     assert "left, train loss 0.0500 accuracy 0.5000, validation loss 0.1000 accuracy 0.9000" in line
     assert line.endswith("best accuracy 0.9000 at step 20")
 
@@ -82,6 +83,25 @@ def test_slow_epochs_have_a_line_every_half_minute(make_run, capsys, monkeypatch
     assert "16:10 left" in printed[0]  # 970 steps of one second
 
 
+def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
+    class ZMQInteractiveShell:
+        update = staticmethod(lambda data, raw: drawn.append(data["text/plain"]))
+
+    drawn, ipython, display = [], ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = ZMQInteractiveShell
+    display.display = lambda data, raw, display_id: ZMQInteractiveShell.update(data, raw) or ZMQInteractiveShell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    run = make_run()
+    hook = begun(run)
+    advance(hook, run, 20)
+    hook.on_fit_end(run, {})
+    assert len(drawn) == 2  # at the beginning and at the end: what comes between is too soon
+    assert "step 20/100" in drawn[-1]
+    assert not CONTROL.search(drawn[-1])
+    assert not capsys.readouterr().out
+
+
 def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, terminal):
     run, terminal, threads = make_run(), terminal(), set(threading.enumerate())
     hook = begun(run)
@@ -93,7 +113,11 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
     assert not drawing.is_alive()
     assert sys.stdout is terminal
     output = terminal.getvalue()
-    for text in ("step 40/100, epoch 4.0/10.0, 6,400 images/s", "loss 0.0500 accuracy 0.9000", "a word from elsewhere"):
+    for text in (
+        "step 40/100, epoch 4.0/10.0, 6,400 examples/s",
+        "loss 0.0500 accuracy 0.9000",
+        "a word from elsewhere",
+    ):
         assert text in output
     assert "\x1b[?25l" not in output  # a process that is killed could not show the cursor again
     hook.on_fit_end(run, {})
@@ -115,7 +139,7 @@ def test_the_bar_cuts_no_number_at_any_width(make_run, width):
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
-    expected = f"step 12345/123456, epoch 1234.5/12345.6, 6,400 images/s, queue 3/8 {status.metrics()}".split()
+    expected = f"step 12345/123456, epoch 1234.5/12345.6, 6,400 examples/s, queue 3/8 {status.metrics()}".split()
     assert [word for word in words if word in expected] == expected
 
 
