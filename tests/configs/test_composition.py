@@ -73,6 +73,7 @@ def test_every_hook_and_every_augmentation_can_be_added() -> None:
         assert set(config["augment"]) == single
 
 
+@pytest.mark.full
 def test_every_option_of_every_group_composes() -> None:
     """Options of different groups at once: each of the largest group is composed with one of each other."""
     options = ("data", "model", "optimizer", "schedule", "task", "trainer")

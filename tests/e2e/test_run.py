@@ -70,6 +70,7 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> Non
     assert summary["test"] == {}
 
 
+@pytest.mark.full
 def test_sweep_prints_both_side_by_side_and_continues_after_a_failure(tmp_path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["-m", "recipe=baseline", "init_from=absent,null", *SMALL, "--sweep", "s"]) == 2
@@ -86,6 +87,7 @@ def test_sweep_prints_both_side_by_side_and_continues_after_a_failure(tmp_path, 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.full
 def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
     directory = tmp_path / "run"
     command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]

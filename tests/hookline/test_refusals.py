@@ -90,6 +90,7 @@ def test_mistake_is_one_line(mistake) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.full
 def test_export_refuses_options_of_other_formats(tmp_path) -> None:
     trainer = small_trainer()
     fit(trainer=trainer)

@@ -142,6 +142,7 @@ def test_callbacks_see_epochs() -> None:
     assert len(history.epoch) == 2
 
 
+@pytest.mark.full
 def test_a_step_of_ones_own_is_the_step_of_fit() -> None:
     data = images()
     whole, _ = by_python("prune", epochs=1)
