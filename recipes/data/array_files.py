@@ -160,10 +160,10 @@ class ArrayFiles:
 
     def load(self, name: str) -> np.ndarray:
         """Return an array, read into memory."""
-        mend = "Set data.cache=none."
+        remedy = "Set data.cache=none."
         if self.is_npz:
-            mend = f"Write its arrays as npy files into a folder, {name}.npy and so on, and give the folder."
-        check_fits(self.sizes[name], self.label(name), mend)
+            remedy = f"Write its arrays as npy files into a folder, {name}.npy and so on, and give the folder."
+        check_fits(self.sizes[name], self.label(name), remedy)
         if self.is_npz:
             return read_npz(str(self.path), [name])[name]
         return np.array(open_npy(self.files[name]))

@@ -58,7 +58,7 @@ def check_shares(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str
             raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
 
 
-MEND = "set data.{name} to the array that holds them."
+REMEDY = "set data.{name} to the array that holds them."
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 
 
@@ -121,7 +121,7 @@ def arrays(
     count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
     lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
-    rows = hold_out(labels["train"], lacking, split=split, seed=seed, mend=MEND, **columns)
+    rows = hold_out(labels["train"], lacking, split=split, seed=seed, remedy=REMEDY, **columns)
     weights = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
     if "train" in weights:
         check_shares(weights["train"], rows, files.label(names["train"].weights or ""))

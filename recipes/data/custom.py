@@ -214,7 +214,7 @@ class ExampleReader:
         return example
 
 
-MEND = "give {name}, one for each example, as an attribute of the source."
+REMEDY = "give {name}, one for each example, as an attribute of the source."
 NO_SOURCE = (
     "data.source is null; expected a class of yours. Set +data.source._target_=<package.module.Class>, its arguments "
     "as +data.source.<name>=<value>, and plugins=[<package>]."
@@ -300,7 +300,7 @@ def read_data(
         seed=seed,
         groups=lambda: train.column("groups"),
         keys=lambda: train.column("keys"),
-        mend=MEND,
+        remedy=REMEDY,
     )
     made = form.preparation
     return data_of_parts(name, sources, rows, preparation=made, classes=count, class_names=class_names)

@@ -47,7 +47,7 @@ def hold_out(
     seed: int,
     groups: Column = lambda: None,
     keys: Column = lambda: None,
-    mend: str = "",
+    remedy: str = "",
 ) -> dict[str, np.ndarray]:
     """Return rows by part: "train", and those that are held out."""
     check_split(split)
@@ -57,7 +57,7 @@ def hold_out(
         name = NEEDS[split]
         found = groups() if split == "group" else keys()
         if found is None:
-            raise UserError(f"data.split={split} needs {name}; {mend.format(name=name)}")
+            raise UserError(f"data.split={split} needs {name}; {remedy.format(name=name)}")
         if split == "group":
             return split_indices(len(labels), held_out, seed, labels, groups=found)
         return split_indices(len(labels), held_out, seed, keys=found)

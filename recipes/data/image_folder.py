@@ -267,7 +267,7 @@ def image_folder(
         holding,
         class_names=listing.class_names,
         classes=len(listing.class_names),
-        mend="Check the spelling of the folders, add images, or set data.train_share higher.",
+        remedy="Check the spelling of the folders, add images, or set data.train_share higher.",
         settings=[str(folder), {key: options[key] for key in options.keys() - {"cache", "cache_dir", "path"}}],
         stamps=lambda rows: [file_stamp(paths[row]) for row in rows],
         row_name=lambda row: os.path.relpath(paths[row], folder),

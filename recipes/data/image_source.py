@@ -235,7 +235,7 @@ def image_data(
     *,
     class_names: Sequence[str],
     classes: int,
-    mend: str | None,
+    remedy: str | None,
     settings: Any,
     stamps: Callable[[np.ndarray], Any],
     checked: Sequence[str] = PARTS,
@@ -243,12 +243,12 @@ def image_data(
 ) -> Data:
     """Return the images of all parts from one source, without those that cannot be decoded.
 
-    A part is rows of `images`. Classes that a checked part lacks are told of; in training they are refused where `mend`
-    says a way out. Pixels in a cache file are of these settings and of the stamps of their rows.
+    A part is rows of `images`. Classes that a checked part lacks are reported; in training they are refused where
+    there is a `remedy`. Pixels in a cache file are of these settings and of the stamps of their rows.
     """
 
     def check(parts: Mapping[str, np.ndarray]) -> None:
-        check_every_class({each: images.labels[parts[each]] for each in checked}, classes, class_names, mend=mend)
+        check_every_class({each: images.labels[parts[each]] for each in checked}, classes, class_names, remedy=remedy)
 
     check(parts)
     rows = np.sort(np.concatenate(list(parts.values())))

@@ -35,13 +35,13 @@ def is_held(cache: str, size: int) -> bool:
     return size <= AUTO_BYTES if cache == "auto" else cache == "memory"
 
 
-def check_fits(size: int, what: str, mend: str) -> None:
+def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > SHARE * total:
         raise UserError(
             f"{what} takes {size / 2**30:.1f} GiB, and this machine has {total / 2**30:.1f} GiB; expected at most "
-            f"half. {mend}"
+            f"half. {remedy}"
         )
 
 

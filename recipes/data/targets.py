@@ -57,16 +57,16 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
 
 
 def check_every_class(
-    labels: Mapping[str, np.ndarray], classes: int, names: Sequence[str], *, mend: str | None = None
+    labels: Mapping[str, np.ndarray], classes: int, names: Sequence[str], *, remedy: str | None = None
 ) -> None:
-    """Tell of classes that a split, by its name, lacks; refuse that in training where `mend` says a way out."""
+    """Report classes that a split, by its name, lacks; refuse that in training where there is a `remedy`."""
     for split, found in labels.items():
         lacking = np.flatnonzero(np.bincount(found, minlength=classes) == 0)
         if not len(lacking):
             continue
         first = names[lacking[0]] if len(names) else lacking[0]
         message = f"{len(lacking)} of {classes} classes have no {split} example, the first is '{first}'"
-        if split == "train" and mend is not None:
-            raise UserError(f"{message}; expected one or more of each. {mend}")
+        if split == "train" and remedy is not None:
+            raise UserError(f"{message}; expected one or more of each. {remedy}")
         effect = "no network can learn them" if split == "train" else f"the {split} metrics say nothing about it"
         warnings.warn(f"{message}: {effect}. Check the labels.", stacklevel=4)

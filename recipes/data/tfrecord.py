@@ -97,7 +97,9 @@ def _open(options: dict[str, Any], holding: Holding) -> Data:
         holding,
         class_names=names,
         classes=count,
-        mend=None if classes else "Check data.label_key and data.first_label, or set data.classes where this is meant.",
+        remedy=None
+        if classes
+        else "Check data.label_key and data.first_label, or set data.classes where this is meant.",
         settings=[index.files, form.shape, form.fit, keys.as_list(), raw_shape],
         checked=("train",),
         stamps=lambda rows: index.digests[rows].tolist(),

@@ -76,7 +76,7 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path: Path) -
     run, whole = tmp_path / "run", tmp_path / "whole"
     common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 33))
     text = launch(*common, CUT[1], f"run_dir={run}", log=tmp_path / "log", code=143)
-    assert "Ended by SIGTERM after step 50 of 100. Go on with" in text
+    assert "Ended by SIGTERM after step 50 of 100. Resume with" in text
     assert "[worker 1] Ended with worker 0, which has saved the run." in text
     assert "Traceback" not in text
     with pytest.warns(UserWarning, match="resume: (intra_op_threads|replicas) was"):

@@ -101,7 +101,7 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:
         finally:
             process.kill()
     assert process.returncode == 130
-    assert re.fullmatch(rf"Ended by SIGINT after step \d+ of \d+\. Go on with: .* resume={directory}\n", errors)
+    assert re.fullmatch(rf"Ended by SIGINT after step \d+ of \d+\. Resume with: .* resume={directory}\n", errors)
     assert summary_of(directory)["status"] == "interrupted"
     for line in (directory / "metrics.jsonl").read_text().splitlines():
         json.loads(line)

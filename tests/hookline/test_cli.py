@@ -140,7 +140,7 @@ def test_any_directory_can_be_resumed(name, tmp_path, monkeypatch):
 
 def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatch):
     texts = {
-        "Go on with: python train.py resume=runs/a": "Go on with: hookline train resume=runs/a",
+        "Resume with: python train.py resume=runs/a": "Resume with: hookline train resume=runs/a",
         "python scripts/check_gradients.py recipe=x": "hookline check-gradients recipe=x",
         "with all that train.py takes": "with all that hookline train takes",
         "runs/train.py and my_scripts/export.py stay": "runs/train.py and my_scripts/export.py stay",

@@ -15,7 +15,7 @@ from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, ch
 from hookline.trainer.config.values import describe, fits, is_interpolation, like, show
 from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 
-MEND = {
+REMEDY = {
     **{section: f"{section}.<name>=null to remove one {kind}" for section, kind in NAMED.items()},
     "recipe": "recipe=<name>; see python train.py --help",
 }
@@ -31,7 +31,7 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     group, text, value = override.key_or_group, override.input_line, override.value()
     if override.is_delete() or value is None:
         deed = "removes a whole group" if override.is_delete() else "leaves nothing to build"
-        raise UserError(f"'{text}' {deed}. Expected {MEND.get(group, f'{group}=<name> to choose another')}.")
+        raise UserError(f"'{text}' {deed}. Expected {REMEDY.get(group, f'{group}=<name> to choose another')}.")
     names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
         if name not in options:

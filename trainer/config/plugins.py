@@ -108,12 +108,12 @@ def describe_missing(package: str) -> str:
     top = package.partition(".")[0]
     here = Path.cwd() / top
     if top != package and package_folders(top) is not None:
-        mend = f"Expected a module within '{top}', which was found."
+        remedy = f"Expected a module within '{top}', which was found."
     elif here.is_dir() or here.with_suffix(".py").is_file():
-        mend = "Python does not search this directory: begin the command with PYTHONPATH=."
+        remedy = "Python does not search this directory: begin the command with PYTHONPATH=."
     else:
-        mend = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
-    return f"there is no module '{package}'. {mend}"
+        remedy = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
+    return f"there is no module '{package}'. {remedy}"
 
 
 def package_folders(package: str) -> list[Path] | None:

@@ -69,7 +69,7 @@ def build_run(
         started: the time to the first step, up to here.
 
     Raises:
-        UserError: a mistake that the user can mend.
+        UserError: a mistake that the user can fix.
     """
     started = started or StartTime()
     with computing_in(_precision(blueprint.settings)):
@@ -143,7 +143,7 @@ def _forget_names() -> None:
 
 
 def _precision(settings: Mapping[str, Any]) -> str:
-    return str(settings.get("precision", FLOAT32))  # a run of before has no such setting
+    return str(settings.get("precision", FLOAT32))  # older runs have no such setting
 
 
 def _class_shares(data: Data, setting: Setting | None) -> np.ndarray | None:

@@ -67,7 +67,7 @@ class Run:
         control: where hooks ask.
         step: steps made so far.
         vetoes: names of the vetoes that held back the latest step; normally empty.
-        from_checkpoint: whether the run goes on from a checkpoint: it was resumed, or has just rolled back.
+        from_checkpoint: whether the run continues from a checkpoint: it was resumed, or has just rolled back.
         error: what ended the run before its time; None if nothing did.
         times: where the wall time went.
         journal: what has happened so far.
@@ -194,7 +194,7 @@ class Run:
 
         Args:
             split: its name.
-            step: at which the weights were saved, where they are not those of now: what hooks do by the step holds
+            step: at which the weights were saved, where they are not the current ones: what hooks do by the step holds
                 as it did then.
         """
         with self.times.taking(EVALUATION):
@@ -393,7 +393,7 @@ class Run:
         line = f"Ended by {reason} after step {self.step} of {self.total_steps}. "
         if unsaved is not None and signal_number is None:
             raise UnsavedError(line + unsaved)
-        raise Interrupted(line + (unsaved or f"Go on with: python train.py resume={self.directory}"), signal_number)
+        raise Interrupted(line + (unsaved or f"Resume with: python train.py resume={self.directory}"), signal_number)
 
     def _unsaved(self) -> str | None:
         """Return which states are not on disk, why, and what to do; None where all are there."""

@@ -77,19 +77,19 @@ def carry_out(
     plan: PlanText | None = None,
     began: float | None = None,
 ) -> Outcome:
-    """Run a validated config, or go on with a run, and return what it leaves behind.
+    """Run a validated config, or resume a run, and return what it leaves behind.
 
     Of a new run nothing is written before the data is open, the networks are built, and the step is traced and audited.
 
     Args:
-        config: the resolved config; with `resume`, that of the run to go on with.
+        config: the resolved config; with `resume`, that of the run to resume.
         recipe: the recipe's name, such as "bnn" or "bnn+frozen_mask".
         overrides: the command line's.
         plan: describes the run for the dashboard; None for no text.
         began: when the run was asked for, by `time.monotonic`; None for now.
 
     Raises:
-        UserError: a mistake that the user can mend.
+        UserError: a mistake that the user can fix.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
         Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
         WorkersError: the run has several processes, and they cannot go on together.
@@ -135,7 +135,7 @@ def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
 
 
 def _resume(config: Mapping[str, Any], recipe: str, **given: Any) -> Outcome:
-    """Go on with a run from its newest sound checkpoint; from its start where there is none yet."""
+    """Resume a run from its newest sound checkpoint; from its start where there is none yet."""
     directory = existing_directory(config["resume"])
     with locked(directory):
         if (summary := completed_summary(directory)) is not None:
@@ -204,7 +204,7 @@ def prepare(
         **given: to `build_run`.
 
     Raises:
-        UserError: a mistake that the user can mend.
+        UserError: a mistake that the user can fix.
     """
     keras.utils.clear_session()
     settings, workers = config["trainer"], workers or Workers()

@@ -33,7 +33,7 @@ def test_every_way_is_that_of_split_indices():
     assert found.keys() == {"train"}
     for split, name in (("group", "groups"), ("hash", "keys")):
         with pytest.raises(UserError, match=f"data.split={split} needs {name}; give {name}."):
-            hold_out(LABELS, AMOUNTS, split=split, seed=0, mend="give {name}.")
+            hold_out(LABELS, AMOUNTS, split=split, seed=0, remedy="give {name}.")
 
 
 def test_classes_are_counted_over_all_parts_and_every_label_is_checked():
