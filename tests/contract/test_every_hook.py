@@ -46,7 +46,7 @@ def test_hook_constructs_from_its_config_and_declares_what_it_is(name: str) -> N
     with pytest.raises(UserError, match="Unknown argument 'no_such_argument'"):
         bind({**node, "no_such_argument": 1}, group="hooks")
     if issubclass(hook_class, GraphHook):
-        assert "state" in {key for each in hook_class.__mro__ for key in vars(each) if each is not GraphHook}
+        assert "declare" in {key for each in hook_class.__mro__ for key in vars(each) if each is not GraphHook}
     if issubclass(hook_class, HostHook):
         state = hook.state_dict()
         assert json.loads(json.dumps(state)) == state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -49,9 +50,9 @@ def network(build: Callable[[Any], Any], shape: tuple[int, ...]) -> keras.Model:
     return keras.Model(inputs, build(inputs), name="net")
 
 
-def joined(layer: Any) -> Callable[[Any], Any]:
+def joined(layer: Callable[[], Any]) -> Callable[[Any], Any]:
     """Return what joins the half of an input, the input and its square."""
-    return lambda x: layer([layers.Rescaling(0.5)(x), x, layers.Multiply()([x, x])])
+    return lambda x: layer()([layers.Rescaling(0.5)(x), x, layers.Multiply()([x, x])])
 
 
 COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
@@ -78,10 +79,10 @@ COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
     "zeros": (layers.ZeroPadding2D(((0, 1), (2, 3))), IMAGE, ["zero_pad2d"]),
     "larger": (layers.UpSampling2D((1, 2)), IMAGE, ["upsample2d"]),
     "rescaling": (layers.Rescaling(0.5, -1.25), IMAGE, ["rescale"]),
-    "three factors": (joined(layers.Multiply()), IMAGE, ["rescale", "multiply", "multiply"]),
-    "three terms": (joined(layers.Add()), IMAGE, ["rescale", "multiply", "add"]),
+    "three factors": (joined(layers.Multiply), IMAGE, ["rescale", "multiply", "multiply"]),
+    "three terms": (joined(layers.Add), IMAGE, ["rescale", "multiply", "add"]),
     "a difference": (lambda x: layers.Subtract()([layers.Rescaling(0.5)(x), x]), IMAGE, ["rescale", "subtract"]),
-    "rows joined": (joined(layers.Concatenate(1)), IMAGE, ["rescale", "multiply", "concatenate"]),
+    "rows joined": (joined(partial(layers.Concatenate, 1)), IMAGE, ["rescale", "multiply", "concatenate"]),
     "operators": (lambda x: x * layers.Rescaling(0.5)(x) - x, ROW, ["rescale", "multiply", "subtract"]),
     "arguments by name": (
         lambda x: ops.subtract(x2=x, x1=layers.Rescaling(0.5)(x)) + x, ROW, ["rescale", "subtract", "add"],
