@@ -64,7 +64,7 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> Non
     assert code == 1
     (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith("Error: NaN or infinity at step ")
-    assert "No variable was changed by this step" in line
+    assert "This update was withheld" in line
     summary = summary_of(tmp_path / "run")
     assert summary["status"] == "failed"
     assert summary["test"] == {}
