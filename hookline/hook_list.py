@@ -50,7 +50,9 @@ def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dic
     for each in given:
         for maker in _makers(each, makers):
             if maker.name in own:
-                raise UserError(f"hooks has two of the name '{maker.name}'. Expected names that differ: set hook.name.")
+                raise UserError(
+                    f"hooks has two of the name '{maker.name}'. Expected names that differ: {{'another': hook}}."
+                )
             own.add(maker.name)
             makers[maker.name] = maker
     for name in WRITERS if not on_disk else ():
@@ -71,10 +73,13 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
             if name not in makers:
                 raise unknown_name("hook to remove", str(name), makers)
             del makers[name]
-        return [_of_config(str(name), options) for name, options in given.items() if options is not None]
+        named = {str(name): each for name, each in given.items() if each is not None}
+        return [
+            _of_object(each, name) if isinstance(each, Hook) else _of_config(name, each) for name, each in named.items()
+        ]
     raise UserError(
         f"hooks has a {type(given).__name__}. Expected hooks such as hookline.hooks.Prune(), names such as "
-        "'bnn_rounding', or {'bnn_rounding': {...}}."
+        "'bnn_rounding', or {'bnn_rounding': {...}}; {'name': hook} names one."
     )
 
 
@@ -89,9 +94,8 @@ def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 
 
-def _of_object(hook: Hook) -> Maker:
-    if not hook.name:
-        hook.name = hook_name(type(hook))
+def _of_object(hook: Hook, name: str = "") -> Maker:
+    hook.name = name or hook.name or hook_name(type(hook))
     _, kwargs = hook.given
     node: dict[str, Any] = {TARGET: f"{type(hook).__module__}.{type(hook).__qualname__}"}
     node |= {name: value for name, value in kwargs.items() if _is_plain(value)}

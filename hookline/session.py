@@ -59,8 +59,9 @@ class Trainer:
                 one value for each example. Cross-entropies are computed from logits: a final softmax or sigmoid is
                 taken off in training, and is there in all that is shipped.
             metrics: names, `keras.metrics.Metric` objects, or functions like a loss.
-            hooks: hook objects, classes, names of configs, or {name: options}; {name: None} removes a default one. An
-                object is a template: each fit trains with a new one of its arguments. A host hook is used itself.
+            hooks: hook objects, classes, names of configs, {name: object} or {name: options}; {name: None} removes a
+                default one. An object is a template: each fit trains with a new one of its arguments. A host hook is
+                used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
             networks: several models by name, in the place of `model`.

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import hookline
+from hookline.hook_list import hook_makers
 from tests.support.door import by_python, held_out, images, small_model, small_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -140,6 +141,15 @@ def test_callbacks_see_epochs() -> None:
     history = train(small_trainer(), 5, callbacks=[Listener()])
     assert seen == [(epoch, ["accuracy", "loss", "val_accuracy", "val_loss"]) for epoch in (0, 1)]
     assert len(history.epoch) == 2
+
+
+def test_two_hooks_of_one_class_have_names() -> None:
+    fine, coarse = (hookline.hooks.Prune(final_sparsity=each) for each in (0.5, 0.9))
+    makers = hook_makers([fine, {"coarse": coarse}], on_disk=False, mode=None)
+    assert makers["prune"].make().given[1] == {"final_sparsity": 0.5}
+    assert makers["coarse"].make().given[1] == {"final_sparsity": 0.9}
+    with pytest.raises(ValueError, match="two of the name 'prune'"):
+        hook_makers([fine, hookline.hooks.Prune()], on_disk=False, mode=None)
 
 
 @pytest.mark.full
