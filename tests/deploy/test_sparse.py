@@ -35,7 +35,8 @@ from hookline.deploy.sparse import (
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import name_variables
-from hookline.trainer.run.finished import Run, read_config, restore
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.run import Run
 from tests.support.command import run_small
 
 FILE = "model.sparse.safetensors"

@@ -17,7 +17,8 @@ from hookline.deploy.options import ExportOptions
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
-from hookline.trainer.run.finished import Run, read_config, restore
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.run import Run
 from tests.support.command import run_small
 
 OWN = ("hookline",)
