@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 import sys
@@ -178,9 +179,8 @@ class Cell:
     """Draw the bar in the output of a notebook's cell, each time in the place of the last one."""
 
     def __init__(self, status: Status, every_seconds: float) -> None:
-        from IPython.display import display
-
         self._status, self._every_seconds = status, every_seconds
+        display = importlib.import_module("IPython.display").display
         self._handle = display(self._drawn(), raw=True, display_id=True)
 
     def update(self, report: Report | None) -> None:

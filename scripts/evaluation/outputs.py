@@ -19,7 +19,8 @@ from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Batch, Objective
 from hookline.trainer.ops.labels import are_probabilities, as_logits
-from hookline.trainer.run.finished import Run, restore
+from hookline.trainer.run.finished import restore
+from hookline.trainer.run.run import Run
 from hookline.trainer.step.evaluate import Evaluator
 
 if TYPE_CHECKING:
