@@ -85,7 +85,7 @@ def test_a_function_of_the_user_builds_the_model_with_its_arguments(own_module) 
     assert (layers["conv_1"]["weight_bits"], layers["conv_2"]["weight_bits"]) == (32, 1)
 
 
-FAILING = (None, "scripts.planning.trace.estimate_memory", "trainer.run.session.summarize_network")
+FAILING = (None, "scripts.planning.trace.estimate_memory", "trainer.run.summary.summarize_network")
 
 
 @pytest.mark.parametrize("failing", FAILING)
