@@ -149,5 +149,5 @@ def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, c
     with pytest.raises(UserError, match="SLURM"):
         submit(parse(["recipe=bnn"]))
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="needs submitit"):
+    with pytest.raises(UserError, match="needs the package submitit"):
         submit(parse(["recipe=bnn", *LOCAL]))
