@@ -8,7 +8,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,9 @@ from hookline.trainer.files import make_folder, read_bytes, write_whole
 from hookline.trainer.hook import HostHook
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.results import COMPLETE
-from hookline.trainer.run.run import Run
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME, FRAMES = "pictures", ".frames"
 MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from google.protobuf import text_format
@@ -17,7 +17,9 @@ from hookline.hooks.options import check_integer
 from hookline.trainer.hook import HostHook
 from hookline.trainer.objective import Embedding
 from hookline.trainer.run.control import Report
-from hookline.trainer.run.run import Run
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"

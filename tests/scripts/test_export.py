@@ -300,7 +300,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     monkeypatch.setattr("hookline.deploy.compare.compare", worse)
     refused("not as good", run, f"output={tmp_path}/worse.keras")
 
-    def full_disk(model: keras.Model, path: Path) -> None:
+    def full_disk(model: keras.Model, path: Path, **options: bool) -> None:
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
