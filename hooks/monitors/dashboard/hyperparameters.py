@@ -8,7 +8,6 @@ from typing import Any
 from omegaconf import OmegaConf
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2
-from tensorboard.plugins.hparams.summary import session_end_pb, session_start_pb
 
 from hookline.hooks import catalogue
 from hookline.hooks.techniques import technique_hooks
@@ -63,11 +62,15 @@ def _is_part(key: str, keys: set[str]) -> bool:
 
 def start_summary(values: Mapping[str, Value]) -> Summary:
     """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
+    from tensorboard.plugins.hparams.summary import session_start_pb  # it uses TensorFlow when it is imported
+
     return Summary.FromString(session_start_pb(values).SerializeToString())
 
 
 def end_summary(status: str) -> Summary:
     """Return the record that closes a session."""
+    from tensorboard.plugins.hparams.summary import session_end_pb
+
     known = api_pb2.STATUS_SUCCESS if status in COMPLETE else api_pb2.STATUS_FAILURE
     return Summary.FromString(session_end_pb(known).SerializeToString())
 
