@@ -17,13 +17,12 @@ import yaml
 from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
 from hookline.hooks.monitors.console import open_console
-from hookline.measures import ACCURACY_METRIC
 from hookline.record import read_record, restore_paths, write_record
 from hookline.spec import Plan, Spec
 from hookline.trainer.config.resume import config_digest
 from hookline.trainer.config.settings import MISSING, differing, spread_settings
 from hookline.trainer.config.stored import FILE_NAME, read_stored
-from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
 from hookline.trainer.run.build_run import NOWHERE, build_run
@@ -109,7 +108,6 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
         spec.renew_optimizers(state.trainer)
     blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
     run = build_run(blueprint, directory=directory, store=store, started=started)
-    run.best.monitor, run.best.mode = _monitored(spec.settings, run)
     run.config["trainer"] |= {"monitor": run.best.monitor, "monitor_mode": run.best.mode}
     if asked.run_dir is not None and not old:
         make_directory(directory, config, [])
@@ -194,18 +192,6 @@ def _plan(asked: Asked, before: State | None, checkpoint: Checkpoint | None) -> 
     weights = asked.class_weight
     by_label = None if weights is None else {int(label): weight for label, weight in weights.items()}
     return Plan(first, total, planned or total, batch_size, epochs_before, by_label)
-
-
-def _monitored(settings: Mapping[str, Any], run: Run) -> tuple[str, str]:
-    """Return the name and the mode of the metric that says which evaluation is the best."""
-    names = run.held_out["validation"].names if "validation" in run.held_out else []
-    losses = [name for name in names if name.endswith("loss/total")]
-    default = ACCURACY_METRIC if ACCURACY_METRIC in names else next(iter(losses), "loss/total")
-    chosen = settings["monitor"] or default
-    if names and chosen not in names:
-        raise unknown_name("metric monitor", chosen, names)
-    higher = "loss" not in chosen and "error" not in chosen
-    return chosen, settings["monitor_mode"] or ("max" if higher else "min")
 
 
 def _carry_on(before: State, run: Run, *, same_data: bool) -> None:

@@ -47,11 +47,13 @@ class Form:
         dtypes: of the model's inputs by name, or of the only one; empty for float32 and whole numbers as they are.
         classes: outputs of a classifier; 0 where targets may be anything.
         one_hot: whether targets are rows of shares, of which exact one-hot rows become labels.
+        names: of the outputs that have losses, where there are several.
     """
 
     dtypes: tuple[str, ...] = ()
     classes: int = 0
     one_hot: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +62,13 @@ class Examples:
 
     Attributes:
         inputs: an array, or arrays in a dict, list or tuple: [n, ...] each.
-        targets: [n, ...]; None where predictions are all that is wanted.
+        targets: [n, ...], of several outputs in a dict; None where predictions are all that is wanted.
         weights: how much each example counts: [n]; None for all alike.
         batch_size: of the dataset that they come from; None for arrays.
     """
 
     inputs: Any
-    targets: np.ndarray | None = None
+    targets: Any = None
     weights: np.ndarray | None = None
     batch_size: int | None = None
 
@@ -127,7 +129,7 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
         )
     else:
         inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))
-        targets = None if y is None else _array(y, "y")
+        targets = None if y is None else tf.nest.map_structure(lambda each: _array(each, "y"), _structure(y))
         weights = None if sample_weight is None else _array(sample_weight, "sample_weight")
         examples = _checked(Examples(inputs, targets, weights), name)
     return examples if form is None else _with_targets(examples, form, name)
@@ -139,7 +141,10 @@ def split_of(name: str, examples: Examples, form: Form) -> Split:
     single = not isinstance(examples.inputs, dict | list | tuple)
     names = [INPUTS] if single else [f"x{place}" for place in range(len(flat))]
     columns = dict(zip(names, flat, strict=True))
-    if examples.targets is not None:
+    outputs = list(examples.targets) if isinstance(examples.targets, dict) else []
+    if outputs:
+        columns |= {f"{TARGETS}/{name}": each for name, each in examples.targets.items()}
+    elif examples.targets is not None:
         columns[TARGETS] = examples.targets
     if examples.weights is not None:
         columns[SAMPLE_WEIGHTS] = examples.weights.astype(np.float32)
@@ -150,7 +155,9 @@ def split_of(name: str, examples: Examples, form: Form) -> Split:
 
     def transform(batch: Batch) -> Batch:
         cast = [tf.cast(batch[name], dtype) for name, dtype in zip(names, dtypes, strict=True)]
-        rest = {name: value for name, value in batch.items() if name not in names}
+        rest: dict[str, Any] = {name: value for name, value in batch.items() if name not in names}
+        if outputs:
+            rest[TARGETS] = {name: rest.pop(f"{TARGETS}/{name}") for name in outputs}
         return {**rest, INPUTS: cast[0] if single else tf.nest.pack_sequence_as(structure, cast)}
 
     return Split(name, ArraySource(columns, transform), np.arange(len(flat[0]), dtype=np.int64))
@@ -185,9 +192,10 @@ def _array(value: Any, name: str) -> np.ndarray:
 
 def _checked(examples: Examples, name: str) -> Examples:
     sizes = {len(each) for each in tf.nest.flatten(examples.inputs)}
-    for other, label in ((examples.targets, "y"), (examples.weights, "sample_weight")):
-        if other is not None and {len(other)} != sizes:
-            raise UserError(f"{name} has {min(sizes)} examples, and {label} has {len(other)}. Expected as many.")
+    for given, label in ((examples.targets, "y"), (examples.weights, "sample_weight")):
+        for other in [] if given is None else tf.nest.flatten(given):
+            if {len(other)} != sizes:
+                raise UserError(f"{name} has {min(sizes)} examples, and {label} has {len(other)}. Expected as many.")
     if len(sizes) > 1 or not min(sizes):
         raise UserError(f"{name} has inputs of lengths {sorted(sizes)}. Expected one length of at least 1.")
     for each in tf.nest.flatten(examples.inputs):
@@ -209,6 +217,8 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
     targets = examples.targets
     if targets is None:
         raise UserError("No targets received. Expected y=, or a dataset of pairs (x, y).")
+    if isinstance(targets, dict | list):
+        return replace(examples, targets=_by_output(targets, form, name))
     if form.one_hot and targets.ndim == 2:
         exact = ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
         return replace(examples, targets=targets.argmax(axis=1) if exact else targets.astype(np.float32))
@@ -219,9 +229,22 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
     return replace(examples, targets=targets.astype(np.float32))
 
 
-def _classes(targets: np.ndarray | None, form: Form) -> int:
+def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
+    """Return the targets of several outputs: int64 where they are whole numbers of an integer dtype, else float32."""
+    if isinstance(targets, list):
+        if len(targets) != len(form.names):
+            raise UserError(f"{name} has {len(targets)} targets. Expected {len(form.names)}: {', '.join(form.names)}.")
+        targets = dict(zip(form.names, targets, strict=True))
+    if missing := [each for each in form.names if each not in targets]:
+        raise UserError(f"{name} has targets for {', '.join(targets)}. Expected one for '{missing[0]}', too.")
+    for each in targets.values():
+        check_finite(each, name)
+    return {key: each.astype(np.int64 if each.dtype.kind in "iu" else np.float32) for key, each in targets.items()}
+
+
+def _classes(targets: Any, form: Form) -> int:
     """Return the number of classes; 0 where targets are no labels."""
-    if targets is None or targets.ndim != 1 or targets.dtype != np.int64:
+    if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype != np.int64:
         return 0
     if form.classes:
         return form.classes

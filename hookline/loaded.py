@@ -16,7 +16,7 @@ from hookline.callbacks import Watch
 from hookline.fits import KEY, State
 from hookline.hook_list import ALWAYS, ON_DISK
 from hookline.inputs import Examples, GivenData, split_of
-from hookline.losses import MODEL
+from hookline.recipes.supervised import MODEL
 from hookline.record import made, read_record, restore_paths
 from hookline.session import Trainer
 from hookline.spec import OF_COMMAND_LINE, OF_FIT, Plan, Spec, trainer_settings

@@ -11,7 +11,8 @@ import keras
 
 from hookline.deploy.plain_model import architecture
 from hookline.hook_list import PROGRESS
-from hookline.losses import MODEL
+from hookline.recipes.losses import ONE
+from hookline.recipes.supervised import MODEL
 from hookline.spec import Spec
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import read_json, write_whole
@@ -25,8 +26,9 @@ def write_record(directory: Path, spec: Spec) -> None:
         parts = {
             "model": _described(spec.models.get(MODEL)),
             "optimizer": _described(spec.optimizers.get(MODEL)),
-            "loss": _described(spec.loss.given if spec.loss else None),
-            "metrics": [_described(each) for each in spec.metrics],
+            "loss": _by_output({name: _described(each.given) for name, each in spec.losses.items()}),
+            "metrics": _by_output({name: list(map(_described, each)) for name, each in spec.metrics.items()}) or [],
+            "loss_weights": spec.loss_weights or None,
         }
     hooks = {name: each.whole for name, each in spec.makers.items() if each.node and name != PROGRESS}
     paths = {name: _paths(model) for name, model in spec.models.items()}
@@ -70,6 +72,8 @@ def _paths(model: keras.Model) -> dict[str, list[str]]:
 def made(record: Mapping[str, Any], name: str) -> Any:
     """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported."""
     described = record.get(name)
+    if isinstance(described, dict) and list(described) == ["outputs"]:
+        return {output: made({name: each}, name) for output, each in described["outputs"].items()}
     if isinstance(described, list):
         return [_made(each, name) for each in described]
     return _made(described, name)
@@ -97,6 +101,10 @@ def _foreign(config: Any) -> Iterator[str]:
     elif isinstance(config, list | tuple):
         for value in config:
             yield from _foreign(value)
+
+
+def _by_output(values: dict[str, Any]) -> Any:
+    return values[ONE] if list(values) == [ONE] else {"outputs": values} if values else None
 
 
 def _described(part: Any) -> Any:

@@ -17,8 +17,9 @@ from hookline.fits import Asked, State, begin, train
 from hookline.history import History
 from hookline.hook_list import PROGRESS, hook_makers
 from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
-from hookline.losses import MODEL, Loss
 from hookline.own_step import OwnStep, first_half, second_half
+from hookline.recipes.losses import losses_of, metrics_of, weights_of
+from hookline.recipes.supervised import MODEL, output_names
 from hookline.shipping import Shipped
 from hookline.spec import Spec, resolve_optimizer, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
@@ -40,11 +41,12 @@ class Trainer:
         model: keras.Model | None = None,
         optimizer: Any = "adam",
         loss: Any = None,
-        metrics: Sequence[Any] | None = None,
+        metrics: Sequence[Any] | Mapping[str, Any] | None = None,
         hooks: Sequence[Any] = (),
         *,
         seed: int = 0,
         run_dir: str | Path | None = None,
+        loss_weights: Mapping[str, float] | None = None,
         networks: Mapping[str, keras.Model] | None = None,
         objectives: Sequence[Objective] = (),
         **settings: Any,
@@ -52,18 +54,20 @@ class Trainer:
         """Take what is trained; nothing is built yet.
 
         Args:
-            model: any built Keras 3 model with one output [batch, ...].
+            model: any built Keras 3 model with one output [batch, ...], or several in a dict or list.
             optimizer: a name, or a Keras optimizer, perhaps with a schedule; with `networks` one for each by name, or a
                 name for all.
             loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
                 one value for each example. Cross-entropies are computed from logits: a final softmax or sigmoid is
-                taken off in training, and is there in all that is shipped.
-            metrics: names, `keras.metrics.Metric` objects, or functions like a loss.
+                taken off in training, and is there in all that is shipped; outputs of a layer without an activation
+                are taken as logits. Of several outputs: {name: loss}.
+            metrics: names, `keras.metrics.Metric` objects, or functions like a loss. Of several outputs: {name: list}.
             hooks: hook objects, classes, names of configs, {name: object} or {name: options}; {name: None} removes a
                 default one. An object is a template: each fit trains with a new one of its arguments. A host hook is
                 used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
+            loss_weights: factors of the losses of several outputs, by name.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimises, in the place of `loss`.
             **settings: of the section `trainer` of a config, such as accumulation_steps=4.
@@ -73,8 +77,6 @@ class Trainer:
         """
         models = _models(model, networks)
         _check_losses(loss, objectives, networks)
-        if isinstance(metrics, str):
-            raise UserError(f"metrics='{metrics}' received. Expected a list, such as ['{metrics}'].")
         if not _is_count(seed, least=0) or seed >= 2**31:
             raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
         self.run_dir = None if run_dir is None else Path(run_dir)
@@ -85,10 +87,12 @@ class Trainer:
             trainer_settings(settings),
             self.run_dir,
             [hooks] if isinstance(hooks, str) else list(hooks),
-            None if loss is None else Loss(loss),
-            list(metrics or ()),
-            list(objectives),
+            objectives=list(objectives),
         )
+        if loss is not None:
+            self._spec.losses = losses_of(loss, output_names(models[MODEL]))
+            self._spec.metrics = metrics_of(metrics, self._spec.losses)
+            self._spec.loss_weights = weights_of(loss_weights, self._spec.losses)
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -255,7 +259,7 @@ class Trainer:
 
         Args:
             x: inputs [n, ...], a dataset, a `Data` (its test split) or a `Split`; see `fit`.
-            y: targets [n, ...]; None where x holds them.
+            y: targets [n, ...], of several outputs in a dict; None where x holds them.
             sample_weight: float [n]; None for all alike.
             batch_size: examples at a time; it changes no value but by rounding.
 

@@ -16,9 +16,10 @@ from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
 from hookline.hook_list import PROGRESS, Maker, hook_makers
 from hookline.inputs import Form, model_dtypes
-from hookline.losses import MODEL, ONE_HOT, Loss, recipe_of
-from hookline.measures import ACCURACY, ACCURACY_METRIC
+from hookline.recipes.losses import ONE, ONE_HOT, Loss
+from hookline.recipes.measures import ACCURACY, ACCURACY_METRIC
 from hookline.recipes.optimizers import fused_update
+from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import Hook
@@ -80,7 +81,7 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{name} received. Expected it by fit().")
         if name not in defaults or name in OF_COMMAND_LINE:
             raise unknown_name("setting", name, set(defaults) - {*OF_FIT, *OF_COMMAND_LINE})
-    return {**defaults, "monitor": "", "monitor_mode": "", **given}
+    return {**defaults, **given}
 
 
 @dataclass
@@ -115,8 +116,9 @@ class Spec:
         settings: the section `trainer` of a config, but for what `fit` says.
         run_dir: where runs are written; None for nowhere.
         given: the hooks that were asked for.
-        loss: of the only network; None where there are objectives.
-        metrics: beside it.
+        losses: of the only network, by output, by ONE where it has one; none where there are objectives.
+        metrics: likewise.
+        loss_weights: of several losses, by output.
         objectives: that were given in place of a loss.
         makers: of the hooks of the next fit, by name.
         taken_off: layers whose activation is taken off while a run traces, with its name.
@@ -128,8 +130,9 @@ class Spec:
     settings: dict[str, Any]
     run_dir: Path | None
     given: list[Any] = field(default_factory=list)
-    loss: Loss | None = None
-    metrics: list[Any] = field(default_factory=list)
+    losses: dict[str, Loss] = field(default_factory=dict)
+    metrics: dict[str, list[Any]] = field(default_factory=dict)
+    loss_weights: dict[str, float] = field(default_factory=dict)
     objectives: list[Objective] = field(default_factory=list)
     makers: dict[str, Maker] = field(default_factory=dict)
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
@@ -138,8 +141,9 @@ class Spec:
         """Choose the hooks of the next fit: with the progress of a mode, and what keeps the best weights."""
         given = ["checkpoint", *self.given] if restore_best and self.run_dir is None else self.given
         makers = hook_makers(given, on_disk=self.run_dir is not None, mode=mode)
-        accuracy = next((each for each in self.metrics if isinstance(each, str) and each in ACCURACY), "")
-        names = {} if self.loss is None else {ACCURACY_METRIC: accuracy}
+        asked = self.metrics.get(ONE, [])
+        accuracy = next((each for each in asked if isinstance(each, str) and each in ACCURACY), "")
+        names = {ACCURACY_METRIC: accuracy} if self.losses else {}
         self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch((), None, names), {})}
 
     @contextmanager
@@ -169,22 +173,30 @@ class Spec:
     @property
     def form(self) -> Form:
         """Return what becomes of inputs and targets."""
-        if self.loss is None:
-            return Form(model_dtypes(next(iter(self.models.values()))))
-        shape = output_shape(self.models[MODEL])
-        classes = int(shape[1] or 0) if shape and self.loss.classifies(shape) else 0
-        return Form(model_dtypes(self.models[MODEL]), classes, self.loss.kind == ONE_HOT)
+        dtypes, loss = model_dtypes(next(iter(self.models.values()))), self.losses.get(ONE)
+        if loss is None:
+            return Form(dtypes, names=tuple(self.losses))
+        names = output_names(self.models[MODEL])
+        shape = output_shapes(self.models[MODEL])[ONE] if names == [ONE] else ()
+        classes = int(shape[1] or 0) if shape and loss.classifies(shape) else 0
+        return Form(dtypes, classes, loss.kind == ONE_HOT)
 
     def recipe(self, data: Data, total_steps: int) -> Recipe:
         """Return the networks and objectives for some data."""
         del total_steps  # a schedule of Keras knows its own
-        if self.loss is None:
+        if not self.losses:
             networks = [Network(name, model, self.optimizers[name]) for name, model in self.models.items()]
             return Recipe(networks, list(self.objectives))
         self._end(as_given=True)
         model = self.models[MODEL]
         recipe = recipe_of(
-            model, self.optimizers[MODEL], self.loss, self.metrics, data, output_shape(model) or _called(model, data)
+            model,
+            self.optimizers[MODEL],
+            self.losses,
+            self.metrics,
+            data,
+            output_shapes(model, data),
+            weights=self.loss_weights,
         )
         for each in recipe.networks[0].final_activations:
             if each.attribute:
@@ -237,10 +249,11 @@ class Spec:
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
         hooks = {name: each.node for name, each in self.makers.items() if name not in (PROGRESS, HISTORY)}
-        metrics = [
-            each if isinstance(each, str) else getattr(each, "name", type(each).__name__) for each in self.metrics
-        ]
-        task = {"_target_": PYTHON, "loss": self.loss.name if self.loss else None, "metrics": metrics}
+        losses = {name: each.name for name, each in self.losses.items()}
+        metrics = {name: [_name_of(each) for each in given] for name, given in self.metrics.items()}
+        weights = self.loss_weights or None
+        task: dict[str, Any] = {"_target_": PYTHON, "loss": losses.get(ONE, losses or None)}
+        task |= {"metrics": metrics.get(ONE, list(metrics) and metrics), "loss_weights": weights}
         optimizers = {name: _plain_config(each) for name, each in self.optimizers.items()}
         sizes = {name: model.count_params() for name, model in self.models.items()}
         return {
@@ -261,20 +274,8 @@ class Spec:
         }
 
 
-def output_shape(model: keras.Model) -> tuple[int | None, ...]:
-    """Return the shape of a model's output, the batch first; () where it does not tell."""
-    shape = getattr(model, "output_shape", None) if getattr(model, "outputs", None) else None
-    nested = isinstance(shape, tuple) and any(isinstance(each, tuple | list) for each in shape)
-    return tuple(shape) if isinstance(shape, tuple) and not nested else ()
-
-
-def _called(model: keras.Model, data: Data) -> tuple[int | None, ...]:
-    """Return the shape of what a subclassed model returns for the first example."""
-    batch = data.train.source.gather(data.train.indices[:1])
-    values = [[each.value for each in kind] for kind in (model.trainable_variables, model.non_trainable_variables)]
-    outputs, _ = model.stateless_call(*values, batch["inputs"])  # nothing is written
-    shape = getattr(outputs, "shape", None)
-    return () if shape is None else (None, *tuple(shape)[1:])
+def _name_of(metric: Any) -> str:
+    return metric if isinstance(metric, str) else str(getattr(metric, "name", type(metric).__name__))
 
 
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:

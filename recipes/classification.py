@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import check_logits, take_off
-from hookline.trainer.model_checks import check_inputs, check_one_output, several_outputs
+from hookline.trainer.model_checks import check_classes, check_inputs, check_one_output, several_outputs
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
 from hookline.trainer.recipe import Parts, Recipe
@@ -59,6 +59,7 @@ def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
+    check_classes(parts.data, "classification")
     model, activations = take_off(parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes))
     check_inputs(model, parts.data)
     check_one_output(model, f"logits [batch, {parts.data.classes}]", (parts.data.classes,))

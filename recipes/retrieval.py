@@ -23,7 +23,7 @@ from hookline.recipes.metric_learning import (
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import is_whole_number
 from hookline.trainer.input.data import Data
-from hookline.trainer.model_checks import check_inputs, check_one_output
+from hookline.trainer.model_checks import check_classes, check_inputs, check_one_output
 from hookline.trainer.network import Network
 from hookline.trainer.objective import (
     Batch,
@@ -144,6 +144,7 @@ def retrieval(
         raise unknown_name("mining", mining, MININGS)
     if margin is not None and not 0.0 < margin < math.inf:
         raise UserError(f"margin={margin} received. Expected a number above 0, such as 0.2; null is the soft margin.")
+    check_classes(parts.data, "retrieval")
     _check_recall(recall_at, parts.data)
     model = parts.build_model(input_shape=parts.data.input_shape, classes=embedding_size)
     check_inputs(model, parts.data)

@@ -84,7 +84,7 @@ def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Mo
 
 def check_logits(model: keras.Model, data: Data) -> None:
     """Refuse a model whose outputs are probabilities though no final activation could be taken off."""
-    if not model.built or _ends_linear(model):
+    if not model.built or ends_linear(model):
         return
     inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
     listed = (model.trainable_variables, model.non_trainable_variables)
@@ -107,8 +107,9 @@ def _name_of(function: Any) -> str | None:
     return NAMES.get(getattr(function, "__name__", "").lower()) if package in ("keras", "tensorflow") else None
 
 
-def _ends_linear(model: keras.Model) -> bool:
-    operation = _last_operation(model, 0) if is_graph(model) else None
+def ends_linear(model: keras.Model, output: int = 0) -> bool:
+    """Return whether an output is that of a layer without an activation."""
+    operation = _last_operation(model, output) if is_graph(model) else None
     return is_of(operation, ACTIVATED) and getattr(operation, "activation", None) is keras.activations.linear
 
 

@@ -34,7 +34,8 @@ def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
         expected = ""
         if data is not None:
             shape = list(data.input_shape)
-            expected = f" Expected a model for inputs of shape {shape} and {data.classes} classes.{shape_hint(data)}"
+            of_classes = f" and {data.classes} classes" if data.classes else ""
+            expected = f" Expected a model for inputs of shape {shape}{of_classes}.{shape_hint(data)}"
         raise UserError(
             f"{what} raised {type(error).__name__}: {reason}.{expected} debug=true shows the traceback."
         ) from error
@@ -56,6 +57,15 @@ def check_names(model: keras.Model) -> None:
                 "digits, '_', '.' and '-' alone, such as "
                 f"name='{re.sub(r'[^A-Za-z0-9_.-]+', '_', layer.name)}': TensorFlow takes no other."
             )
+
+
+def check_classes(data: Data, task: str) -> None:
+    """Refuse data without classes for a task that needs the class of each example."""
+    if not data.classes:
+        raise UserError(
+            f"task={task} needs the class of each example, and the targets of data '{data.name}' are none. Expected "
+            "integers [examples]; for others set task=supervised task.loss=<loss>."
+        )
 
 
 def check_inputs(model: keras.Model, data: Data) -> None:

@@ -235,8 +235,9 @@ def _check_sign(path: str, calls: list[Facts], quantizer: Quantizer) -> None:
         if facts.non_negative:
             raise UserError(
                 f"The input of layer '{path}' is never negative, because of '{facts.non_negative}': its sign would be "
-                f"+1 always, and {quantizer.name} would tell the layer nothing. Replace that activation, for example "
-                "by hard_tanh, or set input_quantizer={name: dorefa, k_bit: 2} or input_quantizer=null."
+                f"+1 always, and {quantizer.name} would tell the layer nothing. Replace that activation "
+                "(model.activation=hard_tanh, in models that have this option), or set "
+                "input_quantizer={name: dorefa, k_bit: 2} or input_quantizer=null."
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.recipes.augment.options import check_border, check_fill, check_number, image_inputs
-from hookline.trainer.input.augment import Augment
+from hookline.trainer.input.augment import Augment, targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
 
@@ -20,9 +20,9 @@ TOLERANCE = 1e-3  # pixels by which a corner may miss a border through rounding
 class Geometric(Augment):
     """Move the pixels of each image by an affine map of its own.
 
-    If the data has a "map" [batch, height, width], it moves along, filled with 0 from beyond the border; so does a
-    "box" [batch, 4] of top, left, height and width in pixels: it becomes the smallest box around its former content, as
-    far as that is still in the image (height or width 0 if nothing is).
+    If the data has a "map" [batch, height, width], or targets [batch, height, width, ...], they move along, filled with
+    0 from beyond the border; so does a "box" [batch, 4] of top, left, height and width in pixels: it becomes the
+    smallest box around its former content, as far as that is still in the image (height or width 0 if nothing is).
     """
 
     moves = True
@@ -54,6 +54,11 @@ class Geometric(Augment):
         changed = {**batch, "inputs": self.move(images, maps, self.interpolation, self.fill)}
         if MAP in batch:
             changed[MAP] = self.move(batch[MAP][..., None], maps, "NEAREST", 0.0)[..., 0]
+        if targets_are_map(batch):
+            targets = batch["targets"]
+            flat = tf.cast(targets, tf.float32) if targets.shape.rank == 4 else tf.cast(targets, tf.float32)[..., None]
+            moved = tf.cast(self.move(flat, maps, "NEAREST", 0.0), targets.dtype)
+            changed["targets"] = moved if targets.shape.rank == 4 else moved[..., 0]
         if BOX in batch:
             changed[BOX] = move_boxes(batch[BOX], maps, height, width)
         return changed

@@ -19,7 +19,7 @@ from hookline.recipes.data.array_files import (
 )
 from hookline.recipes.data.hold_out import NEEDS, check_split, data_of_parts, hold_out
 from hookline.recipes.data.input_form import HostRows, InputForm, input_form, is_held
-from hookline.recipes.data.targets import as_labels, count_classes
+from hookline.recipes.data.targets import read_targets
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
@@ -31,14 +31,14 @@ WEIGHTS = "sample_weight"
 """Base name of such an array, followed by "_train" and so on."""
 
 
-def read_weights(files: ArrayFiles, name: str, labels: np.ndarray) -> np.ndarray:
+def read_weights(files: ArrayFiles, name: str, size: int) -> np.ndarray:
     """Return the sample weights of a part, float32 [size], from real numbers [size] or [size, 1]."""
     weights, where = files.load(name), files.label(name)
     if weights.ndim == 2 and weights.shape[1] == 1:
         weights = weights[:, 0]
-    if weights.shape != labels.shape or weights.dtype.kind not in "biuf":
+    if weights.shape != (size,) or weights.dtype.kind not in "biuf":
         raise UserError(
-            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {len(labels)} "
+            f"{where}: {weights.dtype} of shape {list(weights.shape)}; expected a number for each of {size} "
             "examples. Give one weight per example."
         )
     weights = weights.astype(np.float32)
@@ -96,7 +96,7 @@ def arrays(
     cache: str = "auto",
     validation: float | int = 0.1,
     test: float | int = 0.2,
-    split: str = "stratified",
+    split: str = "auto",
     groups: str | None = None,
     keys: str | None = None,
     seed: int = 0,
@@ -109,6 +109,7 @@ def arrays(
 
     Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
     In memory, all are checked to be finite; those that stay in their file are checked when they are read.
+    Targets are integers [n], the class of each example, or any other numbers [n, ...] for task=supervised.
     sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
 
     The arguments are explained in `configs/data/arrays.yaml`.
@@ -117,15 +118,19 @@ def arrays(
     files = find_arrays(path, targets)
     names = _names(files)
     warn_of_unread(files, [*(name for each in names.values() for name in astuple(each)), groups, keys])
-    labels = {part: as_labels(files.load(each.targets), files.label(each.targets)) for part, each in names.items()}
-    count = count_classes({files.label(names[part].targets): each for part, each in labels.items()}, classes)
+    found = {files.label(each.targets): files.load(each.targets) for each in names.values()}
+    read, count = read_targets(found, classes)
+    targets_of = dict(zip(names, read.values(), strict=True))
     lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
-    rows = hold_out(labels["train"], lacking, split=split, seed=seed, remedy=REMEDY, **columns)
-    weights = {part: read_weights(files, each.weights, labels[part]) for part, each in names.items() if each.weights}
+    train = targets_of["train"]
+    rows = hold_out(len(train), train if count else None, lacking, split=split, seed=seed, remedy=REMEDY, **columns)
+    weights = {
+        part: read_weights(files, each.weights, len(targets_of[part])) for part, each in names.items() if each.weights
+    }
     if "train" in weights:
         check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
-    sources, form = _sources(files, names, labels, weights, cache=cache, scale=scale, channels=channels)
+    sources, form = _sources(files, names, targets_of, weights, cache=cache, scale=scale, channels=channels)
     made, called = form.preparation, tuple(class_names or ())
     return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
 
@@ -167,7 +172,7 @@ def _require(files: ArrayFiles, *names: str) -> None:
 def _sources(
     files: ArrayFiles,
     names: Mapping[str, _Names],
-    labels: Mapping[str, np.ndarray],
+    targets: Mapping[str, np.ndarray],
     weights: Mapping[str, np.ndarray],
     *,
     cache: str,
@@ -186,7 +191,7 @@ def _sources(
     for name, part in names.items():
         where = files.label(part.inputs)
         inputs = files.load(part.inputs) if held else open_npy(files.files[part.inputs])
-        check_lengths(inputs, labels[name], where)
+        check_lengths(inputs, targets[name], where)
         form = input_form(inputs.shape[1:], inputs.dtype, scale=scale, channels=channels, where=where)
         first = first or form
         check_shape(inputs, first.stored, where)
@@ -197,19 +202,19 @@ def _sources(
             )
         own = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
         if held:
-            columns = {"inputs": form.in_memory(inputs, where), "targets": labels[name], **own}
+            columns = {"inputs": form.in_memory(inputs, where), "targets": targets[name], **own}
             sources[name] = ArraySource(columns, form.transform)
         else:
-            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, labels[name], own)
+            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, targets[name], own)
     assert first is not None  # there is always a training part
     return sources, first
 
 
-def _rows_of(stored: NpyRows, form: InputForm, labels: np.ndarray, columns: Mapping[str, np.ndarray]) -> HostRows:
+def _rows_of(stored: NpyRows, form: InputForm, targets: np.ndarray, columns: Mapping[str, np.ndarray]) -> HostRows:
     def read(rows: np.ndarray) -> dict[str, np.ndarray]:
         inputs = stored.read(rows)
         form.check_rows(inputs, rows, f"'{stored.path}'")
         return {"inputs": inputs, **{name: column[rows] for name, column in columns.items()}}
 
     specs = {name: tf.TensorSpec([], column.dtype) for name, column in columns.items()}
-    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype), **specs}, labels, form.transform)
+    return HostRows(read, {"inputs": tf.TensorSpec(form.stored, stored.dtype), **specs}, targets, form.transform)

@@ -24,6 +24,7 @@ from hookline.trainer.objective import Batch
 PEAKS = {"digits": small.PEAK, "mnist": large.PEAK}
 """The brightest grey value of each set."""
 AUTO = "auto"
+TARGETS = CLASS, MASK = "class", "mask"
 
 
 def check_originals(name: str, path: str | None, *, key: str) -> None:
@@ -74,11 +75,14 @@ def open_originals(
     return data, found
 
 
-def data_of_canvases(name: str, originals: Data, parts: Mapping[str, Split], canvas: int, peak: int) -> Data:
+def data_of_canvases(
+    name: str, originals: Data, parts: Mapping[str, Split], canvas: int, peak: int, *, has_classes: bool = True
+) -> Data:
     """Return the data of splits of canvases."""
     shape = (canvas, canvas, 1)
-    form, names = pixel_preparation(shape, peak), originals.class_names
-    return Data(name, **parts, input_shape=shape, classes=originals.classes, class_names=names, preparation=form)
+    form = pixel_preparation(shape, peak)
+    classes, names = (originals.classes, originals.class_names) if has_classes else (0, ())
+    return Data(name, **parts, input_shape=shape, classes=classes, class_names=names, preparation=form)
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,15 @@ def place_on_canvases(
     """
     count, side, size = len(rows), images.shape[1], clutter.fragment_size
     bits = np.random.PCG64(np.random.SeedSequence([seed, stream]))
-    top, left = (_below(clutter.canvas - side + 1, count, bits) for _ in range(2))
+    top, left = (below(clutter.canvas - side + 1, count, bits) for _ in range(2))
     canvases = np.zeros([count, clutter.canvas, clutter.canvas], np.uint8)
     for _ in range(clutter.fragments):
-        donors = _below(len(images) - 1, count, bits)
+        donors = below(len(images) - 1, count, bits)
         donors += donors >= rows  # never the image itself
-        from_top, from_left = (_below(side - size + 1, count, bits) for _ in range(2))
-        to_top, to_left = (_below(clutter.canvas - size + 1, count, bits) for _ in range(2))
-        _paste(canvases, images[(donors[:, None, None], *_squares(from_top, from_left, size))], to_top, to_left)
-    _paste(canvases, images[rows], top, left)
+        from_top, from_left = (below(side - size + 1, count, bits) for _ in range(2))
+        to_top, to_left = (below(clutter.canvas - size + 1, count, bits) for _ in range(2))
+        paste(canvases, images[(donors[:, None, None], *_squares(from_top, from_left, size))], to_top, to_left)
+    paste(canvases, images[rows], top, left)
     extent = np.full(count, side, np.int64)
     return canvases, np.stack([top, left, extent, extent], axis=1)
 
@@ -129,7 +133,7 @@ def grey_values(split: Split, positions: np.ndarray, peak: int) -> np.ndarray:
     return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)
 
 
-def _below(limit: int, count: int, bits: np.random.PCG64) -> np.ndarray:
+def below(limit: int, count: int, bits: np.random.PCG64) -> np.ndarray:
     """Return draws from 0 .. limit - 1, int64 [count]; the limit is under 2^32."""
     high = bits.random_raw(count) >> np.uint64(32)
     return ((high * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
@@ -141,10 +145,11 @@ def _squares(top: np.ndarray, left: np.ndarray, size: int) -> tuple[np.ndarray, 
     return (top[:, None] + steps)[:, :, None], (left[:, None] + steps)[:, None, :]
 
 
-def _paste(canvases: np.ndarray, patches: np.ndarray, top: np.ndarray, left: np.ndarray) -> None:
-    """Draw one patch on each canvas, in place, by maximum."""
+def paste(canvases: np.ndarray, patches: np.ndarray, top: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Draw one patch on each canvas, in place, by maximum, and return the canvases."""
     where = (np.arange(len(canvases))[:, None, None], *_squares(top, left, patches.shape[1]))
     canvases[where] = np.maximum(canvases[where], patches)
+    return canvases
 
 
 USUAL = {"digits": (20, 3), "mnist": (60, 8)}
@@ -162,6 +167,7 @@ def cluttered(
     train_examples: int | None = None,
     validation_examples: int | None = None,
     test_examples: int | None = None,
+    targets: str = CLASS,
     seed: int = 0,
 ) -> Data:
     """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
@@ -169,7 +175,12 @@ def cluttered(
     The splits are those of the source. Fragments come from other images of the same split, and only from those that
     appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
     every class; if more, images repeat, at other places and among other fragments.
+
+    Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
+    than half of the brightest grey value.
     """
+    if targets not in TARGETS:
+        raise unknown_name("data.targets", targets, TARGETS)
     counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
     data, (canvas_side, fragment_side) = open_originals(
         source,
@@ -182,13 +193,15 @@ def cluttered(
     )
     peak, clutter = PEAKS[source], Clutter(canvas_side, fragments, fragment_side)
     parts = {
-        name: _cluttered(getattr(data, name), counts[name], peak, clutter, (seed, stream))
+        name: _cluttered(getattr(data, name), counts[name], peak, clutter, (seed, stream), targets)
         for stream, name in enumerate(PARTS)
     }
-    return data_of_canvases(f"cluttered_{source}", data, parts, canvas_side, peak)
+    return data_of_canvases(f"cluttered_{source}", data, parts, canvas_side, peak, has_classes=targets == CLASS)
 
 
-def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int]) -> Split:
+def _cluttered(
+    split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int], targets: str
+) -> Split:
     """Return a split of canvases, made from the images of another."""
     labels = split.source.labels[split.indices]
     rows = _choose(labels, len(labels) if count is None else count, seeds[0])
@@ -198,7 +211,13 @@ def _cluttered(split: Split, count: int | None, peak: int, clutter: Clutter, see
             f"Received {len(pool)} {split.name} image for canvases with fragments of others; expected 2 or more. "
             f"Set data.{split.name}_examples higher, or data.fragments=0."
         )
-    canvases, boxes = place_on_canvases(grey_values(split, pool, peak), places, clutter, *seeds)
+    images = grey_values(split, pool, peak)
+    canvases, boxes = place_on_canvases(images, places, clutter, *seeds)
+    if targets == MASK:
+        blank = np.zeros([len(rows), clutter.canvas, clutter.canvas], np.uint8)
+        ink = paste(blank, images[places], boxes[:, 0], boxes[:, 1]) > peak / 2
+        masked = {"inputs": canvases[..., None], "targets": ink[..., None].astype(np.int64)}
+        return Split(split.name, ArraySource(masked, centered_pixels(peak)), np.arange(len(rows)))
     arrays = {"inputs": canvases[..., None], "targets": labels[rows], "box": boxes}
     return Split(split.name, ArraySource(arrays, _transform(peak, clutter.canvas)), np.arange(len(rows)))
 

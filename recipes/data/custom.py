@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from hookline.recipes.data.hold_out import PARTS, check_split, data_of_parts, hold_out
 from hookline.recipes.data.input_form import LARGEST_NUMBER, HostRows, InputForm, check_fits, input_form, is_held
-from hookline.recipes.data.targets import as_labels, count_classes
+from hookline.recipes.data.targets import are_labels, as_labels, as_numbers, count_classes
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
@@ -36,11 +36,20 @@ class ExampleReader:
         name: what messages call the object.
         alike: how to fix examples that differ, for messages.
         size: number of examples.
-        specs: shape of one row and dtype of every array but the targets, by name, as in the first example.
+        specs: shape of one row and dtype of every array, by name, as in the first example; of labels there is none.
+        has_classes: whether the targets are labels.
     """
 
-    def __init__(self, examples: Any, *, threads: int, name: str, alike: str = "Return every example alike.") -> None:
-        """Take an object, and read its first example."""
+    def __init__(
+        self,
+        examples: Any,
+        *,
+        threads: int,
+        name: str,
+        classes: int | None = None,
+        alike: str = "Return every example alike.",
+    ) -> None:
+        """Take an object, and read its first example; without classes, `classes` is 0."""
         if not is_whole_number(threads) or not 1 <= threads <= MOST_THREADS:
             raise UserError(f"Received data.threads={threads!r}; expected a whole number in 1..{MOST_THREADS}.")
         self._batched = callable(getattr(examples, "gather", None))
@@ -57,8 +66,12 @@ class ExampleReader:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="examples")
         self._chunk_count = TASKS_A_THREAD * threads
         self._formats: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        self.has_classes = False
         first = self._read(np.zeros([1], np.int64))
-        self.specs = {key: tf.TensorSpec(first[key].shape[1:], first[key].dtype) for key in first if key != TARGETS}
+        self.has_classes = classes != 0 and (classes is not None or are_labels(first[TARGETS]))
+        if self.has_classes:
+            as_labels(first.pop(TARGETS), name)
+        self.specs = {key: tf.TensorSpec(each.shape[1:], each.dtype) for key, each in first.items()}
 
     @property
     def bytes(self) -> int:
@@ -71,9 +84,12 @@ class ExampleReader:
         return np.concatenate([self._read(rows)[TARGETS] for rows in self._passes()]) if declared is None else declared
 
     def everything(self, form: InputForm) -> dict[str, np.ndarray]:
-        """Return all rows, checked: arrays [size, ...] by name; "targets" are int64."""
-        found = {name: np.empty([self.size, *shape], dtype) for name, (dtype, shape) in self._formats.items()}
-        found[TARGETS] = np.empty([self.size], np.int64)
+        """Return all rows, checked: arrays [size, ...] by name; labels are int64 [size]."""
+        found = {
+            name: np.empty([self.size, *spec.shape], spec.dtype.as_numpy_dtype) for name, spec in self.specs.items()
+        }
+        if self.has_classes:
+            found[TARGETS] = np.empty([self.size], np.int64)
         declared = self._declared()
         for rows in self._passes():
             read = self._read(rows)
@@ -87,13 +103,14 @@ class ExampleReader:
         values = getattr(self._examples, name, None)
         return None if values is None else self._call(lambda: np.asarray(values), f"its {name}")
 
-    def reading(self, labels: np.ndarray, form: InputForm) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
-        """Return the function that reads the rows of a batch, checked; the targets must be the labels."""
+    def reading(self, labels: np.ndarray | None, form: InputForm) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+        """Return the function that reads the rows of a batch, checked: targets against labels, where there are such."""
 
         def read(rows: np.ndarray) -> dict[str, np.ndarray]:
             found = self._read(rows)
             self._check_read(found, rows, labels, form)
-            del found[TARGETS]
+            if labels is not None:
+                del found[TARGETS]
             return found
 
         return read
@@ -113,7 +130,7 @@ class ExampleReader:
             )
 
     def _declared(self) -> np.ndarray | None:
-        labels = self.column("labels")
+        labels = self.column("labels") if self.has_classes else None
         if labels is not None and len(labels := as_labels(labels, f"{self.name}, its labels")) != self.size:
             raise UserError(f"{self.name} has {self.size} examples and {len(labels)} labels; expected one for each.")
         return labels
@@ -125,7 +142,7 @@ class ExampleReader:
     def _read(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return new arrays [n, ...] by name, "targets" among them."""
         found = self._pool.submit(self._gathered, rows).result() if self._batched else self._one_by_one(rows)
-        return {**found, TARGETS: as_labels(found[TARGETS], self.name)}
+        return {**found, TARGETS: (as_labels if self.has_classes else as_numbers)(found[TARGETS], self.name)}
 
     def _one_by_one(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         size = -(-len(rows) // self._chunk_count)
@@ -241,23 +258,24 @@ def custom(
     threads: int = 8,
     validation: float | int = 0.1,
     test: float | int = 0.2,
-    split: str = "stratified",
+    split: str = "auto",
     seed: int = 0,
 ) -> Data:
     """Return the examples of an object with `__len__` and `__getitem__`, or with `__len__` and `gather`.
 
-    `source[row]` gives one example: inputs and target, or a mapping with "inputs", "targets" and perhaps more names;
-    `source.gather(rows)` gives those of rows, int64 [n], as arrays [n, ...]. Several threads read. The same row must
-    always give the same example (random changes are the `augment` group's), of the shapes and dtypes of the first, and
-    finite. The object may have `labels`, the class of every row, so that they need not be read from all examples first;
-    and `groups` or `keys` for those ways to split.
+    `source[row]` gives one example: inputs and target (its class, or other numbers for task=supervised), or a mapping
+    with "inputs", "targets" and perhaps more names; `source.gather(rows)` gives those of rows, int64 [n], as arrays
+    [n, ...]. Several threads read. The same row must always give the same example (random changes are the `augment`
+    group's), of the shapes and dtypes of the first, and finite. The object may have `labels`, the class of every row,
+    so that they need not be read from all examples first; and `groups` or `keys` for those ways to split.
 
     The arguments are explained in `configs/data/custom.yaml`.
     """
     _check(split, source)
     given = {"source": source, "validation_source": validation_source, "test_source": test_source}
+    reading: dict[str, Any] = {"threads": threads, "classes": classes}
     readers = {
-        part: ExampleReader(examples, threads=threads, name=f"data.{option} ({type(examples).__name__})")
+        part: ExampleReader(examples, name=f"data.{option} ({type(examples).__name__})", **reading)
         for part, (option, examples) in zip(PARTS, given.items(), strict=True)
         if examples is not None
     }
@@ -292,9 +310,11 @@ def read_data(
     form = input_form(tuple(spec.shape), dtype, scale=scale, channels=channels, where=train.name)
     held = is_held(cache, sum(reader.bytes for reader in readers.values()))
     sources = {part: _source(reader, form, held) for part, reader in readers.items()}
-    count = count_classes({readers[part].name: source.labels for part, source in sources.items()}, classes)
+    labels = {readers[part].name: source.labels for part, source in sources.items()} if train.has_classes else {}
+    count = count_classes(labels, classes) if labels else 0
     rows = hold_out(
-        sources["train"].labels,
+        train.size,
+        labels.get(train.name),
         {part: amount for part, amount in shares.items() if part not in readers},
         split=split,
         seed=seed,
@@ -310,8 +330,9 @@ def _source(reader: ExampleReader, form: InputForm, held: bool) -> Source:
     if held:
         check_fits(reader.bytes, reader.name, "Set data.cache=none.")
         return ArraySource(reader.everything(form), form.transform)
-    labels = reader.labels()
-    return HostRows(reader.reading(labels, form), reader.specs, labels, form.transform)
+    labels = reader.labels() if reader.has_classes else None
+    targets = reader.size if labels is None else labels
+    return HostRows(reader.reading(labels, form), reader.specs, targets, form.transform)
 
 
 def _listed(reader: ExampleReader) -> str:

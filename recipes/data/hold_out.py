@@ -15,7 +15,7 @@ from hookline.trainer.input.split import split_indices
 
 TRAIN = "train"
 PARTS = (TRAIN, "validation", "test")
-SPLITS = ("stratified", "random", "group", "hash")
+SPLITS = ("auto", "stratified", "random", "group", "hash")
 NEEDS = {"group": "groups", "hash": "keys"}
 """The columns that identify examples, by the way to split that needs them."""
 
@@ -40,7 +40,8 @@ def check_group_option(split: str, option: str, value: object) -> None:
 
 
 def hold_out(
-    labels: np.ndarray,
+    size: int,
+    labels: np.ndarray | None,
     held_out: Mapping[str, float | int],
     *,
     split: str,
@@ -49,19 +50,24 @@ def hold_out(
     keys: Column = lambda: None,
     remedy: str = "",
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those that are held out."""
+    """Return rows by part: "train", and those that are held out.
+
+    A split of "auto" is stratified where there are labels, and random where targets are no classes.
+    """
     check_split(split)
     if not held_out:
-        return {TRAIN: np.arange(len(labels), dtype=np.int64)}
+        return {TRAIN: np.arange(size, dtype=np.int64)}
     if split in NEEDS:
         name = NEEDS[split]
         found = groups() if split == "group" else keys()
         if found is None:
             raise UserError(f"data.split={split} needs {name}; {remedy.format(name=name)}")
         if split == "group":
-            return split_indices(len(labels), held_out, seed, labels, groups=found)
-        return split_indices(len(labels), held_out, seed, keys=found)
-    return split_indices(len(labels), held_out, seed, labels if split == "stratified" else None)
+            return split_indices(size, held_out, seed, labels, groups=found)
+        return split_indices(size, held_out, seed, keys=found)
+    if split == "stratified" and labels is None:
+        raise UserError("data.split=stratified needs classes, and the targets are none. Set data.split=random.")
+    return split_indices(size, held_out, seed, None if split == "random" else labels)
 
 
 def complete(
@@ -78,6 +84,7 @@ def complete(
     train = parts[TRAIN]
     lacking = {name: share for name, share in shares.items() if name not in parts}
     found = hold_out(
+        len(train),
         labels[train],
         lacking,
         split=split,
@@ -130,5 +137,6 @@ def data_of_parts(
         class_names=tuple(class_names),
         preparation=preparation,
     )
-    check_every_class({TRAIN: data.train.labels}, classes, data.class_names)
+    if classes:
+        check_every_class({TRAIN: data.train.labels}, classes, data.class_names)
     return data

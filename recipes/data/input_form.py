@@ -18,7 +18,7 @@ from hookline.recipes.data.digits import centered_pixels, pixel_preparation
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import as_pixels, check_finite
 from hookline.trainer.input.preparation import Preparation
-from hookline.trainer.input.source import HOST
+from hookline.trainer.input.source import HOST, labels_of
 from hookline.trainer.objective import Batch
 
 CACHES = ("auto", "memory", "none")
@@ -181,39 +181,43 @@ def _end_reading() -> None:
 
 
 class HostRows:
-    """Let a Python function read rows; only the labels lie in memory."""
+    """Let a Python function read rows; only their targets lie in memory, or nothing where it reads them, too."""
 
     def __init__(
         self,
         read: ReadRows,
         specs: Mapping[str, tf.TensorSpec],
-        labels: np.ndarray,
+        targets: np.ndarray | int,
         transform: Callable[[Batch], Batch],
     ) -> None:
+        """Take the targets of all rows, or the number of rows where `read` returns the targets."""
         self._read, self._specs, self._transform = read, dict(specs), transform
-        with tf.init_scope(), tf.device(HOST):
-            self._targets = tf.constant(labels, tf.int64)
+        self._targets: tf.Tensor | None = None
+        self._size = targets if isinstance(targets, int) else len(targets)
+        if not isinstance(targets, int):
+            with tf.init_scope(), tf.device(HOST):
+                self._targets = tf.constant(targets)
 
     @property
     def size(self) -> int:
         """Return the number of rows."""
-        return int(self._targets.shape[0])
+        return self._size
 
     @property
     def bytes(self) -> int:
         """Return how much memory all examples would take, in bytes."""
         row = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs.values())
-        return self.size * (row + self._targets.dtype.size)
+        return self.size * row + self.held_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Return how much of that lies in memory: the labels."""
-        return self.size * self._targets.dtype.size
+        """Return how much of that lies in memory: the targets."""
+        return 0 if self._targets is None else int(self._targets.shape.num_elements()) * self._targets.dtype.size
 
     @property
     def labels(self) -> np.ndarray:
         """Return the class of every row, int64 [size]."""
-        return np.array(self._targets.numpy(), np.int64)
+        return labels_of(self._targets)
 
     @property
     def host_only(self) -> bool:
@@ -238,7 +242,8 @@ class HostRows:
                 name: tf.ensure_shape(tensor, [indices.shape[0], *spec.shape])
                 for (name, spec), tensor in zip(self._specs.items(), tensors, strict=True)
             }
-            rows["targets"] = tf.gather(self._targets, indices)
+            if self._targets is not None:
+                rows["targets"] = tf.gather(self._targets, indices)
         return self._transform(rows)
 
     def on_accelerator(self) -> HostRows:

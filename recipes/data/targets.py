@@ -1,4 +1,4 @@
-"""Targets of a user's data: the class of each example, an integer from 0 on. What insists on classes stands here."""
+"""Targets of a user's data: the class of each example, or anything else that a loss takes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,48 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.input.checks import check_labels, check_lengths, is_whole_number
+from hookline.trainer.input.checks import check_finite, check_labels, check_lengths, is_whole_number
 
 MOST_CLASSES = 2**31
+
+
+def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[dict[str, np.ndarray], int]:
+    """Return the targets of each part, by what messages call it, and the number of classes.
+
+    Integers [size] or [size, 1] are labels, int64 [size]. Other numbers [size, ...] are targets without classes, which
+    are then 0: float32, or int64 where they are whole; so are all where `classes` is 0.
+    """
+    labelled = classes != 0 and (classes is not None or all(are_labels(each) for each in found.values()))
+    if labelled:
+        labels = {where: as_labels(each, where) for where, each in found.items()}
+        return labels, count_classes(labels, classes)
+    targets = {where: as_numbers(each, where) for where, each in found.items()}
+    first = next(iter(targets.values()))
+    for where, each in targets.items():
+        if each.shape[1:] != first.shape[1:] or each.dtype != first.dtype:
+            raise UserError(
+                f"{where}: targets {each.dtype} of shape {list(each.shape[1:])}; expected {first.dtype} of shape "
+                f"{list(first.shape[1:])}, as in {next(iter(targets))}. Convert them."
+            )
+    return targets, 0
+
+
+def are_labels(targets: np.ndarray) -> bool:
+    """Return whether targets can be labels: integers [size] or [size, 1]."""
+    return targets.dtype.kind in "iu" and (targets.ndim == 1 or (targets.ndim == 2 and targets.shape[1] == 1))
+
+
+def as_numbers(targets: np.ndarray, where: str) -> np.ndarray:
+    """Return targets [size, ...] as a loss takes them."""
+    check_lengths(targets, targets, where)
+    if targets.dtype.kind not in "biuf":
+        raise UserError(
+            f"{where}: targets of dtype {targets.dtype}; expected numbers: the class of each example, or what a loss "
+            "of task=supervised takes."
+        )
+    if targets.dtype.kind == "f":
+        check_finite(targets, where)
+    return targets.astype(np.float32 if targets.dtype.kind == "f" else np.int64)
 
 
 def as_labels(targets: np.ndarray, where: str) -> np.ndarray:
@@ -39,7 +78,10 @@ def number_names(found: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, t
 def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
     """Return the number of classes, as given or the largest label plus one; check every label."""
     if classes is not None and (not is_whole_number(classes) or classes < 2):
-        raise UserError(f"Received data.classes={classes}; expected 2 or more, or null to count them.")
+        raise UserError(
+            f"Received data.classes={classes}; expected 2 or more, null to count them, or 0 for targets that are no "
+            "classes."
+        )
     for where, part in labels.items():
         check_labels(part, MOST_CLASSES if classes is None else classes, where)
     if classes is not None:
@@ -49,7 +91,7 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
     if largest >= size:
         raise UserError(
             f"{where}: a label is {largest}, and there are {size} examples; expected classes from 0 on. Number them, "
-            "or set data.classes."
+            "set data.classes, or data.classes=0 where they are no classes."
         )
     if not largest:
         raise UserError(f"{where}: all labels are 0; expected 2 classes or more. Fix the labels, or set data.classes.")

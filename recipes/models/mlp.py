@@ -16,14 +16,17 @@ def mlp(
     units: Sequence[int] = (256, 256),
     activation: str = "hard_tanh",
     dropout: float = 0.0,
+    batch_norm_outputs: bool = True,
     batch_norm_momentum: float = 0.9,
     batch_norm_epsilon: float = 1e-3,
 ) -> keras.Model:
     """Return blocks of dense, batch norm, activation and dropout, then a dense layer with batch norm for the logits.
 
+    Without `batch_norm_outputs` the last layer has a bias in its place, as regression needs.
+
     sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1, as in the sign's straight-through estimator.
     So a hook that binarizes the inputs of the dense layers makes this a binary network, and without the hook it is the
-    float baseline. No layer has a bias: batch norm has an offset.
+    float baseline. No layer before batch norm has a bias.
     """
     check_sizes("units", units)
     check_dropout(dropout)
@@ -37,5 +40,6 @@ def mlp(
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
         if dropout:
             x = keras.layers.Dropout(dropout, name=f"dropout_{block}")(x)
-    x = keras.layers.Dense(classes, use_bias=False, name="logits")(x)
-    return keras.Model(inputs, batch_norm(name="batch_norm_logits")(x), name="mlp")
+    x = keras.layers.Dense(classes, use_bias=not batch_norm_outputs, name="logits")(x)
+    outputs = batch_norm(name="batch_norm_logits")(x) if batch_norm_outputs else x
+    return keras.Model(inputs, outputs, name="mlp")

@@ -183,8 +183,8 @@ def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
 
 def monitor_of(run: StoredRun) -> tuple[str, str]:
     """Return by which metric of the validation split a run decided its best step, and "max" or "min"."""
-    trainer = run.config.get("trainer", {})
-    return str(trainer.get("monitor", "")), str(trainer.get("monitor_mode", "max"))
+    trainer = {**run.config.get("trainer", {}), **(run.summary.get("best") or {})}
+    return str(trainer.get("monitor", "")), str(trainer.get("mode", trainer.get("monitor_mode", "max")))
 
 
 @dataclass

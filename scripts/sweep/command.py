@@ -260,7 +260,8 @@ def describe_end(opened: OpenSweep, summaries: Mapping[int, Mapping[str, Any]]) 
     values = {number: (summary.get("best") or {}).get("value") for number, summary in summaries.items()}
     known = {number: value for number, value in values.items() if value is not None}
     if opened.example and known:
-        choose = max if opened.example.config["trainer"]["monitor_mode"] == "max" else min
+        first = next(iter(known))
+        choose = min if summaries[first]["best"].get("mode") == "min" else max
         best = choose(known, key=lambda number: known[number])
         own = [each for each in sweep.jobs[best - 1].overrides if each not in opened.fixed]
         lines.append(f"Best {describe_best(summaries[best]).rstrip(', ')}: {' '.join(own)}")

@@ -15,6 +15,7 @@ from hookline.trainer.config.command import Command, expand_sweep, parse_overrid
 from hookline.trainer.config.compose import open_composer
 from hookline.trainer.config.preflight import Job, preflight_each
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
 
 MAX_TRIALS = 1000
 LOG = "log"
@@ -95,6 +96,14 @@ def check_space(command: Command, fixed: Sequence[str], space: Sequence[Dimensio
     return preflight_each(command, rows)[0]
 
 
+def _mode(config: Mapping[str, Any]) -> str:
+    """Return whether the highest or the lowest value is searched for."""
+    monitor = str(config["trainer"]["monitor"])
+    if monitor == AUTO and "metrics" in config["task"]:
+        raise UserError("A search needs to know what is best. Set trainer.monitor, such as trainer.monitor=loss/total.")
+    return mode_of(ACCURACY if monitor == AUTO else monitor, config["trainer"]["monitor_mode"])
+
+
 class Search:
     """Choose the jobs of a search, one after another."""
 
@@ -105,7 +114,7 @@ class Search:
         self._optuna = import_optuna()
         self._sweep, self._fixed, self._space = sweep, list(fixed), list(space)
         self._seed: int = config["seed"]
-        self._direction = "maximize" if config["trainer"]["monitor_mode"] == "max" else "minimize"
+        self._direction = "maximize" if _mode(config) == "max" else "minimize"
         self._distributions = {each.key: self._distribution(each) for each in space}
 
     def _distribution(self, dimension: Dimension) -> Any:

@@ -45,8 +45,12 @@ class TrainerConfig:
     evaluation_batch_size: int = setting(256, "examples per evaluation step", minimum=1)
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)
-    monitor: str = setting("metric/accuracy", "the validation metric that decides which step is the best")
-    monitor_mode: str = setting("max", "whether a larger or a smaller value is better", choices=("max", "min"))
+    monitor: str = setting(
+        "auto", "the validation metric that decides which step is the best; auto: the accuracy, or else the total loss"
+    )
+    monitor_mode: str = setting(
+        "auto", "whether a larger or a smaller value is better; auto: as the name says", choices=("auto", "max", "min")
+    )
     placement: str = setting("auto", "where batches are made", choices=("auto", "device", "host"))
     precision: str = setting(
         "float32", "in which networks compute; weights stay float32", choices=("float32", "float16", "bfloat16")

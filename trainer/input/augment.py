@@ -66,6 +66,11 @@ class Augmentation:
     def check(self, batch: Batch) -> None:
         for augment in self.augments:
             with _named(augment):
+                if augment.mixes and not self.classes:
+                    raise UserError(
+                        "it mixes examples of classes, and the targets of the data are none. Expected "
+                        f"augment.{augment.name}=null."
+                    )
                 augment.check(batch)
                 _check_entries(augment, batch)
 
@@ -98,6 +103,14 @@ def _named(augment: Augment) -> Iterator[None]:
         raise
 
 
+def targets_are_map(batch: Batch) -> bool:
+    """Return whether the targets are maps [batch, height, width, ...] of the images, which move along with them."""
+    targets, inputs = batch.get("targets"), batch["inputs"]
+    if not isinstance(targets, tf.Tensor) or targets.shape.rank not in (3, 4) or inputs.shape.rank != 4:
+        return False
+    return bool(targets.shape[1:3] == inputs.shape[1:3])
+
+
 def _further_images(batch: Batch) -> list[str]:
     inputs = batch["inputs"]
     return [
@@ -113,6 +126,9 @@ def _check_entries(augment: Augment, batch: Batch) -> None:
     if augment.moves and not augment.mixes:
         known = {*augment.follows, *_further_images(batch)}
         others = [name for name in others if name not in known and batch[name].shape.rank > 1]
+        targets = batch.get("targets")
+        if isinstance(targets, tf.Tensor) and targets.shape.rank > 2 and not targets_are_map(batch):
+            others.append("targets")
     if others and (augment.moves or augment.mixes):
         deed = "mixes examples" if augment.mixes else "moves pixels"
         raise UserError(

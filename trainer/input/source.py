@@ -43,6 +43,14 @@ class Source(Protocol):
         """Return this source with its examples in the accelerator's memory; itself if there is no accelerator."""
 
 
+def labels_of(targets: tf.Tensor | None) -> np.ndarray:
+    """Return targets as labels, int64 [size], for what needs the class of each example."""
+    if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
+        found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
+        raise UserError(f"Received targets: {found}; expected integers [size]. Give the class of each row.")
+    return np.array(targets.numpy(), np.int64)
+
+
 class ArraySource:
     """Hold arrays in memory and gather their rows.
 
@@ -72,11 +80,7 @@ class ArraySource:
 
     @property
     def labels(self) -> np.ndarray:
-        targets = self._tensors.get("targets")
-        if targets is None or targets.shape.rank != 1 or not targets.dtype.is_integer:
-            found = "none" if targets is None else f"{targets.dtype.name} of shape {list(targets.shape)}"
-            raise UserError(f"Received targets: {found}; expected integers [{self.size}]. Give the class of each row.")
-        return np.array(targets.numpy(), np.int64)
+        return labels_of(self._tensors.get("targets"))
 
     @property
     def host_only(self) -> bool:

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import BatchQueue, TrainingBatches
@@ -26,7 +27,7 @@ from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.build import bind_hooks
 from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore, Store
-from hookline.trainer.run.control import Best
+from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.fingerprint import data_fingerprint
 from hookline.trainer.run.precision import FLOAT32, computing_in, loss_scale_for
@@ -82,6 +83,8 @@ def build_run(
             split.name: HeldOut(trainers[0], split, batch_size=size, placement=placement) for split in data.splits[1:]
         }
     started.end("trace")
+    names = held_out["validation"].names if "validation" in held_out else []
+    monitor, mode = choose_monitor(settings["monitor"], settings["monitor_mode"], names)
     since = min(total_steps, max((hook.declare().best_from_step for hook in trainers[0].hooks), default=0))
     return Run(
         directory,
@@ -93,7 +96,7 @@ def build_run(
         held_out,
         list({id(hook): hook for hook in (*trainers[0].hooks, *hooks)}.values()),
         total_steps,
-        Best(settings["monitor"], settings["monitor_mode"], since=since),
+        Best(monitor, mode, since=since),
         MemoryStore() if store is None else store,
         data_fingerprint(data.splits),
         workers or Workers(),
@@ -113,6 +116,7 @@ def _build_parts(
     augments, hooks = blueprint.build_augments(), blueprint.build_hooks()
     keras.utils.set_random_seed(blueprint.seed)
     data = blueprint.open_data()
+    _check_class_settings(data, settings)
     training = TrainingBatches(
         data.train,
         batch_size=settings["batch_size"],
@@ -144,6 +148,15 @@ def _forget_names() -> None:
 
 def _precision(settings: Mapping[str, Any]) -> str:
     return str(settings.get("precision", FLOAT32))  # older runs have no such setting
+
+
+def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
+    for name in ("classes_per_batch", "class_sampling", "class_weights"):
+        if settings.get(name) is not None and not data.classes:
+            raise UserError(
+                f"trainer.{name}={settings[name]} needs the class of each example, and the targets of data "
+                f"'{data.name}' are none. Expected trainer.{name}=null."
+            )
 
 
 def _class_shares(data: Data, setting: Setting | None) -> np.ndarray | None:

@@ -8,8 +8,10 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.objective import Objective
+from hookline.trainer.run.results import ACCURACY, AUTO, mode_of
 from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import takes_part
 
@@ -132,6 +134,22 @@ class Control:
         self.rate_factor = rate_factor
 
 
+def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return the metric of the validation split that decides what is best, and whether "max" or "min" of it is.
+
+    Of "auto" it is the accuracy where there is one, else the total loss. Without a validation split there are no names.
+    """
+    if monitor == AUTO:
+        losses = (name for name in names if name.endswith("loss/total"))
+        monitor = ACCURACY if ACCURACY in names else next(losses, "loss/total")
+    elif names and monitor not in names:
+        raise UserError(
+            f"Unknown metric trainer.monitor={monitor}.{did_you_mean(monitor, names)} "
+            f"Expected one of: {', '.join(sorted(names))}."
+        )
+    return monitor, mode_of(monitor, mode)
+
+
 @dataclass
 class Best:
     """Track the best value of the monitored metric.
@@ -168,7 +186,13 @@ class Best:
 
     def as_json(self) -> dict[str, Any]:
         """Return what a checkpoint and `summary.json` hold of it."""
-        return {"monitor": self.monitor, "value": self.value, "step": self.step, "values": dict(self.values)}
+        return {
+            "monitor": self.monitor,
+            "mode": self.mode,
+            "value": self.value,
+            "step": self.step,
+            "values": dict(self.values),
+        }
 
     def put_back(self, stored: Mapping[str, Any] | None) -> None:
         """Take back what `as_json` returned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -25,6 +26,17 @@ TECHNIQUES = {
 OWN = "measures of the hook of that name"
 """Any other hook reports under its own name; so does one of the above under another name."""
 NAMESPACES = {**TRAINERS, **TECHNIQUES}
+
+
+AUTO = "auto"
+ACCURACY = "metric/accuracy"
+LOWER = re.compile(r"loss|error|entropy|distance|divergence|^metric/(.*_)?(mae|mse|mape|msle|rmse)$", re.IGNORECASE)
+"""Names of metrics of which a lower value is better."""
+
+
+def mode_of(monitor: str, mode: str) -> str:
+    """Return "max" or "min": the mode that was set, or of "auto" what the metric's name says."""
+    return mode if mode != AUTO else "min" if LOWER.search(monitor) else "max"
 
 
 def namespace_of(name: str, *, hooks: Collection[str] = (), scopes: Collection[str] = ()) -> str | None:

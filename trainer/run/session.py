@@ -15,7 +15,7 @@ import yaml
 
 from hookline.trainer.config.resume import CONFIG_DIGEST, config_digest
 from hookline.trainer.config.stored import read_stored
-from hookline.trainer.errors import UnsavedError, UserError, did_you_mean
+from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
@@ -212,12 +212,6 @@ def prepare(
     blueprint = from_config(config, recipe)
     blueprint = replace(blueprint, init_from=None) if begun else blueprint
     run = build_run(blueprint, replicas=workers.replicas(settings), workers=workers, **given)
-    monitor, names = settings["monitor"], run.held_out["validation"].names
-    if monitor not in names:
-        raise UserError(
-            f"Unknown metric trainer.monitor={monitor}.{did_you_mean(monitor, names)} "
-            f"Expected one of: {', '.join(sorted(names))}."
-        )
     if plan is not None:
         describe = plan
         run.plan = estimated("The plan of the run", lambda: describe(run), "")

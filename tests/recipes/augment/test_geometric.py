@@ -174,3 +174,14 @@ def test_whole_pixels_are_copied_to_where_the_transform_puts_them(size, move, bo
     found = translate(images, -right, -down, border, 7.0)
     assert (found.dtype, found.shape) == (images.dtype, images.shape)
     np.testing.assert_array_equal(tf.cast(found, tf.float32), expected)
+
+
+def test_targets_that_are_maps_move_with_their_images(change, numbered):
+    images = numbered(200, 6, 6)
+    for targets in (images.astype(np.int64), images[..., 0].astype(np.int64)):
+        for augment in (Flip(vertical=True), Shift(share=0.3, fill=0.0)):
+            moved = change(augment, inputs=images, targets=targets)
+            assert (moved["inputs"] != images).any()
+            np.testing.assert_array_equal(moved["targets"].reshape(images.shape), moved["inputs"])
+    sequences = np.zeros([200, 4, 2], np.int64)
+    assert_refused("leave targets", change, Flip(), inputs=images, targets=sequences)

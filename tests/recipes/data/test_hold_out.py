@@ -24,16 +24,16 @@ def test_every_way_is_that_of_split_indices():
         ("group", {"labels": LABELS, "groups": GROUPS}),
         ("hash", {"keys": KEYS}),
     ):
-        found = hold_out(LABELS, AMOUNTS, split=split, seed=5, groups=lambda: GROUPS, keys=lambda: KEYS)
+        found = hold_out(len(LABELS), LABELS, AMOUNTS, split=split, seed=5, groups=lambda: GROUPS, keys=lambda: KEYS)
         assert list(found) == ["train", "validation", "test"]
         for name, rows in split_indices(60, AMOUNTS, 5, **columns).items():
             np.testing.assert_array_equal(found[name], rows, split)
-    found = hold_out(LABELS, {}, split="group", seed=0)
+    found = hold_out(len(LABELS), LABELS, {}, split="group", seed=0)
     np.testing.assert_array_equal(found["train"], np.arange(60))
     assert found.keys() == {"train"}
     for split, name in (("group", "groups"), ("hash", "keys")):
         with pytest.raises(UserError, match=f"data.split={split} needs {name}; give {name}."):
-            hold_out(LABELS, AMOUNTS, split=split, seed=0, remedy="give {name}.")
+            hold_out(len(LABELS), LABELS, AMOUNTS, split=split, seed=0, remedy="give {name}.")
 
 
 def test_classes_are_counted_over_all_parts_and_every_label_is_checked():

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.objective import SAMPLE_WEIGHTS, SOFT_TARGETS, Batch, ObjectiveOutput
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
 ACCURACY = ("accuracy", "acc")
 ACCURACY_METRIC = "metric/accuracy"
@@ -30,29 +30,43 @@ class Measures:
         output_shape: Sequence[int | None],
         *,
         activation: str | None,
-        one_hot: int | None,
-        counted: bool,
+        kind: str | None,
+        one_hot: int | None = None,
+        counted: bool = False,
+        prefix: str = "",
     ) -> None:
-        """Resolve what was given."""
-        self._activation, self._one_hot = activation, one_hot
+        """Resolve what was given.
+
+        Args:
+            given: names, metrics of Keras, functions.
+            output_shape: of the network's output, the batch first.
+            activation: what turns the output into what metrics see; None for the output itself.
+            kind: the cross-entropy that is minimised; None for another loss.
+            one_hot: classes of labels that were one-hot rows, which metrics see again.
+            counted: whether the objective itself reports the accuracy.
+            prefix: of all names, for one of several outputs.
+        """
+        self._activation, self._one_hot, self._prefix = activation, one_hot, prefix
         self._of_each: dict[str, keras.metrics.Metric] = {}
         self._of_split: dict[str, keras.metrics.Metric] = {}
         names: set[str] = set()
         for each in given:
-            metric = resolve(each, output_shape, one_hot=one_hot is not None)
-            name = each if isinstance(each, str) else metric.name
+            metric = resolve(each, output_shape, kind)
+            name = prefix + (each if isinstance(each, str) else metric.name)
             if name in names:
                 raise UserError(f"metrics has two of the name '{name}'. Expected names that differ: give name=.")
             names.add(name)
             if not (counted and isinstance(each, str) and each in ACCURACY):
-                kind = self._of_each if isinstance(metric, keras.metrics.MeanMetricWrapper) else self._of_split
-                kind[name] = metric
+                found = self._of_each if isinstance(metric, keras.metrics.MeanMetricWrapper) else self._of_split
+                found[name] = metric
 
-    def add(self, output: ObjectiveOutput, batch: Batch, outputs: tf.Tensor, *, training: bool) -> None:
+    def add(
+        self, output: ObjectiveOutput, batch: Batch, targets: tf.Tensor, outputs: tf.Tensor, *, training: bool
+    ) -> None:
         """Add the metrics of a batch to what an objective computed."""
-        if SOFT_TARGETS in batch or not (self._of_each or (self._of_split and not training)):
+        if not (self._of_each or (self._of_split and not training)):
             return
-        targets, shown = batch["targets"], tf.cast(outputs, tf.float32)
+        shown = tf.cast(outputs, tf.float32)
         if self._one_hot is not None:
             targets = tf.one_hot(targets, self._one_hot)
         if self._activation is not None:
@@ -61,16 +75,22 @@ class Measures:
         for name, metric in self._of_each.items():
             output.metrics[name] = mean_of_each(metric._fn(targets, shown, **metric._fn_kwargs))
         if self._of_split and not training:
-            weights = batch.get(SAMPLE_WEIGHTS, tf.ones([tf.shape(shown)[0]]))
-            output.collected |= {TARGETS: targets, OUTPUTS: shown, WEIGHTS: weights}
+            own = {TARGETS: targets, OUTPUTS: shown}
+            if SAMPLE_WEIGHTS in batch:
+                own[WEIGHTS] = batch[SAMPLE_WEIGHTS]
+            output.collected |= {self._prefix + name: each for name, each in own.items()}
 
     def of_split(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the metrics of a whole split."""
         found = {}
         for name, metric in self._of_split.items():
+            targets, outputs = (collected[self._prefix + each] for each in (TARGETS, OUTPUTS))
+            weights = collected.get(self._prefix + WEIGHTS)
+            if weights is not None and (outputs.shape.rank or 0) > 2:  # what IoU counts are pixels
+                ones = [1] * (outputs.shape.rank - 1)
+                weights = tf.broadcast_to(tf.reshape(weights, [-1, *ones]), tf.shape(outputs))
             state = [tf.convert_to_tensor(each) for each in metric.stateless_reset_state()]
-            weights = collected[WEIGHTS]
-            state = metric.stateless_update_state(state, collected[TARGETS], collected[OUTPUTS], sample_weight=weights)
+            state = metric.stateless_update_state(state, targets, outputs, sample_weight=weights)
             found[name] = tf.reduce_mean(tf.cast(metric.stateless_result(state), tf.float32))
         return found
 
@@ -88,13 +108,13 @@ def mean_of_each(values: tf.Tensor) -> tf.Tensor:
     return values if rank < 2 else tf.reduce_mean(values, axis=list(range(1, rank)))
 
 
-def resolve(given: Any, output_shape: Sequence[int | None], *, one_hot: bool) -> keras.metrics.Metric:
-    """Return a metric of Keras."""
+def resolve(given: Any, output_shape: Sequence[int | None], kind: str | None) -> keras.metrics.Metric:
+    """Return a metric of Keras; the accuracy is that of a cross-entropy, which of several labels is one of each."""
     if isinstance(given, str) and given.lower() in ACCURACY:
-        if output_shape[-1] == 1:
+        if kind == "binary_crossentropy" or output_shape[-1:] == (1,):
             return keras.metrics.BinaryAccuracy(name=given)
-        kind = keras.metrics.CategoricalAccuracy if one_hot else keras.metrics.SparseCategoricalAccuracy
-        return kind(name=given)
+        one_hot = kind == "categorical_crossentropy"
+        return (keras.metrics.CategoricalAccuracy if one_hot else keras.metrics.SparseCategoricalAccuracy)(name=given)
     try:
         found = keras.metrics.get(given)
     except (ValueError, TypeError):

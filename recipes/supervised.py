@@ -1,0 +1,313 @@
+"""Supervised learning: any loss and metrics of Keras, or of the user, on the outputs of one network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hookline.recipes.classification import Classification
+from hookline.recipes.losses import BINARY, ENDS, ONE, ONE_HOT, SPARSE, Loss, losses_of, metrics_of, weights_of
+from hookline.recipes.measures import Measures, beside
+from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, take_off
+from hookline.trainer.graph import as_functional, is_graph
+from hookline.trainer.input.data import Data
+from hookline.trainer.model_checks import check_inputs, check_names
+from hookline.trainer.network import Network
+from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Objective, ObjectiveOutput
+from hookline.trainer.recipe import Parts, Recipe
+
+MODEL = "model"
+INPUTS, TARGETS = "inputs", "targets"
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Hold what is minimised and measured of one output.
+
+    Attributes:
+        loss: of the output; None for metrics alone.
+        measures: its metrics.
+        from_logits: whether a cross-entropy takes the output as logits.
+        weight: of the loss in the sum of all.
+    """
+
+    loss: Loss | None
+    measures: Measures
+    from_logits: bool = False
+    weight: float = 1.0
+
+
+class ClassLoss(Classification):
+    """Minimise what `recipes.classification` does, and report the metrics that were asked for."""
+
+    def __init__(self, *, classes: int, label_smoothing: float, measures: Measures) -> None:
+        """Set the loss and the metrics."""
+        super().__init__(classes=classes, label_smoothing=label_smoothing)
+        self.measures = measures
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        output = super().compute(forward, batch)
+        if SOFT_TARGETS not in batch:
+            self.measures.add(output, batch, batch["targets"], output.outputs, training=forward.training)
+        return output
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        return self.measures.of_split(collected)
+
+
+class KerasLoss(Objective):
+    """Minimise losses of Keras or of the user's, each of an output of one network."""
+
+    name = "keras_loss"
+    trains = (MODEL,)
+
+    def __init__(
+        self, heads: Mapping[str, Head], names: Sequence[str], *, classes: int, reconstructs: bool = False
+    ) -> None:
+        """Set losses and metrics by output, the names of the outputs, and whether the inputs are the targets."""
+        self.heads, self.names, self.reconstructs = dict(heads), list(names), reconstructs
+        only = self.heads.get(ONE)
+        self.class_losses = (only.loss.name,) if only and only.loss and classes and not reconstructs else ()
+
+    def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
+        if SOFT_TARGETS in batch:
+            raise UserError(
+                "task=supervised received examples that augmentation mixed, whose targets are shares of classes. "
+                "Expected loss=sparse_categorical_crossentropy, or augment.<name>=null."
+            )
+        outputs, targets = forward(MODEL, batch["inputs"]), batch.get("targets")
+        output = ObjectiveOutput(losses={}, outputs=outputs)
+        for name, head in self.heads.items():
+            own = outputs if name == ONE else _item(outputs, name, self.names or list(self.heads))
+            wanted = batch["inputs"] if self.reconstructs else targets if name == ONE else _target(targets, name)
+            if wanted is None:
+                raise UserError("The data gives no targets. Expected some, or task.targets=inputs to reconstruct them.")
+            _check_shapes(name, own, wanted, head.loss)
+            if head.loss is not None:
+                values = head.loss.each(wanted, own, from_logits=head.from_logits)
+                label = head.loss.name if name == ONE else f"{name}_{head.loss.name}"
+                output.losses[label] = values if head.weight == 1.0 else head.weight * values
+                if name != ONE:
+                    output.metrics[f"{name}_loss"] = values  # without its weight; in weights of examples an average
+            head.measures.add(output, batch, wanted, own, training=forward.training)
+        return output
+
+    def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        found: dict[str, tf.Tensor] = {}
+        for head in self.heads.values():
+            found |= head.measures.of_split(collected)
+        return found
+
+
+def _item(outputs: Any, name: str, names: Sequence[str]) -> tf.Tensor:
+    if isinstance(outputs, Mapping) and name in outputs:
+        return outputs[name]
+    if isinstance(outputs, list | tuple) and len(outputs) == len(names) and name in names:
+        return outputs[names.index(name)]
+    found = ", ".join(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
+    raise UserError(f"The network returns {found}. Expected an output '{name}', which has a loss or metrics.")
+
+
+def _target(targets: Any, name: str) -> Any:
+    if not isinstance(targets, Mapping) or name not in targets:
+        found = ", ".join(targets) if isinstance(targets, Mapping) else "one tensor"
+        raise UserError(f"The targets are {found}. Expected a dict with '{name}', one for each output of the network.")
+    return targets[name]
+
+
+def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> None:
+    """Refuse outputs that would be broadcast against targets of another shape: a loss that looks right and is none."""
+    if loss is None or loss.kind == SPARSE or not loss.of_keras or not isinstance(outputs, tf.Tensor):
+        return
+    given, wanted = outputs.shape, beside(targets, outputs).shape
+    if given.rank != wanted.rank or not given.is_compatible_with(wanted):
+        of = f"output '{name}'" if name else "network"
+        raise UserError(
+            f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
+            f"loss={loss.name}: task.outputs sets how many values a network of ours returns."
+        )
+
+
+def recipe_of(
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    losses: Mapping[str, Loss],
+    metrics: Mapping[str, Sequence[Any]],
+    data: Data,
+    shapes: Mapping[str, Sequence[int | None]],
+    *,
+    weights: Mapping[str, float] | None = None,
+    reconstructs: bool = False,
+) -> Recipe:
+    """Return the one network of a model with the objective of its losses.
+
+    A final softmax or sigmoid is taken off where a cross-entropy has a form that takes logits: `final_activations` of
+    the network name it.
+
+    Args:
+        model: with one output, or several in a dict or list.
+        optimizer: of the network.
+        losses: by output; by ONE where there is one.
+        metrics: likewise.
+        data: what to train on.
+        shapes: of the outputs, the batch first, by output.
+        weights: of the losses, by output.
+        reconstructs: whether the inputs are the targets.
+    """
+    check_names(model)
+    loss = losses.get(ONE)
+    wanted = {place: losses[name] for place, name in enumerate(output_names(model)) if name in losses}
+    model, activations = _logits_of(model, wanted)
+    if data.input_shape:
+        check_inputs(model, data)
+    if loss is not None:
+        _check_one(model)
+    network = Network(MODEL, model, optimizer, final_activations=activations)
+    ends = {output_names(model)[each.output]: each.name for each in activations}
+    if loss is not None and loss.classifies(shapes[ONE]) and data.classes > 0 and not reconstructs:
+        check_logits(model, data)
+        classes = int(shapes[ONE][1] or 0)
+        one_hot = classes if loss.kind == ONE_HOT else None
+        measures = Measures(
+            metrics.get(ONE, ()), shapes[ONE], activation=ends.get(ONE), kind=loss.kind, one_hot=one_hot, counted=True
+        )
+        own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
+        return Recipe([network], [own])
+    heads = {
+        name: _head(model, name, losses.get(name), metrics.get(name, ()), shapes, ends, (weights or {}).get(name, 1.0))
+        for name in dict.fromkeys([*losses, *metrics])
+    }
+    names = output_names(model)
+    return Recipe([network], [KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs)])
+
+
+def _head(
+    model: keras.Model,
+    name: str,
+    loss: Loss | None,
+    metrics: Sequence[Any],
+    shapes: Mapping[str, Sequence[int | None]],
+    ends: Mapping[str, str],
+    weight: float,
+) -> Head:
+    """Return what is minimised and measured of an output; `ends` has the activations that were taken off."""
+    kind = None if loss is None else loss.kind
+    gives_logits = _gives_logits(model, loss, name)
+    shown = ENDS[kind] if kind and gives_logits else ends.get(name)
+    measures = Measures(metrics, shapes.get(name, ()), activation=shown, kind=kind, prefix=f"{name}_" if name else "")
+    from_logits = gives_logits or name in ends or (loss is not None and loss.from_logits)
+    return Head(loss, measures, from_logits, float(weight))
+
+
+def output_names(model: keras.Model) -> list[str]:
+    """Return the names of a model's outputs, in the order of `model.outputs`; ONE for one alone, none if unknown."""
+    if not is_graph(model):
+        return []
+    struct = getattr(as_functional(model), "_outputs_struct", None)
+    if isinstance(struct, Mapping):
+        return list(keras.tree.flatten({name: name for name in struct}))
+    return list(model.output_names) if isinstance(struct, list | tuple) else [ONE]
+
+
+def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tuple[int | None, ...]]:
+    """Return the shapes of a model's outputs by name, the batch first, of a subclassed model by a call with data."""
+    if is_graph(model):
+        shapes = [tuple(each.shape) for each in as_functional(model).outputs]
+        return dict(zip(output_names(model), shapes, strict=True))
+    if data is None:
+        return {}
+    batch = data.train.source.gather(data.train.indices[:1])
+    values = [[each.value for each in kind] for kind in (model.trainable_variables, model.non_trainable_variables)]
+    outputs, _ = model.stateless_call(*values, batch[INPUTS])  # nothing is written
+    named = outputs if isinstance(outputs, Mapping) else {ONE: outputs}
+    return {name: (None, *tuple(each.shape)[1:]) for name, each in named.items() if hasattr(each, "shape")}
+
+
+def _check_one(model: keras.Model) -> None:
+    names = output_names(model)
+    if names and names != [ONE]:
+        raise UserError(
+            f"The model '{model.name}' has the outputs {', '.join(names)}, and there is one loss. Expected a loss for "
+            f"each by name, such as loss={{{names[0]}: mean_squared_error}}."
+        )
+
+
+def _logits_of(model: keras.Model, wanted: Mapping[int, Loss]) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
+    """Return a model without the final activations of its cross-entropies, and what it lacks then."""
+    if all(loss.kind is None or loss.from_logits for loss in wanted.values()):
+        return model, ()
+    stripped, found = take_off(model)
+    if all(each.output in wanted and _takes_off(wanted[each.output], each) for each in found):
+        return stripped, found
+    for each in found:
+        if each.attribute:
+            each.operation.activation = getattr(keras.activations, each.name)
+    return model, ()
+
+
+def _takes_off(loss: Loss, end: FinalActivation) -> bool:
+    return loss.kind is not None and ENDS[loss.kind] == end.name and not loss.from_logits
+
+
+def _gives_logits(model: keras.Model, loss: Loss | None, name: str) -> bool:
+    """Return whether a cross-entropy that expects probabilities meets an output without an activation."""
+    names = output_names(model)
+    if loss is None or loss.kind is None or loss.from_logits or name not in names:
+        return False
+    return ends_linear(model, names.index(name))
+
+
+def supervised(
+    *,
+    parts: Parts,
+    loss: Any,
+    metrics: Any = None,
+    loss_weights: dict[str, float] | None = None,
+    outputs: int | None = None,
+    targets: str = TARGETS,
+) -> Recipe:
+    """Build the network of the config with any loss and metrics of Keras: regression, multi-label, dense, none.
+
+    A final softmax or sigmoid is left out in training where the loss takes logits, and is back in exports; a network
+    that ends without one is taken to give logits. The arguments are those of `configs/task/supervised.yaml`.
+    """
+    if targets not in (TARGETS, INPUTS):
+        raise unknown_name("task.targets", targets, (TARGETS, INPUTS))
+    losses = losses_of(loss, ())
+    listed, weights = metrics_of(metrics, losses), weights_of(loss_weights, losses)
+    data, reconstructs = parts.data, targets == INPUTS
+    width = outputs or _width(data, losses, reconstructs=reconstructs)
+    model = parts.build_model(input_shape=data.input_shape, classes=width)
+    return recipe_of(
+        model,
+        parts.build_optimizer(),
+        losses,
+        listed,
+        data,
+        output_shapes(model, data),
+        weights=weights,
+        reconstructs=reconstructs,
+    )
+
+
+def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:
+    """Return how many values a network of ours is to return: one a class, or as many as a row of targets has."""
+    if reconstructs:
+        return int(data.input_shape[-1])
+    loss = losses.get(ONE)
+    if data.classes:
+        return 1 if loss is not None and loss.kind == BINARY and data.classes == 2 else data.classes
+    example = data.train.source.gather(tf.constant(data.train.indices[:1])).get(TARGETS)
+    if not isinstance(example, tf.Tensor):
+        return 1
+    if loss is not None and loss.kind == SPARSE:
+        raise UserError(
+            f"loss={SPARSE} received for targets {example.dtype.name} of shape {list(example.shape[1:])}. Set "
+            "task.outputs to the number of classes of each."
+        )
+    return 1 if example.shape.rank == 1 else int(example.shape[-1])

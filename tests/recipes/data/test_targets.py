@@ -1,0 +1,106 @@
+"""Targets: labels where they are integers, one for each example; else as they are, without classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.recipes.data.arrays import arrays
+from hookline.recipes.data.cluttered import cluttered
+from hookline.recipes.data.custom import custom
+from hookline.recipes.data.diabetes import diabetes, read_diabetes
+from hookline.recipes.data.digits import PEAK
+from hookline.recipes.data.several_digits import several_digits
+from hookline.recipes.data.targets import read_targets
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.data import Split
+
+VECTORS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("targets", "classes", "dtype", "count"),
+    [
+        (np.array([[2], [0], [1]], np.uint8), None, np.int64, 3),
+        (np.array([7, 0, 1]), 0, np.int64, 0),
+        (np.array([0.5, 1.0, 2.0]), None, np.float32, 0),
+        (np.array([[0, 1], [1, 1], [0, 0]], bool), None, np.int64, 0),
+        (np.zeros([3, 4, 4, 1], np.float16), None, np.float32, 0),
+    ],
+)
+def test_only_one_integer_an_example_is_a_label(targets, classes, dtype, count) -> None:
+    found, number = read_targets({"here": targets}, classes)
+    assert (found["here"].dtype, number) == (dtype, count)
+    np.testing.assert_array_equal(found["here"], targets[:, 0] if count else targets)
+
+
+def test_targets_that_no_loss_takes_are_refused() -> None:
+    for targets, classes, part in (
+        ({"a": np.array(["cat", "dog"])}, None, "expected numbers"),
+        ({"a": np.array([0.5, np.nan])}, None, "NaN"),
+        ({"a": np.array([0.5, 1.5])}, 2, "expected integers"),
+        ({"a": np.zeros([3, 2]), "b": np.zeros([3, 4])}, None, "as in a"),
+    ):
+        with pytest.raises(UserError, match=part):
+            read_targets(targets, classes)
+
+
+class Rows:
+    """Give vectors with two numbers to predict."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        return VECTORS[row], VECTORS[row, :2] * 2
+
+
+def whole(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    batch = split.source.gather(tf.constant(split.indices))
+    return batch["inputs"].numpy(), batch["targets"].numpy()
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
+    np.save(tmp_path / "x_train.npy", VECTORS)
+    np.save(tmp_path / "y_train.npy", VECTORS[:, :2] * 2)
+    for data in (arrays(path=str(tmp_path), cache=cache), custom(source=Rows(), cache=cache)):
+        assert (data.classes, data.train.size, data.validation.size, data.test.size) == (0, 28, 4, 8)
+        for split in data.splits:
+            inputs, targets = whole(split)
+            np.testing.assert_array_equal(targets, inputs[:, :2] * 2)
+    with pytest.raises(UserError, match=r"data\.split=random"):
+        arrays(path=str(tmp_path), split="stratified")
+
+
+def test_patients_are_standardized_by_the_training_rows() -> None:
+    inputs, targets = read_diabetes()
+    assert (inputs.shape, targets.min(), targets.max()) == ((442, 10), 25, 346)
+    found = whole(diabetes().train)
+    for each in found:
+        np.testing.assert_allclose(each.mean(axis=0), 0, atol=1e-5)
+        np.testing.assert_allclose(each.std(axis=0), 1, atol=1e-5)
+    assert np.corrcoef(found[1], found[0][:, 2])[0, 1] > 0.5  # the body mass index tells most
+
+
+def test_canvases_show_the_digits_that_targets_name() -> None:
+    data = several_digits(train_examples=300, validation_examples=20, test_examples=20)
+    images, targets = whole(data.train)
+    cells = images.reshape(300, 3, 8, 3, 8).transpose(0, 1, 3, 2, 4).reshape(300, 9, 64)
+    filled = (cells.max(axis=2) > -1).sum(axis=1)
+    assert {*filled} == {1, 2, 3, 4}
+    assert (targets.sum(axis=1) <= filled).all()  # two of a kind count once
+    assert (targets.sum(axis=1) == filled).mean() > 0.7
+    assert np.ptp(targets.mean(axis=0)) < 0.15
+    with pytest.raises(UserError, match=r"data\.most=0"):
+        several_digits(most=0)
+
+
+def test_a_mask_covers_the_ink_of_the_digit_alone() -> None:
+    options = {"train_examples": 50, "validation_examples": 5, "test_examples": 5}
+    plain, cluttered_ = (cluttered(fragments=count, targets="mask", **options) for count in (0, 8))
+    (alone, ink), (among, mask) = whole(plain.train), whole(cluttered_.train)
+    np.testing.assert_array_equal(ink, mask)
+    np.testing.assert_array_equal(ink[..., 0] == 1, np.rint((alone[..., 0] + 1) * PEAK / 2) > PEAK / 2)
+    assert (among > alone).any()

@@ -1,0 +1,213 @@
+"""Any loss and metrics of Keras: steps and evaluations are those of Keras, on targets of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hookline
+from hookline.inputs import Examples, Form, split_of
+from hookline.recipes.classification import classification
+from hookline.recipes.models.mlp import mlp
+from hookline.recipes.retrieval import retrieval
+from hookline.recipes.supervised import supervised
+from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data
+from tests.support.adversarial import evaluator_of, loop_of, parts_of
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Network 'model' trains from the logits", "ignore:You are passing weight"
+)
+
+STEPS, BATCH, RATE = 100, 8, 0.01
+RANDOM = np.random.default_rng(3)
+VECTORS = RANDOM.normal(size=(150, 6)).astype(np.float32)
+IMAGES = RANDOM.normal(size=(150, 6, 6, 1)).astype(np.float32)
+WEIGHTS = RANDOM.gamma(1.0, size=150).astype(np.float32)
+SUMS = VECTORS[:, :1] + 0.5 * VECTORS[:, 1:2] ** 2
+
+
+def dense(outputs: int, end: str | None = None) -> keras.Model:
+    keras.utils.set_random_seed(4)
+    layers = [keras.layers.Dense(8, "tanh"), keras.layers.BatchNormalization(), keras.layers.Dense(outputs, end)]
+    return keras.Sequential([keras.Input((6,)), *layers])
+
+
+def maps(end: str | None = None) -> keras.Model:
+    keras.utils.set_random_seed(4)
+    layers = [keras.layers.Conv2D(4, 3, padding="same", activation="tanh"), keras.layers.Conv2D(1, 1, activation=end)]
+    return keras.Sequential([keras.Input((6, 6, 1)), *layers])
+
+
+def two_heads() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8, "tanh")(inputs)
+    return keras.Model(inputs, {"sum": keras.layers.Dense(1)(x), "sign": keras.layers.Dense(3, "sigmoid")(x)})
+
+
+def data_of(inputs: Any, targets: Any, weights: np.ndarray | None = None) -> Data:
+    whole = split_of("train", Examples(inputs, targets, weights), Form())
+    rows = np.split(np.arange(150), [90, 120])
+    parts = dict(zip(("train", "validation", "test"), rows, strict=True))
+    splits = {name: type(whole)(name, whole.source, each) for name, each in parts.items()}
+    return Data("mine", **splits, input_shape=inputs.shape[1:], classes=0)
+
+
+SIGNS = (VECTORS[:, :3] > 0).astype(np.int64)
+KINDS: dict[str, tuple[np.ndarray, Any, Callable[[], keras.Model], dict[str, Any]]] = {
+    "one output": (VECTORS, SUMS[:, 0], lambda: dense(1), {"loss": "huber", "metrics": ["mae", "R2Score"]}),
+    "several outputs": (
+        *(VECTORS, np.concatenate([SUMS, -SUMS], 1), lambda: dense(2)),
+        {"loss": "mean_squared_error", "metrics": ["RootMeanSquaredError"]},
+    ),
+    "several labels": (
+        *(VECTORS, SIGNS, lambda: dense(3, "sigmoid")),
+        {"loss": "binary_crossentropy", "metrics": ["binary_accuracy", "AUC"]},
+    ),
+    "maps": (
+        *(IMAGES, (IMAGES > 0.3).astype(np.int64), lambda: maps("sigmoid")),
+        {"loss": "binary_crossentropy", "metrics": ["binary_accuracy", keras.metrics.BinaryIoU(name="iou")]},
+    ),
+    "labels of a sequence": (
+        *(IMAGES[..., 0], np.argmax(IMAGES[..., 0], -1), lambda: sequence()),
+        {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], "outputs": 6},
+    ),
+    "dict": (
+        *(VECTORS, {"sum": SUMS, "sign": SIGNS}, two_heads),
+        {
+            "loss": {"sum": "mean_squared_error", "sign": "binary_crossentropy"},
+            "metrics": {"sum": ["mae"], "sign": ["AUC"]},
+            "loss_weights": {"sum": 0.5},
+        },
+    ),
+}
+
+
+def sequence() -> keras.Model:
+    keras.utils.set_random_seed(4)
+    return keras.Sequential(
+        [keras.Input((6, 6)), keras.layers.GRU(5, return_sequences=True), keras.layers.Dense(6, "softmax")]
+    )
+
+
+def for_keras(weights: Any, kind: str) -> Any:
+    """Return weights of examples as Keras takes them beside maps and sequences: one for each value of the loss."""
+    more = {"maps": (6, 6), "labels of a sequence": (6,)}.get(kind, ())
+    return np.broadcast_to(np.reshape(weights, [-1, *([1] * len(more))]), [len(weights), *more])
+
+
+def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
+    """Return what `train_on_batch` makes of the same batches, and the loss of each."""
+    *_, build, options = KINDS[kind]
+    model = build()
+    weights = {} if "loss_weights" not in options else {"loss_weights": {"sign": 1.0, **options["loss_weights"]}}
+    model.compile(keras.optimizers.SGD(RATE), options["loss"], weighted_metrics=options["metrics"], **weights)
+    batches, losses = TrainingBatches(data.train, batch_size=BATCH, seed=0), []
+    for step in range(STEPS):
+        batch = batches.batch(tf.constant(step, tf.int64))
+        found = model.train_on_batch(
+            batch["inputs"], batch["targets"], sample_weight=for_keras(batch["sample_weights"], kind), return_dict=True
+        )
+        model.reset_metrics()
+        losses.append(found["loss"])
+    return model, losses
+
+
+def plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
+    inputs, targets, build, options = KINDS[kind]
+    weights = np.ones_like(WEIGHTS) if kind == "maps" else WEIGHTS  # Keras counts pixels in whole numbers for an IoU
+    data = data_of(inputs, targets, weights)
+    recipe = supervised(parts=parts_of(data, model=build, optimizer=keras.optimizers.SGD), **options)
+    recipe.networks[0].optimizer.learning_rate = RATE
+    loop = loop_of(recipe, data, batch_size=BATCH)
+    model, losses = trained_by_keras(kind, data)
+    ours = []
+    for step in range(STEPS):
+        loop.run(step, 1)
+        ours.append(loop.accumulators.read()["loss/total"])
+        loop.accumulators.reset()
+    np.testing.assert_allclose(ours, losses, rtol=1e-5, atol=1e-6)
+
+    found = evaluator_of(recipe, data).run(STEPS)
+    rows = np.arange(90, 120)
+    chosen = tf.nest.map_structure(lambda each: each[rows], targets)
+    own = for_keras(weights[rows], kind)
+    expected = model.evaluate(inputs[rows], chosen, sample_weight=own, verbose=0, return_dict=True)
+    names = {name.removeprefix("metric/"): value for name, value in found.items() if name.startswith("metric/")}
+    names = {name: value for name, value in names.items() if not name.endswith("_loss")}
+    assert len(names) == len(tf.nest.flatten(options["metrics"]))
+    for name, value in names.items():
+        (match,) = [each for key, each in expected.items() if plain(key) == plain(name)]
+        assert value == pytest.approx(match, rel=1e-4), name
+
+
+def test_a_network_without_an_activation_gives_logits() -> None:
+    data, loss = data_of(VECTORS, SIGNS), {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
+    ends = [supervised(parts=parts_of(data, model=lambda end=end: dense(3, end)), **loss) for end in ("sigmoid", None)]
+    assert [len(each.networks[0].final_activations) for each in ends] == [1, 0]
+    found = [evaluator_of(each, data).run(0) for each in ends]
+    assert found[0] == found[1]
+    probabilities = dense(3, "sigmoid")(VECTORS[90:120]).numpy()
+    assert found[0]["metric/accuracy"] == pytest.approx(np.mean((probabilities > 0.5) == SIGNS[90:120]))
+
+
+def test_probabilities_of_an_unknown_end_are_none_of_logits() -> None:
+    data, model = data_of(VECTORS, SIGNS), dense(3, "sigmoid")
+    ended = keras.Model(model.inputs[0], keras.layers.Rescaling(0.9)(model.outputs[0]))
+    recipe = supervised(parts=parts_of(data, model=lambda: ended), loss="binary_crossentropy")
+    expected = keras.losses.binary_crossentropy(SIGNS[90:120].astype("float32"), ended(VECTORS[90:120]))
+    assert evaluator_of(recipe, data).run(0)["loss/total"] == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_inputs_can_be_the_targets() -> None:
+    data = data_of(VECTORS, SUMS)
+    recipe = supervised(parts=parts_of(data, model=lambda classes: dense(classes)), loss="mse", targets="inputs")
+    expected = np.mean((dense(6)(VECTORS[90:120]).numpy() - VECTORS[90:120]) ** 2)
+    assert evaluator_of(recipe, data).run(0)["loss/total"] == pytest.approx(expected, rel=1e-5)
+
+
+def refuse(part: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(UserError, match=part) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    parts = parts_of(data_of(VECTORS, SUMS), model=lambda: dense(3))
+    recipe = supervised(parts=parts, loss="mean_squared_error")  # [n, 1] against [n, 3] would be broadcast
+    refuse("task.outputs", lambda: loop_of(recipe, parts.data, batch_size=BATCH))
+    refuse("task=supervised", lambda: classification(parts=parts))
+    refuse("task=retrieval", lambda: retrieval(parts=parts))
+    refuse("mean_squared_error", lambda: supervised(parts=parts, loss="mean_square_error"))
+    refuse("loss_weights", lambda: supervised(parts=parts, loss="mse", loss_weights={"sum": 2.0}))
+    heads = parts_of(parts.data, model=two_heads)
+    refuse("sign, sum", lambda: supervised(parts=heads, loss="mse"))
+    words = parts_of(data_of(VECTORS, SIGNS), model=mlp)
+    refuse("task.outputs", lambda: supervised(parts=words, loss="sparse_categorical_crossentropy"))
+
+
+def test_python_takes_targets_of_several_outputs() -> None:
+    rows = slice(0, 90)
+    y = {"sum": SUMS[rows], "sign": SIGNS[rows]}
+    losses = {"sum": "mse", "sign": "binary_crossentropy"}
+    trainer = hookline.Trainer(two_heads(), "adam", losses, {"sign": ["AUC"]}, ["ema"])
+    history = trainer.fit(VECTORS[rows], y, epochs=3, batch_size=30, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    values = trainer.evaluate(VECTORS[rows], y)
+    assert {"loss", "sum_loss", "sign_loss", "sign_AUC"} == {*values}
+    assert values["loss"] == pytest.approx(values["sum_loss"] + values["sign_loss"], rel=1e-5)
+    made = trainer.predict(VECTORS[rows])
+    np.testing.assert_allclose(trainer.model.predict(VECTORS[rows], verbose=0)["sign"], made["sign"], atol=1e-6)
+    refuse("'sign'", lambda: trainer.fit(VECTORS[rows], {"sum": y["sum"]}, verbose=0))
