@@ -18,8 +18,7 @@ from hookline.history import History
 from hookline.hook_list import PROGRESS, hook_makers
 from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
 from hookline.own_step import OwnStep, first_half, second_half
-from hookline.recipes.losses import losses_of, metrics_of, weights_of
-from hookline.recipes.supervised import MODEL, output_names
+from hookline.recipes.supervised import MODEL
 from hookline.shipping import Shipped
 from hookline.spec import Spec, resolve_optimizer, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
@@ -90,9 +89,7 @@ class Trainer:
             objectives=list(objectives),
         )
         if loss is not None:
-            self._spec.losses = losses_of(loss, output_names(models[MODEL]))
-            self._spec.metrics = metrics_of(metrics, self._spec.losses)
-            self._spec.loss_weights = weights_of(loss_weights, self._spec.losses)
+            self._spec.minimise(loss, metrics, loss_weights)
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None

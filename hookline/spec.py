@@ -16,7 +16,7 @@ from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
 from hookline.hook_list import PROGRESS, Maker, hook_makers
 from hookline.inputs import Form, model_dtypes
-from hookline.recipes.losses import ONE, ONE_HOT, Loss
+from hookline.recipes.losses import ONE, ONE_HOT, Loss, losses_of, metrics_of, weights_of
 from hookline.recipes.measures import ACCURACY, ACCURACY_METRIC
 from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
@@ -136,6 +136,11 @@ class Spec:
     objectives: list[Objective] = field(default_factory=list)
     makers: dict[str, Maker] = field(default_factory=dict)
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
+
+    def minimise(self, loss: Any, metrics: Any, weights: Mapping[str, float] | None) -> None:
+        """Set the losses and metrics of the only network."""
+        self.losses = losses_of(loss, output_names(self.models[MODEL]))
+        self.metrics, self.loss_weights = metrics_of(metrics, self.losses), weights_of(weights, self.losses)
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
         """Choose the hooks of the next fit: with the progress of a mode, and what keeps the best weights."""

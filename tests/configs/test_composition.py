@@ -73,6 +73,14 @@ def test_every_hook_and_every_augmentation_can_be_added() -> None:
         assert set(config["augment"]) == single
 
 
+OWN = {
+    "model": "hookline.recipes.models.mlp.mlp",
+    "optimizer": "keras.optimizers.Adafactor",
+    "schedule": "keras.optimizers.schedules.CosineDecay",
+    "task": "hookline.recipes.classification.classification",
+}
+
+
 @pytest.mark.full
 def test_every_option_of_every_group_composes() -> None:
     """Options of different groups at once: each of the largest group is composed with one of each other."""
@@ -82,7 +90,7 @@ def test_every_option_of_every_group_composes() -> None:
         chosen = {group: found[number % len(found)] for group, found in groups.items()}
         nodes = {group: read(CONFIG_DIR / group / f"{name}.yaml") for group, name in chosen.items()}
         empty = [group for group, node in nodes.items() if node.get("_target_", "") is None]  # the user's own
-        own = [f"{group}._target_=hookline.recipes.models.mlp.mlp" for group in empty]
+        own = [f"{group}._target_={OWN[group]}" for group in empty]
         compose("recipe=bnn", *(f"{group}={name}" for group, name in chosen.items()), *own)
 
 
@@ -123,6 +131,8 @@ def test_values_are_the_defaults_of_the_target() -> None:
 
 def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:
     for path in (CONFIG_DIR / "optimizer").glob("*.yaml"):
+        if path.stem == "custom":
+            continue
         content, said = read(path), dict(re.findall(r"^(\w+): .*# Keras' own default: (\S+)$", path.read_text(), re.M))
         defaults = getattr(keras.optimizers, content.pop("_target_").rpartition(".")[2])().get_config()
         for name, value in content.items():
