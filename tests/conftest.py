@@ -69,7 +69,6 @@ FULL = (
     "scripts/test_submit.py",
     "trainer/run/test_finished.py",
     "trainer/run/test_nan_policy.py",
-    "trainer/run/test_several_networks.py",
     "trainer/run/test_shipped.py",
     "trainer/test_catalogue.py",
     "trainer/test_deferred.py",

@@ -119,7 +119,7 @@ def test_values_are_the_defaults_of_the_target() -> None:
     for path in FILES:
         group, content = path.relative_to(CONFIG_DIR).parts[0], read(path)
         nodes = content.values() if group in NAMED else [content]
-        for node in nodes if group in ("augment", "data", "model", "task") else ():
+        for node in nodes if group in ("augment", "data", "hooks", "model", "task") else ():
             if isinstance(node, dict) and str(node.get("_target_")).startswith("hookline."):
                 parameters = inspect.signature(resolve(node["_target_"], group=group)).parameters
                 for name in parameters.keys() - INJECTED.get(group, set()):

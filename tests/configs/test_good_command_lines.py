@@ -58,10 +58,7 @@ def test_hooks_and_augmentations_are_added_set_and_removed(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ["+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3"],
-        ["+hooks.mine={_target_: tests.Hook, every: 3}"],
-    ],
+    [["+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3"], ["+hooks.mine={_target_: tests.Hook, every: 3}"]],
 )
 def test_parts_of_ones_own_are_named_by_their_path(tree: Path, overrides: list[str]) -> None:
     model = ("model._target_=tests.net", "~model.units", "~model.activation", "+model.width=3")

@@ -56,9 +56,7 @@ def allowed(path: str, group: str | None) -> bool:
     return True
 
 
-def test_of_all_that_the_tree_defines_only_what_configs_lists_can_be_named_each_in_its_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_refusal", lambda *rest: UserError("refused"))  # ten thousand suggestions take a minute
     paths = set(public_names())
     assert {"hookline.scripts.sweep.run.start_job", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
@@ -110,9 +108,7 @@ def construct(target: type, value: str) -> None:
             target(**(needed | {each.name: value}))
 
 
-def test_no_class_of_keras_that_can_be_named_touches_a_file_that_its_arguments_name(
-    tmp_path: Path, touched: list[str]
-) -> None:
+def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path: Path, touched: list[str]) -> None:
     file = tmp_path / "words.txt"
     file.write_text("a\nb\n")
     classes = {path: value for path, value in keras_values().items() if inspect.isclass(value)}
@@ -129,7 +125,7 @@ def test_no_class_of_keras_that_can_be_named_touches_a_file_that_its_arguments_n
     assert not [value for value in guilty for group in GROUPS if is_part(value, group=group)]
 
 
-def test_of_the_functions_of_keras_only_its_applications_can_be_named_and_only_as_a_model() -> None:
+def test_of_keras_functions_only_applications_can_be_named() -> None:
     functions = {path: value for path, value in keras_values().items() if inspect.isfunction(value)}
     names = {(value.__name__, group) for value in functions.values() for group in GROUPS if is_part(value, group=group)}
     builders = {name for name, value in vars(keras.applications).items() if inspect.isfunction(value)}

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hookline import hooks
 from hookline.train import main
 from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.explain import explain
-from hookline.trainer.config.help import entry_text, help_text
+from hookline.trainer.config.help import help_text
 from hookline.trainer.config.parts import check_path
 from hookline.trainer.config.plugins import (
     check_found,
@@ -107,24 +106,6 @@ def test_an_installed_package_is_found_without_being_imported(install: Install, 
     assert "company" not in sys.modules
     with pytest.raises(UserError, match="is not allowed"):
         check_path("company.other.Noise")
-
-
-def test_the_help_and_the_catalogue_list_what_plugins_bring(install: Install, tree: Path) -> None:
-    install(configs={"hooks/noise": NOISE, "hooks/inner/deep": NOISE, "hooks/other": NOISE.replace("noise:", "prune:")})
-    install("lost", init=None)
-    lines = help_text(tree, width=100).splitlines()
-    assert any(line.split() == ["noise", "Noise", "[noisy]"] for line in lines)
-    assert not any("deep" in line for line in lines)
-    listed = lines[lines.index("Plugins (installed packages that bring parts of a run)") + 1 :]
-    assert "its package 'lost' cannot be found" in " ".join(listed[0].split())
-    assert "hooks.noise.stddev=0.1" in entry_text("hooks.noise", tree)
-    with pytest.raises(UserError, match="Did you mean 'hooks.noise'?"):
-        entry_text("hooks.noize", tree)
-    assert "Unknown hook 'nose'. Did you mean 'noise'?" in refusal(tree, "+hooks=nose")
-    entries = hooks.catalogue()
-    found = entries["noise"]
-    assert (found.target, found.plugin, found.purpose) == ("noisy.Noise", "noisy", "Noise")
-    assert entries["prune"].plugin is None
 
 
 BROKEN = {
@@ -266,25 +247,3 @@ def test_an_import_error_is_an_error_only_when_the_plugin_is_used(
     assert expected in str(caught.value)
     assert f"faulty/__init__.py:{init.count(chr(10))})" in str(caught.value)
     assert caught.value.__cause__ is not None, "debug=true shows it"
-
-
-def test_an_attribute_that_is_missing_gets_a_suggestion(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    install("fine", init="class Noise: ...\n")
-    with pytest.raises(UserError, match="the module 'fine' has no 'Nose'. Did you mean 'Noise'?"):
-        resolve("fine.Nose", plugins=["fine"])
-    assert resolve("fine.Noise", group="hooks").__name__ == "Noise"
-    for path, group in (("fine.Other", "hooks"), ("fine.Noise", "model"), ("fine.Noise", None)):
-        with pytest.raises(UserError, match=r"that the plugin 'fine' lists.*add plugins=\[fine\]"):
-            resolve(path, group=group)
-    monkeypatch.delitem(sys.modules, "fine")
-
-
-def test_a_plugin_may_lie_in_a_directory_whose_name_is_not_ascii(
-    install: Install, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = install().parent
-    site.rename(site.with_name("jos\xe9 \u4e2d"))
-    monkeypatch.syspath_prepend(site.with_name("jos\xe9 \u4e2d"))
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    assert main(["recipe=baseline", "+hooks=noise", "--cfg", "job", "--package", "hooks.noise"]) == 0
-    assert "_target_: noisy.Noise" in capsys.readouterr().out

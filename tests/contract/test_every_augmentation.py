@@ -48,8 +48,8 @@ def batches(*names: str, seed: int = 0, placement: str = "device") -> TrainingBa
 ALL = [*[(name,) for name in SINGLE], tuple(SINGLE)]
 
 
-@pytest.mark.parametrize("names", ALL, ids="+".join)
-def test_eager_tf_data_and_traced_loop_give_the_same_bits(names):
+def test_eager_tf_data_and_traced_loop_give_the_same_bits():
+    names = tuple(SINGLE)
     training = batches(*names)
     eager = eager_batches(training, 1, 9)  # crosses two epoch borders
     assert_same_bits(eager, traced_batches(training, 1, 9))
@@ -75,6 +75,7 @@ def test_seeds_and_epochs_differ_and_runs_of_a_seed_agree(name):
 @pytest.mark.parametrize("names", ALL, ids="+".join)
 def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
     training = batches(*names)
+    assert_same_bits(eager_batches(training, 1, 3), traced_batches(training, 1, 3))
     traced = tf.function(training.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
     assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
     shapes = {name: tuple(tensor.shape) for name, tensor in traced.structured_outputs.items()}

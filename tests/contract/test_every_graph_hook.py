@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import keras
 import numpy as np
@@ -102,43 +102,39 @@ def test_hook_trains_and_evaluates_in_half_precision(name: str, precision: str) 
     assert {layer.dtype_policy.name for layer in layers} == {POLICIES[precision]}
 
 
-def trained(name: str, accumulation_steps: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Return every variable, of the network and of the hook, and the reported values after a few steps."""
-    keras.utils.set_random_seed(0)
-    network = small_network()
-    (hook,) = built(name, network)
-    trainer = Trainer([network], [ToyObjective()], [hook], seed=0, accumulation_steps=accumulation_steps)
-    loop = ChunkLoop(trainer, image_batch, xla=False)
-    assert loop.run(0, STEPS) == (STEPS, [])
-    variables = {**network.variables, **network.optimizer_variables, **hook.declare().state}
-    return {key: np.array(variable) for key, variable in variables.items()}, loop.accumulators.read()
+def trained(name: str, count: int = 1, **options: int) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """Return every variable and the reported values after a few steps on some replicas."""
+    given = {"network": small_network, "hooks": partial(built, name), "batch": image_batch, "steps": STEPS}
+    return replicas.trained(count, **given, **options)
+
+
+@cache
+def whole(name: str) -> tuple[tuple[dict[str, np.ndarray], dict[str, float]], bool]:
+    """Return what one replica has after steps over whole batches, and whether the hook draws."""
+    drawn: list[str] = []
+    seed = StepContext.stateless_seed
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StepContext, "stateless_seed", lambda context, salt: drawn.append(salt) or seed(context, salt))
+        found = trained(name)
+    return found, bool(drawn) or any("seed_generator" in key for key in found[0])
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_hook_gives_the_same_run_in_micro_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    seed = StepContext.stateless_seed
-
-    def noted(context: StepContext, salt: str) -> tf.Tensor:
-        drawn.append(salt)
-        return seed(context, salt)
-
-    monkeypatch.setattr(StepContext, "stateless_seed", noted)
-    whole, whole_reported = trained(name, 1)
-    parts, reported = trained(name, 2)
+def test_hook_gives_the_same_run_in_micro_batches(name: str) -> None:
+    (variables, whole_reported), draws = whole(name)
+    parts, reported = trained(name, accumulation_steps=2)
     assert list(reported) == list(whole_reported)
-    assert parts.keys() == whole.keys()
-    if drawn or any("seed_generator" in key for key in whole):  # each micro batch draws for itself: equal on average
+    assert parts.keys() == variables.keys()
+    if draws:  # each micro batch draws for itself: equal on average
         assert all(np.isfinite(value) for value in reported.values())
         return
     assert reported == pytest.approx(whole_reported, rel=1e-4, abs=1e-6)
-    for key, value in whole.items():
+    for key, value in variables.items():
         np.testing.assert_allclose(parts[key], value, rtol=1e-3, atol=1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_two_replicas_train_as_one_does_and_hold_the_same_bits(name: str) -> None:
-    options = {"network": small_network, "hooks": partial(built, name), "batch": image_batch, "steps": STEPS}
-    found, reported = replicas.trained(2, **options)
+    found, reported = trained(name, 2)
     assert all(np.isfinite(value).all() for value in found.values())
-    replicas.assert_same_run((found, reported), replicas.trained(1, **options))
+    replicas.assert_same_run((found, reported), whole(name)[0])

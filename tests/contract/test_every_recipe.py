@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.results import explain, namespace_of
 from tests.support.command import run_small
 from tests.support.resumed import check_same, run_cut
@@ -16,8 +18,11 @@ from tests.support.resumed import check_same, run_cut
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
-STARTED = ("bnn", "center_loss", "gan", "gradient_reversal")
-"""Of every kind: networks of one and of two, weights and state of hooks."""
+STARTED = ("bnn", "gan")
+"""Of one network and of two."""
+REPEATED = ("gradient_reversal", "retrieval")
+"""In the full tier; tests/resume resumes hooks, gan and sgan, and the long tier every recipe."""
+QUICK = ("bnn", "center_loss", "gan", "retrieval")
 ABOUT_A_LINE = {"step", "split"}
 
 
@@ -29,7 +34,9 @@ class FirstRun(NamedTuple):
     summary: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=RECIPES)
+@pytest.fixture(
+    scope="module", params=[pytest.param(each, marks=() if each in QUICK else pytest.mark.full) for each in RECIPES]
+)
 def first(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FirstRun:
     directory = tmp_path_factory.mktemp(request.param) / "first"
     return FirstRun(request.param, directory, run_small(request.param, "trainer.placement=device", run_dir=directory))
@@ -72,10 +79,22 @@ def test_new_run_starts_from_the_weights_of_another(first: FirstRun, tmp_path: P
     started = (f"init_from={first.directory}", "optimizer.learning_rate=1e-9")
     again = run_small(first.recipe, *started, run_dir=tmp_path / "again")
     assert again["best"]["value"] == pytest.approx(first.summary["best"]["value"], rel=0.05)
+    best, last = (
+        CheckpointStore(directory / "checkpoints").load(tag).tensors
+        for directory, tag in ((first.directory, "best"), (tmp_path / "again", "last"))
+    )
+    kernels = [key for key in best if key.startswith("network/") and key.endswith("kernel")]
+    assert len({key.split("/")[1] for key in kernels}) == len(first.summary["networks"])
+    for key in kernels:
+        np.testing.assert_allclose(last[key], best[key], atol=1e-5, err_msg=key)
 
 
-@pytest.mark.full
-def test_recipe_repeats_exactly_also_from_the_host_and_from_where_it_was_left(first: FirstRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(each, marks=pytest.mark.full if each in REPEATED else pytest.mark.long) for each in RECIPES],
+    indirect=True,
+)
+def test_recipe_repeats_exactly_from_the_host_and_from_a_cut(first: FirstRun, tmp_path: Path) -> None:
     directory, cut = tmp_path / "cut", first.summary["steps"] // 2 + 1
     summary = run_cut(first.recipe, "trainer.placement=host", cuts=[cut], run_dir=directory)
     check_same(directory, summary, first.directory, first.summary)

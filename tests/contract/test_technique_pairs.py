@@ -20,12 +20,19 @@ TECHNIQUES = [name for name in sorted(catalogue()) if issubclass(load(name), Gra
 SYNCHRONIZED = "synchronized_batch_norm"  # takes the layers in training: the kernel has those of evaluations
 FUSED = ("hooks.fused_batch_norm.min_entries=0",)  # these networks are too small for it otherwise
 PAIRS = list(itertools.combinations(TECHNIQUES, 2))
+INTERACTING = {
+    *(("bernoulli_attention", "bnn_rounding"), ("bernoulli_attention", "prune"), ("bnn_rounding", "ema")),
+    *(("bnn_rounding", "incremental_quantization"), ("bnn_rounding", "prune"), ("ema", "freeze_layers")),
+    *(("ema", "frozen_mask"), ("ema", "incremental_quantization"), ("ema", "synchronized_batch_norm")),
+    ("incremental_quantization", "prune"),
+}
+"""Pairs that work on the same weights or statistics; tests/resume and tests/hookline/test_same_bits.py have others."""
 
 
 def cases() -> Iterator[Any]:
-    """Yield every pair; quick runs have every second one, so that each technique is in several of them."""
-    for number, pair in enumerate(PAIRS):
-        yield pytest.param(*pair, id="+".join(pair), marks=[pytest.mark.long] if number % 2 else [])
+    """Yield every pair; those that do not interact are in the long tier."""
+    for pair in PAIRS:
+        yield pytest.param(*pair, id="+".join(pair), marks=[] if pair in INTERACTING else [pytest.mark.long])
 
 
 @pytest.mark.parametrize(("first", "second"), list(cases()))

@@ -90,7 +90,7 @@ def test_a_keras_file_is_compared_layer_for_layer():
         compare(run, "model", FORMATS["keras"], KerasPredictor(finished_model(run, "model")))
 
 
-def test_a_run_in_half_precision_is_compared_in_its_own_and_its_file_in_float32():
+def test_a_half_precision_run_is_compared_in_its_own_precision():
     with computing_in("bfloat16"):
         run = finished_run()
     metrics, difference = compare(run, "model", ONNX, predictor(run))

@@ -203,7 +203,7 @@ def evaluated(notes: list[Any], asked: list[Any]) -> Evaluate:
     return evaluated_layers(trainer, "net", batch_size=BATCH, step=7)  # type: ignore[arg-type]
 
 
-def test_the_calls_see_filled_batches_of_the_evaluations_size_inside_the_contexts_of_their_network():
+def test_the_calls_see_filled_batches_of_the_evaluations_size():
     notes: list[Any] = []
     asked: list[Any] = []
     seen: list[np.ndarray] = []
@@ -279,14 +279,6 @@ def test_ties_count_as_plus_one_and_a_channel_may_never_change():
     assert not found.descending.any()
 
 
-def test_one_channel_with_two_changes_is_enough():
-    def signs(integers: np.ndarray) -> np.ndarray:
-        return np.stack([integers > 1, abs(integers) < 3], axis=1)
-
-    assert find_thresholds(signs, 4, 2) is None
-    assert find_thresholds(lambda integers: signs(integers)[:, :1], 4, 1) is not None
-
-
 @pytest.mark.parametrize("rising", [True, False])
 def test_integers_are_tried_in_parts_and_none_is_lost_between_them(monkeypatch, rising: bool):
     monkeypatch.setattr(thresholds, "CHUNK", 14)  # 7 integers at a time for two channels
@@ -302,10 +294,3 @@ def test_integers_are_tried_in_parts_and_none_is_lost_between_them(monkeypatch, 
         assert sorted(asked) == list(range(-500, 501))
         assert found.values.tolist() == [change if rising else change - 1, 0]
         assert found.descending.tolist() == [not rising, False]
-
-
-def test_the_smallest_type_holds_the_thresholds():
-    for at, dtype in ((127, np.int8), (128, np.int16), (-128, np.int8), (-129, np.int16), (32768, np.int32)):
-        found = find_thresholds(lambda integers, at=at: (integers >= at)[:, None], 40_000, 1)
-        assert found.values.dtype == dtype
-        assert found.values.tolist() == [at]

@@ -18,7 +18,7 @@ from tests.support.toy import StatelessHook, toy_arrays
 LITERT = FORMATS["litert"]
 
 
-def test_calibration_takes_evenly_spaced_training_examples_as_the_network_sees_them(monkeypatch):
+def test_calibration_takes_evenly_spaced_training_examples(monkeypatch):
     run = finished_run()
     model = finished_model(run, "model")
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])

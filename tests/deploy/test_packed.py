@@ -40,7 +40,7 @@ def test_a_float_sum_next_to_zero_may_have_another_sign(by: float):
     assert differ_by_rounding(model, packed, given).all() == (by < 0.1)
 
 
-def test_another_threshold_is_a_mistake_and_outputs_are_as_near_as_sums_are():
+def test_another_threshold_is_a_mistake():
     model, given = network(), inputs()
     graph, tensors = pack_arrays(model)
     assert differ_by_rounding(model, pack(model), given).all()

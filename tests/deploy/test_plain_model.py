@@ -64,7 +64,7 @@ def values_of(network: Network) -> dict[str, bytes]:
     return {name: variable.numpy().tobytes() for name, variable in network.variables.items()}
 
 
-def test_the_copy_holds_what_evaluation_uses_and_the_run_stays_as_it_was_byte_for_byte():
+def test_the_copy_holds_what_evaluation_uses_and_the_run_stays():
     run = finished_run(Halve("halve"))
     network = run.trainer.networks["model"]
     before, kept = {name: variable.numpy() for name, variable in network.variables.items()}, values_of(network)

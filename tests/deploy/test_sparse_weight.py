@@ -131,7 +131,7 @@ def test_a_negative_zero_is_a_zero_where_values_are_shared():
     assert not np.signbit(shared).any()
 
 
-def test_centroids_are_the_means_of_their_weights_and_one_without_weights_is_left_out():
+def test_centroids_are_the_means_of_their_weights():
     values = np.float32([-3.0, -2.9, -1.0, -1.0, -1.0, -0.4, 0.0, 2.0, 2.5])
     expected = np.float32([-2.95, -2.95, -0.85, -0.85, -0.85, -0.85, 0.0, 2.25, 2.25])
     np.testing.assert_allclose(share_weights(values, 2), expected, rtol=1e-6)

@@ -21,9 +21,9 @@ def config_of(*overrides: str) -> dict:
     return job.config
 
 
-def test_both_placements_and_micro_batches_agree(tmp_path) -> None:
+def test_both_placements_agree(tmp_path) -> None:
     device, host = (
-        run_small("baseline", ALL, f"trainer.placement={place}", run_dir=tmp_path / place)
+        run_small("baseline", ALL, "trainer.epochs=1", f"trainer.placement={place}", run_dir=tmp_path / place)
         for place in ("device", "host")
     )
     assert host["final"]["loss/total"] == device["final"]["loss/total"]
@@ -31,10 +31,6 @@ def test_both_placements_and_micro_batches_agree(tmp_path) -> None:
     assert device["hooks"]["randomness_guard"]["faults"] == []
     picture = (tmp_path / "device" / "pictures" / "input_training_examples.png").read_bytes()
     assert tf.io.decode_png(picture).shape[1] > 400
-    given = ("baseline", ALL, NO_NORM, "trainer.epochs=1")
-    whole, cut = (run_small(*given, f"trainer.accumulation_steps={n}", run_dir=tmp_path / n) for n in ("1", "4"))
-    assert cut["final"]["loss/total"] == pytest.approx(whole["final"]["loss/total"], rel=1e-4)
-    assert cut["final"]["metric/accuracy"] == pytest.approx(whole["final"]["metric/accuracy"], rel=1e-2)
 
 
 def test_only_training_is_augmented(tmp_path) -> None:

@@ -58,17 +58,6 @@ def test_bad_data_ends_in_one_line(door, tmp_path) -> None:
         assert all(word in line for word in words), (line, words)
 
 
-def test_run_directories_that_exist_or_cannot_be_made_are_refused(door, tmp_path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "summary.json").write_text("precious")
-    (tmp_path / "file").write_text("")
-    for place, word in (("run", "exists already"), ("file/run", "cannot be made"), ("/proc/sys/hookline", "/proc/sys")):
-        code, (line,) = door(f"run_dir={place}")
-        assert code == 2
-        assert word in line
-    assert (tmp_path / "run" / "summary.json").read_text() == "precious"
-
-
 def test_mistake_that_only_building_shows(door, monkeypatch) -> None:
     for argument, word in (
         ("trainer.monitor=metric/acuracy", "'metric/accuracy'"),

@@ -12,8 +12,8 @@ from tests.support.documentation import PAGES, Block, Command, read_page
 from tests.support.documented_runs import check_page, run_here
 
 ROOT = Path(__file__).resolve().parents[2]
-ELSEWHERE = ("hooks/README.md", "recipes/RESULTS.md")
-"""Pages made by scripts, whose commands are composed by the tests of these scripts, too."""
+ELSEWHERE = ("README.md", "hooks/README.md", "recipes/RESULTS.md")
+"""The page whose commands run below, and pages made by scripts, whose tests compose their commands."""
 
 
 @pytest.fixture

@@ -70,22 +70,6 @@ def test_diverging_run_stops_before_a_variable_is_spoilt(tmp_path, capfd) -> Non
     assert summary["test"] == {}
 
 
-@pytest.mark.full
-def test_sweep_prints_both_side_by_side_and_continues_after_a_failure(tmp_path, monkeypatch, capfd) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["-m", "recipe=baseline", "init_from=absent,null", *SMALL, "--sweep", "s"]) == 2
-    printed = capfd.readouterr().out
-    table = printed[printed.index("Comparison") :]
-    assert "test accuracy" in table
-    assert table.count("failed") == 2  # in the table, and where the logs are
-    assert re.search(r"\[1/2\] failed .*: Error: .*absent.* Log: s/01\.log", printed)
-    jobs = json.loads((tmp_path / "s/sweep.json").read_text())["jobs"]
-    assert [job["status"] for job in jobs] == ["failed", "completed"]
-    assert summary_of(tmp_path / "s" / jobs[1]["run"])["recipe"] == "baseline"
-    config = (tmp_path / "s" / jobs[1]["run"] / "config.yaml").read_text()
-    assert re.search(r"^  threads: [1-9]", config, re.MULTILINE)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.full
 def test_interruption_leaves_a_run_directory_that_says_so(tmp_path) -> None:

@@ -15,7 +15,6 @@ import hookline
 from hookline import cli
 from hookline.trainer import errors, version
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.help import TITLES
 from hookline.trainer.errors import UserError, as_typed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,13 +82,6 @@ def test_its_own_help_lists_every_subcommand_in_one_line(capsys):
         assert all(len(line) <= 100 for line in text.splitlines() if not line.startswith("hookline"))
 
 
-def test_help_before_the_name_is_help_of_the_subcommand(capsys):
-    assert cli.main(["--help", "export"]) == cli.main(["export", "--help"]) == 0
-    first, second = capsys.readouterr().out.split("python scripts/export.py run=<run directory> [")[1:]
-    assert first
-    assert second.startswith("key=value")
-
-
 def test_the_version_is_that_of_the_project(capsys, monkeypatch):
     assert cli.main(["--version"]) == 0
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -152,13 +144,6 @@ def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatc
     assert str(UserError("See python train.py --help.")) == "See hookline train --help."
 
 
-def test_names_that_do_not_exist_are_attribute_errors():
-    with pytest.raises(AttributeError, match="no attribute 'trian'"):
-        _ = hookline.trian  # type: ignore[attr-defined]
-    for name in hookline.__all__:
-        assert getattr(hookline, name).__name__.removeprefix("hookline.") == name
-
-
 COMPLETE = """
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 compopt() { :; }
@@ -185,8 +170,3 @@ def test_bash_completes_commands_and_names(words, expected):
     )
     assert done.stdout.strip() == expected
     assert done.stderr == ""
-
-
-def test_completion_knows_every_group():
-    script = cli.completion_text(["bash"])
-    assert all(f"{group}) words=" in script for group in TITLES)

@@ -43,7 +43,6 @@ DATA = images()
 FORMS = {
     "arrays": lambda: (DATA["x_train"], DATA["y_train"]),
     "lists": lambda: (DATA["x_train"].tolist(), DATA["y_train"].tolist()),
-    "tensors": lambda: (tf.constant(DATA["x_train"]), tf.constant(DATA["y_train"])),
     "float64": lambda: (DATA["x_train"].astype(np.float64), DATA["y_train"].astype(np.float64)),
     "column": lambda: (DATA["x_train"], DATA["y_train"][:, None]),
     "dataset": lambda: (dataset(), None),

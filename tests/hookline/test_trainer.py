@@ -62,10 +62,9 @@ def test_fits_without_schedules_are_those_of_one_fit() -> None:
     assert train(trainer, epochs=2).summary["digest"] == whole.summary["digest"]
 
 
-@pytest.mark.parametrize("hook", ["bernoulli_attention", "ema"])
 @pytest.mark.full
-def test_a_second_fit_carries_what_hooks_hold(hook) -> None:
-    trainer, _ = by_python(hook, epochs=1)
+def test_a_second_fit_carries_what_hooks_hold() -> None:
+    trainer, _ = by_python("bernoulli_attention", "ema", epochs=1)
     before = {key: each.numpy() for key, each in trainer._state.variables.items() if key.startswith("hook/")}
     history = train(trainer)
     assert trainer.step == 10
@@ -85,8 +84,8 @@ class Killed(keras.callbacks.Callback):
             raise self.error("killed")
 
 
-@pytest.mark.parametrize("hook", ["prune", pytest.param("bernoulli_attention", marks=pytest.mark.full)])
-def test_resumed_fit_has_the_bits_of_a_whole_one(hook, tmp_path) -> None:
+def test_resumed_fit_has_the_bits_of_a_whole_one(tmp_path) -> None:
+    hook = "prune"
     without = dict.fromkeys(("tensorboard", "pictures", "projector"))
     disk = {"checkpoint": {"every_seconds": 0, "every_epochs": 1}, **without}
     _, whole = by_python(hook, epochs=3)

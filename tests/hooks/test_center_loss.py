@@ -308,6 +308,7 @@ def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:At step .* the center loss dominates")  # the rate is too high on purpose
+@pytest.mark.full
 def test_a_run_embeds_its_best_weights_whose_centers_the_checkpoint_holds(tmp_path) -> None:
     directory = tmp_path / "run"
     own = ("trainer.epochs=4", "hooks.center_loss.warm_up_epochs=0", "optimizer.learning_rate=0.3", "schedule=constant")

@@ -225,6 +225,7 @@ def test_a_late_begin_and_other_averages_are_refused() -> None:
         loop_with([ema()], toy_network(optimizer=optimizer))
 
 
+@pytest.mark.full
 def test_a_run_evaluates_with_its_averages_and_reports_them(tmp_path) -> None:
     plain = run_small("baseline", run_dir=tmp_path / "plain")
     overrides = "+hooks=ema", "hooks.ema.decay=0.5", "hooks.ema.begin_epoch=0.5"

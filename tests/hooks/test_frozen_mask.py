@@ -22,9 +22,6 @@ HISTORY = 5
 OPTIMIZERS = {
     "momentum": lambda **more: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, **more),
     "adam": lambda **more: keras.optimizers.Adam(0.01, amsgrad=True, **more),
-    "adamw": lambda **more: keras.optimizers.AdamW(0.01, **{"weight_decay": 0.004, **more}),
-    "rmsprop": lambda **more: keras.optimizers.RMSprop(0.01, momentum=0.9, centered=True, **more),
-    "lion": lambda **more: keras.optimizers.Lion(0.003, **more),
     "adafactor": lambda **more: keras.optimizers.Adafactor(0.05, **more),
     "muon": lambda **more: keras.optimizers.Muon(0.01, **more),
     "loss_scale": lambda **more: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=8.0),

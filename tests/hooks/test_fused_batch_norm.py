@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
-from hookline.hooks.normalization.fused import why_call_stays
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
@@ -148,17 +147,6 @@ def test_what_the_kernel_does_not_do_is_left_to_keras_and_listed():
         summary = assert_same(model, inputs, 1e-12).summary()
         assert summary["training"] == summary["evaluation"]
         assert (summary["training"]["fused"], reason in summary["training"]["left_to_keras"]["norm"]) == ([], True)
-
-
-def test_small_and_wide_inputs_are_left_to_keras_sooner_in_evaluation():
-    for min_entries, left in ((24, (0, 0)), (25, (0, 1)), (48, (0, 1)), (49, (1, 1))):
-        hook = assert_same(model_of(LAYER(name="norm"), (2, 3, 2)), inputs_of(4, 2, 3, 2), min_entries=min_entries)
-        assert tuple(len(hook.summary()[phase]["left_to_keras"]) for phase in ("training", "evaluation")) == left
-    for channels, min_entries, stays in ((64, 32, False), (64, 33, True), (65, 1, False), (65, 2, True)):
-        layer, inputs = LAYER(name="norm"), tf.zeros([1, channels])
-        layer.build((None, channels))
-        assert bool(why_call_stays(layer, inputs, None, by_batch=False, min_entries=min_entries)) == stays
-        assert why_call_stays(layer, inputs, None, by_batch=True, min_entries=channels) is None
 
 
 def test_a_layer_that_is_not_trainable_uses_its_moving_statistics():

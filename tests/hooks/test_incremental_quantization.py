@@ -56,9 +56,6 @@ KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 OPTIMIZERS = {
     "momentum": lambda **options: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **options),
     "adam": lambda **options: keras.optimizers.Adam(0.02, **options),
-    "adamw": lambda **options: keras.optimizers.AdamW(0.02, weight_decay=0.1, **options),
-    "lion": lambda **options: keras.optimizers.Lion(0.01, weight_decay=0.1, **options),
-    "rmsprop": lambda **options: keras.optimizers.RMSprop(0.01, momentum=0.9, **options),
 }
 
 

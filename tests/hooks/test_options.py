@@ -23,7 +23,6 @@ from hookline.hooks.options import (
     project_with_average,
 )
 from hookline.trainer.errors import UserError
-from tests.support.command import run_small
 from tests.support.toy import toy_network
 
 
@@ -74,22 +73,6 @@ def test_every_option_of_a_hook_is_checked_when_it_is_made(name):
     for option, value in WRONG[name].items():
         with pytest.raises(UserError, match=option):
             hooks.load(name)(**{**given, option: value})
-
-
-def test_values_at_the_ends_of_their_range_are_returned():
-    assert check_flag("given", False) is False
-    assert [check_integer("bits", value, minimum=2, maximum=8) for value in (2, 8)] == [2, 8]
-    assert isinstance(check_number("given", 0, minimum=0, maximum=1), float)
-    assert check_number("given", 1e-9, minimum=0, above_minimum=True) == 1e-9
-    assert check_choice("given", "splicing", ("constant", "splicing")) == "splicing"
-    assert check_patterns("layers", "*") == "*"
-    assert check_patterns("layers", ("dense_1", "conv_*")) == ["dense_1", "conv_*"]
-
-
-def test_the_message_says_under_which_hook_the_option_stands(tmp_path):
-    with pytest.raises(UserError, match="^hooks.early_stopping: Invalid patience: 0"):
-        run_small("baseline", "hooks.early_stopping.patience=0", run_dir=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():

@@ -18,9 +18,6 @@ from tests.support.toy import build_context, toy_loop, toy_network, values_of
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.05, global_clipnorm=0.5),
-    "adamw": lambda: keras.optimizers.AdamW(0.02, weight_decay=0.05),
-    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, momentum=0.9),
-    "lion": lambda: keras.optimizers.Lion(0.01),
     "adafactor": lambda: keras.optimizers.Adafactor(0.05),
     "average": lambda: keras.optimizers.Adam(0.02, use_ema=True, ema_momentum=0.8),
     "average_written_back": lambda: keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True, ema_overwrite_frequency=3),

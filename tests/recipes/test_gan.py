@@ -35,8 +35,14 @@ def test_a_step_updates_the_discriminator_as_often_as_asked(data):
 
 @pytest.mark.parametrize(
     "options",
-    [{"loss": "hinge"}, {"loss": "wasserstein", "gradient_penalty": 1.0, "discriminator_updates": 2}],
-    ids=["hinge", "wasserstein"],
+    [
+        pytest.param({"loss": "hinge"}, id="hinge"),
+        pytest.param(
+            {"loss": "wasserstein", "gradient_penalty": 1.0, "discriminator_updates": 2},
+            id="wasserstein",
+            marks=pytest.mark.full,
+        ),
+    ],
 )
 def test_it_learns_a_wide_mixture(data, options):
     recipe = gan(parts=parts_of(data), latent_size=4, **options)
@@ -50,6 +56,7 @@ def test_it_learns_a_wide_mixture(data, options):
     assert ("discriminator/loss/gradient_penalty" in after) == ("gradient_penalty" in options)
 
 
+@pytest.mark.full
 def test_images_are_generated_and_drawn():
     data = digits()
     recipe = gan(parts=parts_of(data, model=dcgan, filters=[4, 8]), samples=70)

@@ -134,7 +134,7 @@ def weights(network):
     return [variable.numpy() for variable in network.variables.values()]
 
 
-@pytest.mark.parametrize(("every", "updates", "due", "stacked"), [(3, 1, [1, 0, 0, 1], True), (2, 2, [1, 0, 1], False)])
+@pytest.mark.parametrize(("every", "updates", "due", "stacked"), [(2, 2, [1, 0, 1], False)])
 def test_messengers_are_copies_of_the_moment_and_go_their_own_way(data, every, updates, due, stacked):
     recipe = recipe_of(
         data, messenger_every=every, discriminator_updates=updates, messenger_optimizer="keep", stacked=stacked
@@ -160,9 +160,8 @@ def test_messengers_are_copies_of_the_moment_and_go_their_own_way(data, every, u
             )
 
 
-@pytest.mark.parametrize(("option", "expected"), [("copy", [2, 3, 4]), ("reset", [1, 2, 1])])
-def test_the_messengers_optimizer_is_copied_or_reset(data, option, expected):
-    recipe = recipe_of(data, messenger_optimizer=option, messenger_every=2)
+def test_the_messengers_optimizer_is_reset(data):
+    recipe = recipe_of(data, messenger_optimizer="reset", messenger_every=2)
     loop = loop_of(recipe, data, batch_size=24)
     networks = named(recipe)
     found = []
@@ -170,7 +169,7 @@ def test_the_messengers_optimizer_is_copied_or_reset(data, option, expected):
         loop.run(step, 1)
         found.append(int(networks["messengers"].optimizer.iterations))
     assert int(networks["discriminators"].optimizer.iterations) == 3
-    assert found == expected  # a copy is made in the first and the third step
+    assert found == [1, 2, 1]  # a copy is made in the first and the third step
 
 
 def test_the_global_generator_learns_from_the_local_pairs(data):

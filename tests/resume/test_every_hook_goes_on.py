@@ -5,6 +5,7 @@ A new hook is covered by being there.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,13 @@ OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm
 CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
 
 
-def check_reported(name: str, directory: Path) -> None:
-    """Compare the names in a run's reports with the section "Scalars:" of a hook."""
+def check_reported(names: Iterable[str], directory: Path) -> None:
+    """Compare the names in a run's reports with the sections "Scalars:" of hooks."""
     lines = map(json.loads, (directory / "metrics.jsonl").read_text().splitlines())
     reported = {key for line in lines for key in line} - {"step", "split"}
-    entries = parse_docstring(load(name).__doc__).entries("Scalars")
+    entries = {
+        key: text for name in names for key, text in parse_docstring(load(name).__doc__).entries("Scalars").items()
+    }
     assert differing_names(entries, reported) == []
 
 
@@ -49,13 +52,24 @@ HOOKS = [
 ]
 
 
-@pytest.mark.parametrize("name", HOOKS)
-def test_a_run_with_the_hook_resumes_with_its_bits(name: str, tmp_path: Path) -> None:
-    parts = ["trainer.accumulation_steps=2"] if name in ("center_loss", "ema") else []
-    overrides = [f"+hooks={name}", *overrides_for(name), *parts]
+TOGETHER = [
+    ("bernoulli_attention", "synchronized_batch_norm"),
+    ("bnn_rounding", "gradient_override"),
+    ("center_loss", "clip_gradients", "ema"),
+    ("freeze_layers", "prune"),
+    ("frozen_mask", "fused_batch_norm"),
+]
+ALONE = [(name,) for name in HOOKS if name not in itertools.chain(*TOGETHER)]
+
+
+@pytest.mark.parametrize("names", [*TOGETHER, *ALONE], ids="+".join)
+def test_a_run_with_the_hook_resumes_with_its_bits(names: tuple[str, ...], tmp_path: Path) -> None:
+    parts = ["trainer.accumulation_steps=2"] if "ema" in names else []
+    overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *parts]
     whole = run_small("baseline", *overrides, run_dir=tmp_path / "whole")
     found = run_cut("baseline", *overrides, cuts=[7], run_dir=tmp_path / "cut")
     check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
     assert min(each["images_per_second"] for each in (whole, found)) > 0
-    assert found["hooks"][name] == whole["hooks"][name]
-    check_reported(name, tmp_path / "whole")
+    for name in names:
+        assert found["hooks"][name] == whole["hooks"][name]
+    check_reported(names, tmp_path / "whole")

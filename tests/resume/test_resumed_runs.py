@@ -36,9 +36,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 CUTS = [
-    ([1, 6, 9, 10, 25], False, ()),  # first step, between reports, around the end of an epoch
-    ([20], True, ()),
-    ([6, 14], False, ("trainer.placement=host",)),  # its queue resumes, too
+    ([1, 9, 25], False, ()),  # first step, around the end of an epoch, between reports
+    ([20], True, ("trainer.placement=host",)),  # its queue resumes, too
 ]
 
 
@@ -179,12 +178,11 @@ def curve(directory: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("room", [0, 1])
-def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, room, tmp_path: Path, monkeypatch) -> None:
+def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_path: Path, monkeypatch) -> None:
     written: list[int] = []
 
     def write(path: Path, snapshot: Snapshot, *arguments: Any) -> None:
-        if len(written) == room:
+        if written:
             raise OSError(28, "No space left on device")
         write_checkpoint(path, snapshot, *arguments)
         written.append(snapshot.step)

@@ -19,7 +19,6 @@ from tests.support.command import FOR_RECIPE
 
 CUT, STEPS = 4, 9
 SETTINGS = {
-    "gan": ["task.discriminator_updates=2", "task.loss=hinge"],
     "sgan": ["task.messenger_every=3", "task.messenger_optimizer=reset"],  # copies before the cut and behind it
 }
 

@@ -10,8 +10,8 @@ import pytest
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100
 from hookline.scripts import benchmark
 from hookline.scripts.benchmarks import array_input, process
-from hookline.scripts.benchmarks.contender import Contender, Done, find_contenders
-from hookline.scripts.benchmarks.figures import PUBLISHED, Result, as_rows, find_peak, print_rows, write_chart
+from hookline.scripts.benchmarks.contender import Contender, find_contenders
+from hookline.scripts.benchmarks.figures import Result, as_rows, print_rows, write_chart
 from hookline.scripts.benchmarks.training_hookline import COLOURED, DIGITS, products
 from hookline.scripts.benchmarks.training_keras import four_convolutions
 from hookline.trainer.errors import UserError
@@ -33,54 +33,6 @@ def test_mistakes_are_one_line(capsys) -> None:
         error = capsys.readouterr().err
         assert word in error
         assert error.count("\n") == 1
-
-
-def test_every_case_has_a_baseline_and_contenders_are_chosen_by_name() -> None:
-    contenders = find_contenders()
-    assert len({each.key for each in contenders}) == len(contenders)
-    for what, name in {(each.what, each.case) for each in contenders}:
-        own = [each for each in contenders if (each.what, each.case) == (what, name)]
-        assert any(each.baseline for each in own), (what, name)
-        assert len({each.batch_size for each in own}) == 1, (what, name)
-    chosen = benchmark.choose(benchmark.Options("training", case="cnn, bnn", contenders="limit,pytorch*"))
-    assert {(each.case, each.name) for each in chosen} >= {("cnn", "limit"), ("cnn", "pytorch compile")}
-    assert {each.case for each in chosen} == {"cnn", "bnn"}
-
-
-def test_the_worker_finds_how_much_work_fills_a_turn(monkeypatch) -> None:
-    clock, done, ahead = [0.0], [], [500]
-
-    def work(count: int) -> None:
-        done.append(count)
-        clock[0] += 5.0 if len(done) == 1 else 0.001 * count  # the first sets up
-
-    monkeypatch.setattr(process.time, "perf_counter", lambda: clock[0])
-    assert process.calibrate(work, 2.0) == 2000
-    assert done[:2] == [1, 1]
-    assert max(done) < 1000
-
-    def prepared(count: int) -> None:
-        free = min(count, ahead[0])
-        ahead[0] -= free
-        clock[0] += 0.0001 * free + 0.01 * (count - free)
-
-    process.warm_up(prepared, 100, 0.3)
-    assert ahead[0] == 0
-    assert process.seconds_of(prepared, 100) == pytest.approx(1.0)
-
-
-def test_own_seconds_count_and_the_loss_is_that_of_the_second_half() -> None:
-    done = []
-
-    def work(count: int) -> Done:
-        done.append(count)
-        return Done(seconds=2.0 * count, loss=1.0 / sum(done))
-
-    assert process.seconds_of(work, 3) == 6.0
-    done.clear()
-    assert process.mean_loss(work, 5) == 1.0 / 5
-    assert done == [2, 3]
-    assert process.mean_loss(lambda count: None, 4) is None
 
 
 BASELINE = next(each for each in find_contenders() if each.case == array_input.SCALE and each.baseline)
@@ -140,18 +92,6 @@ def test_figures_are_medians_and_ratios_are_of_the_same_repeat(capsys, monkeypat
     assert lines[8] == "only * 7.0 5.0 to 9.0 1.00"
     write_chart(rows, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_peak_is_the_published_one_or_the_highest_that_was_measured() -> None:
-    measured = [result("limit", [1.0], facts={"peak": peak}) for peak in (2.0, 3.0)]
-    for accelerator, expected in (
-        ("NVIDIA H200", PUBLISHED["H200"]),
-        ("NVIDIA H100 PCIe", PUBLISHED["H100 PCIe"]),
-        ("NVIDIA H100 80GB HBM3", PUBLISHED["H100"]),
-        ("NVIDIA L40S", 3.0),
-    ):
-        assert find_peak(measured, accelerator)[0] == expected
-    assert find_peak(measured, "NVIDIA H200", 5.0) == (5.0, "as given")
 
 
 def test_products_are_counted() -> None:

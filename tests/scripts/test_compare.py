@@ -8,13 +8,10 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from hookline.scripts.compare import main
 from hookline.scripts.comparison.chart import average, read_curves, tail
-from hookline.scripts.comparison.comparison import compare
-from hookline.scripts.comparison.report import write_csv
-from tests.support.stored_runs import config_of, failed, job, summary_of, write_run, write_sweep
+from tests.support.stored_runs import config_of, summary_of, write_run, write_sweep
 
 
 @pytest.fixture
@@ -64,39 +61,6 @@ def test_a_csv_file_holds_plain_numbers_and_every_setting_that_differs(runs, tmp
     assert (first["monitor"], first["mode"], float(first["best_validation/mean"])) == ("loss/cross_entropy", "min", 0.1)
     assert float(second["test/metric/accuracy/mean"]) == pytest.approx(0.885)
     assert float(second["test/metric/accuracy/std"]) == pytest.approx(0.00707, abs=1e-5)
-
-
-def rows_of(found, path) -> list[dict[str, str]]:
-    write_csv(compare(found), path)
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_cells_of_a_csv_file_come_back_and_missing_values_are_empty(tmp_path):
-    (row,) = rows_of([job(seed=0, accuracy=0.75), job(seed=3, accuracy=None), failed(seed=7)], tmp_path / "a.csv")
-    assert (row["n"], row["unfinished"], row["seeds"]) == ("2", "1", "0 3")
-    assert [row[f"test/metric/accuracy/{kind}"] for kind in ("mean", "std", "n")] == ["0.75", "", "1"]
-    texts = ([8, 16], 'say "a,b"\nand more', None)
-    hooked = [job("bnn", 0, 0.9, 0.3, hooks={"tag": {"_target_": "my.Tag", "text": each}}) for each in texts]
-    rows = rows_of(hooked, tmp_path / "a.csv")
-    assert {row["hooks.tag.text"] for row in rows} == {"[8,16]", r'say "a,b"\nand more', "null"}
-    rows = rows_of([job(loss=0.1), job(loss=0.2, hooks={"tag": {"_target_": "my.Tag"}})], tmp_path / "a.csv")
-    assert [row["hooks.tag"] for row in rows] == ["-", "on"]
-
-
-def test_a_chart_has_a_panel_for_each_metric_and_names_what_is_not_in_it(runs, tmp_path, capfd):
-    path = tmp_path / "curves.png"
-    (runs / "0.2_1" / "metrics.jsonl").unlink()
-    (runs / "0.2_0" / "metrics.jsonl").write_text('{"step": 1, "split": "train", "other": 1}\n')
-    with (runs / "0.1_0" / "metrics.jsonl").open("a") as file:
-        file.write('broken\n{"step": 3')
-    assert main([str(runs), f"chart={path}"]) == 0
-    with Image.open(path) as picture:
-        assert picture.height == pytest.approx(2 * 4.2 * 110, abs=2)
-    said = capfd.readouterr().out
-    assert f"Not in the chart: {runs}/0.2_1 (" in said
-    assert f"Not in the chart: {runs}/0.2_0 (" in said
-    assert f"{runs}/0.1_0: 1 damaged lines" in said
 
 
 def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):

@@ -16,7 +16,7 @@ from hookline.deploy.inference.card import Card, write_card
 from hookline.deploy.options import ExportOptions
 from hookline.deploy.runtime_files import write_keras
 from hookline.scripts.evaluate import main
-from hookline.scripts.evaluation.choose_data import check_data, data_config, input_range, is_data
+from hookline.scripts.evaluation.choose_data import check_data, input_range
 from hookline.scripts.evaluation.measures import brier_score, measure, negative_log_likelihood, reliability
 from hookline.scripts.evaluation.outputs import collect
 from hookline.scripts.evaluation.report import write_evaluation
@@ -139,16 +139,6 @@ def test_data_of_other_classes_or_another_range_is_noticed():
     (warning,) = check_data(made(scale=1 / 255), (2, 2, 1), (), (-1.0, 1.0))
     assert "gives inputs from -1 to 0, but the network was trained on -1 to 1" in warning
     assert input_range(made(peak=16, scale=2 / 16)) == pytest.approx((-1.0, 1.0))
-
-
-def test_values_of_the_data_are_read_as_yaml_and_those_of_the_run_stay():
-    stored = {"_target_": "hookline.recipes.data.digits.digits", "seed": 0, "test_fraction": 0.2, "path": None}
-    before = dict(stored)
-    for text, key, value in (("seed=4", "seed", 4), ("path=a=b", "path", "a=b"), ("path=[1,2]", "path", [1, 2])):
-        assert data_config([f"data.{text}"], stored, []) == {**stored, key: value}
-    assert data_config(["data=digits", "data.seed=5"], stored, [])["seed"] == 5
-    assert before == stored
-    assert [is_data(text) for text in ("data=mnist", "+data.source=1", "database=a", "run=data")] == [1, 1, 0, 0]
 
 
 def test_outputs_come_in_the_order_of_the_split_without_padding():

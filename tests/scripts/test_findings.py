@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -53,31 +52,3 @@ def test_a_line_that_is_no_report_is_named_by_its_number(run):
     (run / "metrics.jsonl").unlink()
     (run / "metrics.jsonl").mkdir()
     assert damages(run) == ["metrics.jsonl cannot be read: it is no ordinary file."]
-
-
-def test_a_config_of_any_form_is_examined(run):
-    for config, word in (
-        ("hooks: [1]", "its hooks"),
-        ("hooks: {a: {_target_: [1]}, b: 3, c: null}", None),
-        ("hooks: null", None),
-        ("day: 2024-13-45", "not YAML"),
-        ("null", "not what a run writes"),
-    ):
-        found = damages(run, config=config)
-        assert found == [] if word is None else len(found) == 1 and word in found[0], config
-
-
-def test_the_best_value_of_a_summary_of_any_form_is_compared(run):
-    for best, expected in (
-        (BEST, None),
-        (None, None),
-        (3, None),
-        ({}, None),
-        ({**BEST, "value": None}, None),  # no evaluation was finite
-        ({**BEST, "step": 30}, "no validation at step 30,"),
-        ({**BEST, "step": [20]}, r"no validation at step [20],"),
-        ({**BEST, "value": 0.25}, "gives loss/cross_entropy 0.5 at step 20, but summary.json gives 0.25"),
-        ({**BEST, "monitor": "other"}, "gives other None at step 20, but summary.json gives 0.5"),
-    ):
-        found = damages(run, summary=json.dumps(summary_of(best=best)))
-        assert found == [] if expected is None else len(found) == 1 and expected in found[0], best

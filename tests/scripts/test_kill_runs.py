@@ -19,22 +19,6 @@ def write_run(directory: Path, *lines: dict, **changes: object) -> Path:
     return directory
 
 
-def test_every_difference_but_speed_is_named(tmp_path):
-    whole = write_run(tmp_path / "whole")
-    for number, (line, changes, found) in enumerate(
-        (
-            ({"step": 1, "time/images_per_second": 1.0, "loss": 2.0}, {"seconds": 9}, []),
-            ({"step": 1, "loss": 2.0}, {"digest": "b"}, ["digest"]),
-            ({"step": 1, "loss": 2.0}, {"test": {"loss": 1.1}, "best": {"step": 4}}, ["best", "test"]),
-            ({"step": 1, "loss": 2.5}, {}, ["metrics.jsonl"]),
-        )
-    ):
-        run = write_run(tmp_path / str(number), line, **changes)
-        assert kill_runs.differences(run, whole) == found
-    (run / "checkpoints" / ".step_00000004.tmp").mkdir()  # what a writer left
-    assert kill_runs.differences(run, whole) == ["metrics.jsonl", ".step_00000004.tmp"]
-
-
 @pytest.mark.long
 def test_a_kill_inside_a_save_loses_nothing(tmp_path, capsys, monkeypatch):
     silent = [f"hooks.{name}=null" for name in ("tensorboard", "pictures", "projector")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import signal
@@ -14,17 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hookline.deploy.inference.container import SPARSE, write_container
 from hookline.deploy.inference.sparse_file import NETWORK
 from hookline.scripts import reproduce
-from hookline.scripts.reproduction import rows
 from hookline.scripts.reproduction.jobs import commands_of, jobs_of
-from hookline.scripts.reproduction.rows import Conditions, commit_of, export_path, make_export, read_export
+from hookline.scripts.reproduction.rows import export_path, make_export, read_export
 from hookline.scripts.reproduction.session import check
-from hookline.scripts.reproduction.table import FILE, TABLE, merge, read_results, render
+from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import Export, read_targets
 from hookline.trainer.errors import UserError
 from tests.support.reproduction import TARGETS, open_session, write_targets
@@ -83,31 +79,6 @@ def test_every_key_of_every_target_composes():
         check([wrong])
 
 
-@given(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True), st.sampled_from([*OURS]))
-def test_each_run_stands_once_after_what_it_begins_from(seeds, name):
-    jobs = jobs_of(OURS[name], OURS, seeds)
-    order = [*jobs]
-    assert len(jobs) >= len(seeds) * len(OURS[name].runs)
-    for job in jobs.values():
-        assert all(order.index(needed) < order.index(job.name) for needed in job.needs.values())
-        assert job.overrides[-1] == f"seed={job.name.rpartition('_')[2]}"
-        assert all(needed.rpartition("_")[2] == job.name.rpartition("_")[2] for needed in job.needs.values())
-    assert all(goal.source for goal in OURS[name].goals)
-
-
-@given(st.permutations(["a", "b", "c", "d"]), st.sets(st.sampled_from("abcd")))
-def test_rows_stand_in_the_order_of_the_targets_whichever_came_first(order, absent):
-    found: list[dict] = []
-    for name in order:
-        found = merge(found, {"name": name, "not_run": "x"} if name in absent else {"name": name}, ["a", "b", "c", "d"])
-    assert [each["name"] for each in found] == ["a", "b", "c", "d"]
-    for name in order:  # a row that was measured is replaced by a newer one, not by one that was not run
-        assert merge(found, {"name": name, "not_run": "y"}, "abcd") == [
-            {**each, "not_run": "y"} if each["name"] == name and name in absent else each for each in found
-        ]
-    assert {"name": "a", "bytes": 1} in merge(found, {"name": "a", "bytes": 1}, "abcd")
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Path, list[str]]:
     """A directory in which all was made that could be, and what was said."""
@@ -155,38 +126,6 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
     assert (directory / "RESULTS.md").read_text() == table
 
 
-class Killed(BaseException):
-    """End the process in the middle, as a kill would."""
-
-
-def killed_after(count: int, lines: list[str]):
-    def say(text: str) -> None:
-        lines.append(text)
-        if sum("completed" in line for line in lines) == count:
-            raise Killed
-
-    return say
-
-
-def killed(directory: Path, count: int, only=("first",), **options) -> Path:
-    with pytest.raises(Killed):
-        open_session(directory, only, say=killed_after(count, []), **options).run(directory / "out", 1)
-    assert not (directory / "results.json").exists()
-    return directory / "out"
-
-
-def test_a_kill_loses_no_run_and_an_interrupted_one_is_resumed(tmp_path):
-    out = killed(tmp_path, 1)
-    run = write_run(out / "first" / "twin_0", config_of(0), None, ["recipe=baseline", "seed=0"])  # without a summary
-    lines: list[str] = []
-    assert open_session(tmp_path, ["first"], lines).run(out, 1) == 0
-    assert any(line.startswith("1 of 6 runs are done, 5 are left (about ") for line in lines)
-    assert f"resume={run}" in (out / "02.log").read_text()
-    assert len(started(out)) == 6
-    row = rows_in(tmp_path)["first"]
-    assert (row["measures"][0]["mean"], row["measures"][2]["values"]["0"]) == (91.0, 85.0)
-
-
 def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
     lines: list[str] = []
@@ -200,20 +139,6 @@ def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch
     assert open_session(tmp_path, ["first", "second"]).run(tmp_path / "out", 1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
-
-
-def test_some_seeds_replace_no_row_and_another_command_is_another_run(made, tmp_path):
-    (tmp_path / "results.json").write_bytes((made[0] / "results.json").read_bytes())
-    lines: list[str] = []
-    assert open_session(tmp_path, ["first"], lines, seeds=(0,)).run(tmp_path / "out", 1) == 0
-    assert (tmp_path / "results.json").read_bytes() == (made[0] / "results.json").read_bytes()
-    assert "first: not kept in results.json: seed 1, 2 is not among the runs" in lines
-    content = copy.deepcopy(TARGETS)
-    content["second"]["runs"]["pruned"].append("a.b=1")
-    for each in (None, content):
-        assert open_session(tmp_path, ["second"], content=each).run(tmp_path / "out", 2) == 0
-    assert sorted(path.name for path in (tmp_path / "out" / "second").iterdir()) == ["pruned_0", "pruned_0_try2"]
-    assert "a.b=1" in (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text()
 
 
 def start(directory: Path, waits: str) -> subprocess.Popen[bytes]:
@@ -244,26 +169,6 @@ def test_a_call_that_was_ended_takes_its_run_along_and_is_resumed(tmp_path, numb
     assert "run_dir=" in first
     assert "resume=" in second
     assert rows_in(tmp_path)["first"]["measures"][2]["values"] == {"0": 85.0, "1": 86.0, "2": 87.0}
-
-
-def test_times_are_bounds_under_load_or_where_the_conditions_are_unknown(tmp_path, monkeypatch):
-    alone = Conditions("a", "2026-01-31", "c", True, "cpu", 2, (0.5, 2.4), False)
-    for changes, bound in (({}, False), ({"load": (1.0, 3.1)}, True), ({"niced": True}, True)):
-        assert replace(alone, **changes).under_load is bound
-    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
-    (tmp_path / "out" / rows.FILE_NAME).write_text('{"cut')
-    (tmp_path / "results.json").unlink()
-    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
-    assert rows_in(tmp_path)["second"]["under_load"] is True
-    said = {"rev-parse": "abc\n", "status": " M recipes/results.json\n M recipes/RESULTS.md\n"}
-    monkeypatch.setattr(rows, "_git", lambda directory, name, *arguments: said[name])
-    assert commit_of(tmp_path) == ("abc", True)  # what the command itself writes changes nothing
-    said["status"] += " M recipes/gan.py\n"
-    assert commit_of(tmp_path) == ("abc", False)
-    begun = rows.conditions_now()
-    said["rev-parse"] = "made meanwhile"
-    rows.append_conditions(tmp_path, "a/a_0", begun)
-    assert [each.commit for each in rows.read_conditions(tmp_path)["a/a_0"]] == ["abc"]
 
 
 SCRIPT = """

@@ -58,9 +58,7 @@ def attention(**options) -> BernoulliAttention:
 
 
 def prepare(
-    hooks: Sequence[GraphHook],
-    model: keras.Model | None = None,
-    optimizer: keras.optimizers.Optimizer | None = None,
+    hooks: Sequence[GraphHook], model: keras.Model | None = None, optimizer: keras.optimizers.Optimizer | None = None
 ) -> Trainer:
     """Rebuild the model, ask for taps and build the hooks, as a run does; return the trainer."""
     network = Network("model", model or image_model(), optimizer or keras.optimizers.Adam(0.01))

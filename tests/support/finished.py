@@ -43,10 +43,6 @@ def finished_run(*hooks: StatelessHook) -> Run:
     test = Evaluator(loop.trainer, lambda index: {**toy_batch(index), "weights": tf.ones([16])}, BATCHES)
     test.split = split  # type: ignore[attr-defined]
     run = SimpleNamespace(
-        trainer=loop.trainer,
-        training=SimpleNamespace(split=split),
-        held_out={"test": test},
-        checkpoint="last",
-        step=7,
+        trainer=loop.trainer, training=SimpleNamespace(split=split), held_out={"test": test}, checkpoint="last", step=7
     )
     return cast(Run, run)

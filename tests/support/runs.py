@@ -43,18 +43,7 @@ def seen_run(
     views: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Run:
-    """Return a run as host hooks see it; nothing is built or traced.
-
-    Args:
-        directory: of the run.
-        networks: by name; None for none.
-        training: its batches; None for inputs drawn from a normal distribution.
-        batch_size: of these batches.
-        steps_per_epoch: likewise.
-        held_out: splits by name.
-        views: functions of `run.views` by name; those left out return nothing.
-        **fields: others of the run.
-    """
+    """Return a run as host hooks see it; nothing is built or traced; other `fields` go to the run."""
     networks = dict(networks or {})
     if training is None:
         shapes = [getattr(each.model, "input_shape", None) for each in networks.values()]
@@ -91,17 +80,7 @@ def toy_run(
     report_every: int | None = None,
     **fields: Any,
 ) -> Run:
-    """Return a run of the toy network that is ready to train; both held-out splits are its training examples.
-
-    Args:
-        directory: of the run.
-        hooks: those that `Run.hooks` has.
-        graph_hooks: of the step.
-        loop: the traced loop; None for one of the toy network with Adam.
-        epochs: how long.
-        report_every: steps between reports; None for once an epoch.
-        **fields: others of the run.
-    """
+    """Return a run of the toy network that is ready to train; both held-out splits are its training examples."""
     loop = loop or toy_loop(graph_hooks, network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
     pace = SimpleNamespace(
         batch_size=BATCH, steps_per_epoch=SIZE / BATCH, first_step=0, queue=lambda step: None, placement="device"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 
 import pytest
-from omegaconf import OmegaConf
 
 from hookline import hooks
 from hookline.scripts.catalogue import PAGE
@@ -15,31 +13,11 @@ from hookline.scripts.documentation.page import find_gaps, make_page
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
 from hookline.trainer.errors import UserError
-from hookline.trainer.hook import GraphHook, Hook
 
 DEFAULTS = [
     *("fused_batch_norm", "nan_guard", "randomness_guard", "advisor", "progress", "tensorboard", "pictures"),
     *("projector", "metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
 ]
-
-
-@pytest.mark.parametrize("name", sorted(hooks.catalogue()))
-def test_the_config_of_a_hook_names_every_argument_with_its_default(name):
-    entry, hook_class = hooks.catalogue()[name], hooks.load(name)
-    assert issubclass(hook_class, Hook)
-    assert f"{hook_class.__module__}.{hook_class.__name__}" == entry.target
-    config = OmegaConf.to_container(OmegaConf.load(entry.config_file))[name]
-    config.pop("_target_")
-    if issubclass(hook_class, GraphHook):
-        assert "objective" in config, f'add objective: "*" to {entry.config_file.name}; no constructor names it'
-        assert config.pop("objective") == hook_class.objective == "*"
-    parameters = inspect.signature(hook_class).parameters
-    assert set(config) == set(parameters)
-    for argument, parameter in parameters.items():
-        assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        if parameter.default is not inspect.Parameter.empty:
-            default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-            assert config[argument] == default, argument
 
 
 def test_files_that_are_no_hook_are_refused_or_left_out(tmp_path):

@@ -34,10 +34,6 @@ def test_declarations_decide_then_priority_then_the_name() -> None:
     assert names(named("a", reads=("z/mask",)), named("z")) == ["z", "a"]
 
 
-def test_declarations_about_absent_hooks_do_not_count() -> None:
-    assert names(named("b", before=("absent",), after=("absent",), conflicts=("absent",)), named("a")) == ["a", "b"]
-
-
 def test_what_cannot_be_ordered_is_refused_with_both_names() -> None:
     class Watching(StatelessHook, HostHook):
         def state_dict(self) -> dict:

@@ -87,9 +87,3 @@ def test_a_pattern_that_matches_nothing_lists_the_paths():
     with pytest.raises(UserError, match="the model has none"):
         select_layers(nested_model(), "*", accept=lambda layer: False)
     assert list(select_layers(nested_model(), "batch*")) == ["batch_norm_1"]
-
-
-def test_a_layer_in_two_containers_is_listed_where_it_is_first():
-    shared, inputs = layers.Dense(4, name="shared"), keras.Input((4,))
-    left, right = (keras.Model(inputs, shared(inputs), name=name) for name in ("left", "right"))
-    assert list(select_layers(keras.Model(inputs, right(left(inputs))), "*shared")) == ["left/shared"]

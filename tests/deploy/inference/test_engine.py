@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
-import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from hookline.deploy.inference import layers as patches
 from hookline.deploy.inference.container import PACKED, write_container
-from hookline.deploy.inference.engine import CHUNK, Model, find_backend, load_model
+from hookline.deploy.inference.engine import Model, find_backend, load_model
 from hookline.deploy.inference.graph import Encoded, Graph, Op, graph_to_json
 from hookline.deploy.inference.shapes import BINARY, INTEGER
 from hookline.trainer.errors import UserError
@@ -149,9 +147,6 @@ def _pool(x: np.ndarray, fields: Mapping[str, Any], function: Any) -> np.ndarray
         seen = [x[row, column, channel] for row, column in inside if 0 <= row < x.shape[0] and 0 <= column < x.shape[1]]
         found[i, j, channel] = function(seen)
     return found
-
-
-MIB = 2**20
 
 
 def images(shape: tuple[int, ...], batch: int, seed: int = 0) -> np.ndarray:
@@ -312,39 +307,6 @@ def test_a_batch_larger_than_a_chunk_gives_what_its_examples_give():
     alone = [model.run(inputs[row : row + 1], keep=[name]) for row in some]
     np.testing.assert_allclose(outputs[some], np.concatenate([each for each, _ in alone]), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(kept[name][some], np.concatenate([each[name] for _, each in alone]))
-
-
-def test_memory_does_not_grow_with_the_batch():
-    for builder in (random_mlp((1024, 1024, 512), (28, 28, 1)), random_cnn((32, 64, 64), 28)):
-        model = Model(builder.graph(), builder.tensors)
-        inputs = images(builder.shape, 1000)
-        model(inputs[:1])
-        peaks = []
-        for count in (500, 1000):
-            tracemalloc.start()
-            outputs = model(inputs[:count])
-            peaks.append((tracemalloc.get_traced_memory()[1] - 2 * outputs.nbytes) / MIB)
-            tracemalloc.stop()
-        assert peaks[1] < 1.05 * peaks[0]
-        assert peaks[1] < (CHUNK + 4 * MIB) / MIB
-
-
-def test_a_model_serves_several_threads():
-    builder = random_cnn()
-    model = Model(builder.graph(), builder.tensors)
-    inputs = [images((18, 18, 1), 5, seed) for seed in range(4)]
-    expected = [model(each) for each in inputs]
-    wrong = []
-
-    def work(number: int) -> None:
-        wrong.extend(1 for _ in range(20) if not np.array_equal(model(inputs[number]), expected[number]))
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 def test_other_numbers_and_no_examples_are_taken_and_left_alone():

@@ -162,7 +162,7 @@ def test_positions_come_back(places: np.ndarray, bits: int):
         ([254, 510], 8, [254, 255, 0]),
     ],
 )
-def test_a_number_counts_the_places_before_an_entry_and_the_largest_one_is_a_filler(places, bits, numbers):
+def test_a_number_counts_the_places_before_an_entry(places, bits, numbers):
     assert to_gaps(np.array(places, np.int64), bits).tolist() == numbers
     assert from_gaps(np.array(numbers, np.uint8), bits, len(places), 600).tolist() == places
 

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.hooks.attention import options
 from hookline.hooks.attention import options as losses
-from hookline.hooks.attention.options import GAP, attention_sheet, heat_colors
 from hookline.trainer.errors import UserError
-
-
-def test_defaults_and_given_values():
-    assert options.parse_branch("auto") == options.BranchOptions()
-    assert options.parse_branch({"filters": [8, 4], "kernel_size": 5}) == options.BranchOptions((8, 4), 5, (1, 2))
-    assert options.parse_branch({"filters": []}) == options.BranchOptions((), 3, ())
-    layer = keras.layers.Conv2D(1, 1)
-    assert options.parse_branch(layer) is layer
-    assert options.parse_keep_rate(None) is None
-    assert options.parse_keep_rate("auto") == options.KeepRate(0.5, 0.1)
-    assert options.parse_keep_rate({"target": 0.25, "weight": 2}) == options.KeepRate(0.25, 2.0)
-    assert options.parse_supervision(None) is None
-    assert options.parse_supervision({}) == options.Supervision("map", 1.0, None)
-    assert options.parse_supervision({"key": "box", "weight": 3, "epochs": 2}) == options.Supervision("box", 3.0, 2.0)
 
 
 def test_wrong_values_are_refused_by_name():
@@ -105,28 +89,3 @@ def test_maps_of_the_batch_are_resized_by_area():
     for key in ("maps", "map", "targets"):
         with pytest.raises(UserError, match=key):
             losses.given_map(batch, key, (2, 2))
-
-
-INPUTS = np.random.default_rng(0).normal(size=(3, 6, 4, 1))
-ATTENTION = np.random.default_rng(1).uniform(size=(3, 3, 2))
-DRAWS = (ATTENTION > 0.5).astype(np.float32)
-SCALE = 24  # of a side of 4 pixels to 96
-
-
-def cell(sheet: np.ndarray, row: int, column: int) -> np.ndarray:
-    height, width = 6 * SCALE, 4 * SCALE
-    top, left = row * (height + GAP), column * (width + GAP)
-    return sheet[top : top + height, left : left + width]
-
-
-def test_rows_are_input_heat_map_and_draw_with_a_column_for_each_example():
-    sheet = attention_sheet(INPUTS, ATTENTION, DRAWS)
-    assert sheet.shape == (3 * 6 * SCALE + 2 * GAP, 3 * 4 * SCALE + 2 * GAP, 3)
-    assert sheet.dtype == np.float32
-    grey = (INPUTS - INPUTS.min()) / (INPUTS.max() - INPUTS.min())
-    for example in range(3):
-        image, heat, draw = (cell(sheet, row, example) for row in range(3))
-        np.testing.assert_allclose(image[::SCALE, ::SCALE], np.repeat(grey[example], 3, axis=-1), atol=1e-6)
-        np.testing.assert_array_equal(draw[:: 2 * SCALE, :: 2 * SCALE, 0], DRAWS[example])
-        seen = (2 * heat - image)[:: 2 * SCALE, :: 2 * SCALE]
-        np.testing.assert_allclose(seen, heat_colors(ATTENTION[example]), atol=1e-6)

@@ -4,8 +4,6 @@ import json
 import re
 from types import SimpleNamespace
 
-import pytest
-
 from hookline.hooks.monitors.final_table import FinalTable, describe_close
 from hookline.trainer.run.control import Report
 
@@ -106,47 +104,3 @@ def test_evaluations_within_a_standard_error_or_two_examples_are_counted():
     text = describe_close("metric/accuracy", [179 / 180, 178 / 180, 178 / 180], 179 / 180, 180)
     assert text.startswith("180 examples: one is 0.0056 of accuracy, its standard error 0.0078")
     assert describe_close("loss/total", [0.1234] * 3, 0.1234, 180) is None  # no share of the examples
-
-
-def with_layers(summary):
-    """Return the summary of a run with a network and a hook that reports on its layers."""
-    layer = {"kind": "QuantizedDense", "output": [None, 10, 10], "params": 1_234_567, "weight_bits": 1.25}
-    layer |= {"input_bits": 1, "bytes": 3210.0, "sparsity": 0.25, "macs": 9_876_543}
-    layers = [{**layer, "layer": "dense_1"}, {**layer, "layer": "residual_block_2_convolution"}]
-    macs = {"total": 640, "by_precision": {"1-bit x 1-bit": 640}, "uncounted": []}
-    own = {"params": {"total": 640, "trainable": 640}, "bytes": {"float32": 2560, "deployed": 80}, "kind": "BNN"}
-    row = {"entries": 235_200, "kept": 117_600, "sparsity": 0.5, "csr_bytes": 123_456, "saved": 0.75, "units": 300}
-    rows = [{"layer": each["layer"], **row} for each in layers]
-    return summary | {
-        "networks": {name: {**own, "macs": macs, "layers": layers} for name in ("a", "b")},
-        "hooks": {"prune": {"layers": rows}, "other": {"layers": ["dense_1"]}},
-        "final": {**summary["final"], "generators/discriminator/metric/mean_average_precision": 0.123456},
-    }
-
-
-NAME = "residual_block_2_convolution"
-FULL = f"{NAME} QuantizedDense ?x10x10 1,234,567 1.25 1 25.0 % 9,876,543 3.13 KiB"
-HOOK = f"{NAME} 235,200 117,600 0.5000 123,456 0.7500 300"
-METRIC = "generators/discriminator/mean_average_precision 0.1235 - -"
-
-
-@pytest.mark.parametrize(
-    ("width", "expected"),
-    [
-        (200, {FULL, HOOK, METRIC, "networks a, b: each 640 parameters, 2.50 KiB as float32"}),
-        (100, {f"{NAME} 1,234,567 1.25 1 25.0 % 9,876,543 3.13 KiB", HOOK, METRIC}),
-        (80, {f"{NAME} 1,234,567 1.25 25.0 % 3.13 KiB", f"{NAME} 235,200 117,600 0.5000 123,456", METRIC}),
-        (60, {f"{NAME} 1,234,567 3.13 KiB", f"{NAME} 235,200 117,600 0.5000", "train 0.1235", "validation -"}),
-        (30, {NAME, "size 3.13 KiB", "entries 235,200", "kept 117,600", "train 0.1235"}),
-    ],
-)
-def test_no_number_is_cut_at_any_width(make_run, summary, capsys, monkeypatch, width, expected):
-    monkeypatch.setenv("COLUMNS", str(width))
-    output = re.sub(r"\x1b\[[0-9;]*m", "", printed(make_run(), with_layers(summary), capsys, "styled"))
-    lines = [" ".join(line.split()) for line in output.splitlines()]
-    found = {line for line in expected if any(each.startswith(line) for each in lines)}
-    assert found == expected
-    assert "…" not in output
-    tables = output[output.index("\na, b\n") : output.index("\nrun ")].splitlines()
-    assert all(len(line.rstrip()) <= width for line in tables if not line.startswith("Not shown"))
-    assert ("Not shown for lack of room: " in output) is (width < 200)

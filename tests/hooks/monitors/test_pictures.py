@@ -88,17 +88,6 @@ def noise(step: int, split: str) -> dict[str, np.ndarray]:
     return {"mask/a": generator.random((5, 7, 3)), **later}
 
 
-def test_an_animation_has_a_frame_for_every_evaluation_on_the_way(make_run) -> None:
-    run = make_run(views={"pictures": lambda step, split: {"a/b": np.full((2, 3, 1), step / 30)}})
-    hook, folder = PictureFiles(animate=True), run.directory / "pictures"
-    evaluate(hook, run, (10, "validation"), (20, "validation"), (30, "validation"), (10, "test"))
-    assert names(folder) == [".frames", "a_b.png"]
-    hook.on_fit_end(run, {"status": "completed"})
-    assert names(folder) == ["a_b.gif", "a_b.png"]
-    frames = tf.io.decode_gif((folder / "a_b.gif").read_bytes()).numpy()
-    assert frames[:, 0, 0, 0].tolist() == [85, 170, 255]
-
-
 def test_an_animation_resumes_where_the_run_does(make_run) -> None:
     left, again, total = 5, 3, 9  # from a checkpoint that is older than the frames that are there
     run = make_run(views={"pictures": noise})

@@ -7,10 +7,9 @@ import threading
 from types import ModuleType
 
 import pytest
-from rich.console import Console
 
 from hookline.hooks.monitors import progress
-from hookline.hooks.monitors.progress import Progress, Status, TimeLeft, draw
+from hookline.hooks.monitors.progress import Progress, TimeLeft
 from hookline.trainer.run.control import Report
 from hookline.trainer.run.times import Times
 
@@ -70,19 +69,6 @@ def test_plain_lines_say_position_speed_time_left_queue_and_metrics(make_run, ca
     assert line.endswith("best accuracy 0.9000 at step 20")
 
 
-def test_slow_epochs_have_a_line_every_half_minute(make_run, capsys, monkeypatch):
-    clock = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    run = make_run(total_steps=1000, steps_per_epoch=1000.0)
-    hook = begun(run)
-    for step in range(10, 501, 10):
-        clock[0] += 10.0
-        advance(hook, run, step, evaluate=False)
-    printed = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split("/")[0] for line in printed][:3] == ["step 30", "step 60", "step 90"]
-    assert "16:10 left" in printed[0]  # 970 steps of one second
-
-
 def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
     class ZMQInteractiveShell:
         update = staticmethod(lambda data, raw: drawn.append(data["text/plain"]))
@@ -125,22 +111,6 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
     run = make_run()
     advance(begun(run, mode="plain"), run, 10)
     assert not CONTROL.search(terminal.getvalue()[len(output) :])
-
-
-@pytest.mark.parametrize("width", [30, 60, 80, 100, 200])
-def test_the_bar_cuts_no_number_at_any_width(make_run, width):
-    run = make_run(times=Times(1.0, 100, queue=(3, 8)), total_steps=123_456, step=12_345)
-    status = Status(run)
-    values = {"loss/total": 0.12345, **{f"metric/mean_average_precision_{n}": 0.98765 for n in range(2)}}
-    for split in ("train", "validation"):
-        status.take(Report(run.step, split, values))
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(draw(status, width))
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    words = " ".join(lines).split()
-    expected = f"step 12345/123456, epoch 1234.5/12345.6, 6,400 examples/s, queue 3/8 {status.metrics()}".split()
-    assert [word for word in words if word in expected] == expected
 
 
 class Story:

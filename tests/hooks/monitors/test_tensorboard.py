@@ -4,19 +4,59 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer import event_file_writer
 from tensorboard.util import tensor_util
 
 from hookline.hooks.monitors.tensorboard import TensorBoard
 from hookline.trainer.errors import WriteError
 from hookline.trainer.run.control import Report
-from tests.support.events import curve, events, read, small_graph, values
+from hookline.trainer.run.run import Run
+
+
+def events(run: Run, split: str) -> Iterator[Event]:
+    """Return the events of a split that have a summary."""
+    for path in sorted((run.directory / "tensorboard" / split).iterdir()):
+        yield from (event for event in EventFileLoader(str(path)).Load() if event.HasField("summary"))
+
+
+def values(run: Run, split: str, plugin: str = "scalars") -> list[tuple[int, str, Any]]:
+    """Return (step, tag, value) of the records that are marked for a plugin."""
+    return [
+        (event.step, value.tag, tensor_util.make_ndarray(value.tensor).item())
+        for event in events(run, split)
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == plugin
+    ]
+
+
+def read(run: Run, split: str) -> EventAccumulator:
+    """Return TensorBoard's reader of a split."""
+    reader = EventAccumulator(str(run.directory / "tensorboard" / split))
+    reader.Reload()
+    return reader
+
+
+def curve(run: Run, split: str) -> list[tuple[int, float]]:
+    """Return what TensorBoard keeps of the total loss."""
+    kept = read(run, split).Tensors("loss/total")
+    return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in kept]
+
+
+def small_graph() -> Any:
+    """Return a graph of one op, as a `GraphDef`."""
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="forward/model/one")
+    return graph.as_graph_def()
+
 
 KERNEL = "weights/dense/kernel/latent"
 
@@ -205,20 +245,6 @@ def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run
     evaluate(hook, run, run.step, split="test")
     hook.on_fit_end(run, summary)
     assert [step for step, *_ in records(run, "histograms")] == steps
-
-
-def test_the_layout_is_written_again_only_when_a_name_is_new(make_run, summary):
-    run = make_run(config={"hooks": {"my_hook": {}, "other": None}})
-    run.graph = lambda: pytest.fail("made")
-    hook = begun(run, graph=False)
-    for step in (1, 2, 3):
-        evaluate(hook, run, step, **({"model/my_hook/share": 1.0} if step == 3 else {}))
-    hook.on_fit_end(run, summary)
-    found = [
-        (step, layout_pb2.Layout.FromString(content.item())) for step, _, content in records(run, "custom_scalars")
-    ]
-    assert [step for step, _ in found] == [1, 3]
-    assert "my_hook" in [each.title for each in found[1][1].category]
 
 
 @pytest.mark.parametrize(("steps", "edges"), [(3, [21, 24]), (50, [21])])  # step 20 ends an epoch

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.hooks.splits import copies as module
-from hookline.hooks.splits.copies import Looks, as_looks, fingerprints, is_image, like_codes, near_copies, waves
+from hookline.hooks.splits.copies import Looks, as_looks, fingerprints, like_codes, near_copies, waves
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
 
@@ -57,11 +57,6 @@ def test_an_image_without_shape_looks_like_nothing():
     assert np.isfinite(waves_of).all()
     assert (np.abs(waves_of).sum(axis=1) > 0).tolist() == [True, False, False, False]
     assert not looks_of(np.zeros((2, 8, 8, 1), np.float32)).waves.any()
-
-
-def test_images_are_told_by_their_form():
-    shapes = {(8, 8, 1): True, (8, 7, 1): False, (64, 64, 4): True, (8, 8, 5): False, (64,): False}
-    assert {shape: is_image(tf.zeros((1, *shape))) for shape in shapes} == shapes
 
 
 def test_a_digest_is_of_every_bit_of_the_inputs_as_the_source_gives_them():
@@ -177,26 +172,6 @@ def test_images_alike_by_nature_are_no_copies_but_a_copy_among_them_is():
     assert found(looks_at(vectors), 60, nearer=0.6)[0] == {70: 5}
 
 
-@pytest.mark.parametrize("others", [8, 9])
-def test_nine_others_may_be_as_near_as_a_copy_and_no_more(others):
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(40, WIDTH))
-    vectors[39] = turned(vectors[0], 0.97, rng)
-    for row in range(1, 1 + others):
-        vectors[20 + row] = turned(vectors[39], 0.95, rng)
-    assert bool(found(looks_at(vectors), 39)[0]) == (others == 8)  # with the original, there are 9 or 10
-
-
-def test_the_same_but_for_rounding_is_a_copy_however_many_there_are():
-    rng = np.random.default_rng(0)
-    common = rng.normal(size=WIDTH)
-    many = np.stack([turned(common, 0.99995, rng) for _ in range(30)])
-    assert len(found(looks_at(many), 20)[0]) == 10
-    assert found(looks_at(many[:2]), 1)[0] == {1: 0}
-    few = np.stack([turned(common, 0.99, rng) for _ in range(4)])
-    assert found(looks_at(few), 2)[0] == {}  # among so few nobody can say
-
-
 def test_unlike_codes_and_images_without_shape_are_not_compared():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(30, WIDTH))
@@ -207,19 +182,3 @@ def test_unlike_codes_and_images_without_shape_are_not_compared():
     flat = looks_at(vectors)
     flat.waves[[3, 25, 26]] = 0.0
     assert found(flat, 20)[0] == {29: 0}
-
-
-def test_the_parts_in_which_it_works_do_not_show(monkeypatch):
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(90, WIDTH))
-    for row in range(60, 90, 2):
-        vectors[row] = turned(vectors[row - 60], rng.uniform(0.9, 0.999), rng)
-    codes = rng.integers(0, 2**64, 4, np.uint64)[np.arange(90) % 4]
-    looks = looks_at(vectors, codes)
-    whole = found(looks, 60)
-    assert len(whole[0]) == 15
-    monkeypatch.setattr(module, "AT_ONCE", 7)
-    monkeypatch.setattr(module, "BLOCK", 600)
-    parts = found(looks, 60)
-    assert parts[0] == whole[0]
-    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-6)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 
@@ -56,17 +55,6 @@ def test_predictions_are_those_of_the_runs_best_evaluation(run, classifier) -> N
     np.testing.assert_array_equal(tf.argmax(logits, axis=-1), predicted)
     accuracy = float(np.mean(predicted.numpy() == examples["targets"]))
     assert accuracy == pytest.approx(run[1]["test"]["metric/accuracy"], abs=1e-6)  # with the averages, of the best
-
-
-def test_random_numbers_afterwards_follow_the_seed_of_the_run(run) -> None:
-    def weights(seed: int) -> np.ndarray:
-        keras.utils.set_random_seed(seed)
-        load_classifier(str(run[0]), input_shape=SHAPE, classes=10)
-        layer = keras.layers.Dense(4)
-        layer.build((None, 3))
-        return np.concatenate([np.ravel(layer.kernel), [random.random()]])
-
-    assert not np.isclose(weights(1), weights(2)).any()
 
 
 def test_run_with_code_of_the_users_own_is_loaded_where_the_user_names_it(run, tmp_path) -> None:

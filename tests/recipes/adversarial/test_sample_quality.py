@@ -12,28 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.recipes.adversarial.sample_quality import (
-    GAP,
-    LEFT,
-    SAMPLE,
-    SIDE,
-    TOP,
     ImageQuality,
     MixtureQuality,
     average_metrics,
     class_shares,
     coverage,
-    draw,
     frechet_distance,
-    image_sheet,
     mode_metrics,
     moments,
     quality_for,
-    scatter_picture,
     share_distances,
 )
-from hookline.recipes.data.digits import digits
-from hookline.recipes.data.points import ring, toy_points
-from tests.support.refusals import assert_refused
+from hookline.recipes.data.points import ring
 
 CENTERS = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], np.float32)
 DEVIATION = 0.05
@@ -112,17 +102,6 @@ def test_several_generators_are_averaged_and_the_best_is_named():
         "best_coverage": 0.5,
     }
     assert average_metrics(metrics, tf.constant([[4.0, 0.5, 0.2]])).keys() == {"modes", "coverage", "high_quality"}
-
-
-def test_without_a_judge_images_are_only_shown(tmp_path):
-    assert quality_for(toy_points(), None) is None
-    assert_refused("task.classifier", quality_for, toy_points(), "runs/a")
-    assert_refused("config.yaml", quality_for, digits(), str(tmp_path / "nothing"))
-    quality, images = quality_for(digits(), None), np.zeros((3, 64, 8, 8, 1), np.float32)
-    assert isinstance(quality, ImageQuality)
-    assert quality.collect({"inputs": images[0]}) == quality.metrics(tf.constant(images[0]), {}) == {}
-    one, three = draw(quality, images[:1], {}), draw(quality, images, {})
-    assert three.shape[0] > 3 * one.shape[0]  # every generator has a picture of its own
 
 
 CLASSES = 5
@@ -266,41 +245,3 @@ def test_samples_of_the_mixture_itself_score_best() -> None:
     assert measured([[0.75, 0.0], [0.7501, 0.0]])["high_quality"] == 0.5  # three deviations count
     line = mode_metrics(tf.constant([[1.0], [9.0]]), tf.constant([[1.0], [5.0], [9.0]]), 0.1)
     assert float(line["modes"]) == 2.0
-
-
-CORNERS = np.array([[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]])
-RED = np.array(SAMPLE) / 255.0
-
-
-def drawn(samples) -> np.ndarray:
-    return scatter_picture(np.array(samples, np.float32).reshape(-1, 2), CORNERS, CORNERS, 0.05, "Samples")
-
-
-def red_pixels(picture: np.ndarray) -> np.ndarray:
-    return np.argwhere(np.abs(picture - RED).max(axis=2) < 0.1)
-
-
-def test_sample_is_drawn_at_its_place() -> None:
-    low, span = -1.15 * 1.3, 2.3 * 1.3  # modes with three std around, and 15 % of the range on each side
-    empty, far = drawn([]), drawn([[1e9, 0.0], [np.nan, 0.0], [0.0, np.inf]])
-    assert len(red_pixels(empty)) == len(red_pixels(far)) == 0
-    plot = slice(TOP - 2, TOP + SIDE + 2)
-    np.testing.assert_array_equal(empty[plot], far[plot])  # how many are outside is said below
-    places = red_pixels(drawn([[0.5, -0.25]]))
-    assert len(places)
-    row, column = places.mean(axis=0) + 0.5
-    assert column == pytest.approx(LEFT + SIDE * (0.5 - low) / span, abs=1.0)
-    assert row == pytest.approx(TOP + SIDE * (1.0 - (-0.25 - low) / span), abs=1.0)
-
-
-def test_sheet_puts_images_row_by_row_and_scales_and_enlarges_them() -> None:
-    images = np.stack([np.full((32, 32, 1), value) for value in (-1.0, 0.0, 1.0, np.nan, 7.0)])
-    sheet = image_sheet(images)
-    assert sheet.shape == (2 * (32 + GAP) + GAP, 3 * (32 + GAP) + GAP, 3)
-    step, middle = 32 + GAP, GAP + 16
-    found = [sheet[middle + row * step, middle + column * step, 0] for row in range(2) for column in range(3)]
-    assert found == pytest.approx([0.0, 0.5, 1.0, 0.0, 1.0, 1.0])  # the last place is empty paper
-    image = np.full((1, 8, 8, 3), -1.0)
-    image[0, 0, 7] = [1.0, 0.0, -1.0]
-    corner = image_sheet(image)[GAP : GAP + 4, GAP + 28 : GAP + 32]
-    np.testing.assert_allclose(corner, np.broadcast_to([1.0, 0.5, 0.0], (4, 4, 3)))

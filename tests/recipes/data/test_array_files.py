@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pytest
 
-from hookline.recipes.data import array_files as npy_rows
 from hookline.recipes.data.array_files import NpyRows, find_arrays, open_npy, read_npz
 from hookline.trainer.errors import UserError
 from tests.support.refusals import assert_refused, refusal
@@ -63,23 +62,6 @@ def test_rows_come_in_the_order_asked_for_also_twice(tmp_path, dtype, shape):
     assert found.dtype.isnative
     found[:] = 0  # the caller's own
     np.testing.assert_array_equal(stored.read(rows), array[rows])
-
-
-@pytest.mark.parametrize("most", [1, 13])
-def test_a_system_that_reads_less_than_asked_for_is_asked_again(tmp_path, monkeypatch, most):
-    real = os.preadv
-
-    def preadv(file, buffers, start):
-        cut, left = [], most
-        for buffer in buffers:
-            cut.append(buffer[:left])
-            left -= len(cut[-1])
-        return real(file, cut, start)
-
-    monkeypatch.setattr(npy_rows.os, "preadv", preadv)
-    array = np.arange(60, dtype=np.int32).reshape(20, 3)
-    rows = np.array([4, 5, 6, 1])
-    np.testing.assert_array_equal(NpyRows(write(tmp_path, array)).read(rows), array[rows])
 
 
 def test_a_file_that_is_cut_or_written_to_meanwhile_ends_the_run(tmp_path):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -122,32 +119,6 @@ def test_rows_come_in_the_order_asked_for(kind, threads):
     assert found.keys() == {"inputs"} | ({"box"} if kind is not Pairs else set())
     np.testing.assert_array_equal(found["inputs"][:, 1, 1], rows)
     assert found["inputs"].dtype == np.float32
-
-
-def test_examples_are_read_at_once_but_never_by_more_threads_than_told():
-    class Slow(Rows):
-        running = most = 0
-        lock = threading.Lock()
-
-        def __getitem__(self, row):
-            with self.lock:
-                Slow.running += 1
-                Slow.most = max(Slow.most, Slow.running)
-            time.sleep(0.003)
-            with self.lock:
-                Slow.running -= 1
-            return super().__getitem__(row)
-
-    for threads, most in ((4, range(2, 5)), (1, range(1, 2))):
-        Slow.most = 0
-        reader = reader_of(Slow(), threads=threads)
-        reading = reader.reading(np.arange(50) % 3, FORM)
-        batches = [threading.Thread(target=reading, args=(np.arange(12),)) for _ in range(3)]
-        for batch in batches:
-            batch.start()
-        for batch in batches:
-            batch.join()
-        assert Slow.most in most
 
 
 def test_an_object_may_use_its_arrays_again():

@@ -10,7 +10,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hookline.recipes.data import image_folder as image_listing
 from hookline.recipes.data.image_folder import image_folder, list_images
 from tests.support.batches import whole
 from tests.support.encoded import encoded
@@ -175,25 +174,6 @@ def test_rows_run_through_splits_then_classes_then_names(tmp_path):
     assert parts == {"train": [0, 1, 2], "validation": [3], "test": [4]}
     assert found.class_names == ("a", "b", "c")
     assert found.skipped == ()
-
-
-def test_the_order_in_which_a_system_lists_a_folder_does_not_count(tmp_path, monkeypatch):
-    path = folder_of(tmp_path, *(f"{kind}/{number}.png" for kind in "cab" for number in range(3)))
-    expected = names(list_images(path))
-
-    class Backwards:
-        def __init__(self, folder):
-            self.entries = sorted(real(folder), key=lambda entry: entry.name, reverse=True)
-
-        def __enter__(self):
-            return iter(self.entries)
-
-        def __exit__(self, *_):
-            return None
-
-    real = os.scandir
-    monkeypatch.setattr(image_listing.os, "scandir", Backwards)
-    assert names(list_images(path)) == expected == sorted(expected)
 
 
 def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):

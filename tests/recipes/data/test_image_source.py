@@ -51,22 +51,6 @@ def cache_file(tmp_path):
     return found
 
 
-def test_other_options_have_another_file(folder, tmp_path, decoded):
-    load(folder)
-    for number, settings in enumerate(
-        ({"image_size": 9}, {"fit": "stretch"}, {"channels": 1}, {"train_share": 0.5}), 2
-    ):
-        del decoded[:]
-        load(folder, **settings)
-        assert decoded, settings
-        del decoded[:]
-        load(folder)
-        assert not decoded
-        assert len(list((tmp_path / "cache" / "hookline").iterdir())) == number
-    load(folder, cache_dir=str(tmp_path / "here" / "deep"))
-    assert len(list((tmp_path / "here" / "deep").iterdir())) == 1
-
-
 @pytest.mark.parametrize("change", ["content", "time", "name"])
 def test_a_changed_image_makes_the_cache_stale_and_replaces_it(folder, tmp_path, decoded, change):
     load(folder, duplicates="drop")

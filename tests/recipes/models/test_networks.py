@@ -84,7 +84,7 @@ def test_binary_networks_clip_activations_and_end_in_logits(make):
         np.testing.assert_array_equal(activation(x), np.clip(x, -1, 1))
 
 
-def test_the_layers_of_lenet_plus_plus_are_those_of_the_paper_under_readable_names() -> None:
+def test_the_layers_of_lenet_plus_plus_are_those_of_the_paper() -> None:
     model = lenet_plus_plus((28, 28, 1), 10)
     blocks = [[f"{kind}_{b}_{n}" for n in (1, 2) for kind in ("conv", "prelu")] + [f"pool_{b}"] for b in (1, 2, 3)]
     expected = ["image", *blocks[0], *blocks[1], *blocks[2], "flatten", "features", "logits"]
@@ -116,37 +116,6 @@ def test_lenet_plus_plus_gives_features_of_either_sign(size: int) -> None:
     assert model(images).shape == (32, 7)
 
 
-def multiplications(model: keras.Model) -> int:
-    """Return the multiplications of an image: every kernel entry at every place of its output."""
-    count = 0
-    for layer in model.layers:
-        if isinstance(layer, keras.layers.Conv2D):
-            count += math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:3])
-        elif isinstance(layer, keras.layers.Dense):
-            count += math.prod(layer.kernel.shape)
-    return count
-
-
-def test_every_block_is_convolution_norm_activation_pooling():
-    model = plain_cnn((32, 32, 3), 7, filters=[4, 8], dropout=0.5, activation="hard_tanh", batch_norm_momentum=0.5)
-    parts = ("conv", "batch_norm", "activation", "pool")
-    blocks = [f"block_{block}_{part}" for block in (1, 2) for part in parts]
-    assert names(model) == ["image", *blocks, "global_pooling", "dropout", "outputs"]
-    assert model.output_shape == (None, 7)
-    assert [model.get_layer(f"block_{block}_pool").output.shape[1:] for block in (1, 2)] == [(16, 16, 4), (8, 8, 8)]
-    assert not model.get_layer("block_1_conv").use_bias
-    assert model.get_layer("block_1_batch_norm").momentum == 0.5
-    assert model.get_layer("block_1_activation").activation is keras.activations.hard_tanh
-    assert model.layers[-1].activation is keras.activations.linear
-
-
-def test_a_photograph_takes_17_million_multiplications():
-    strided, dense = (plain_cnn((96, 96, 3), 64, first_stride=stride) for stride in (2, 1))
-    assert multiplications(strided) == pytest.approx(17e6, rel=0.05)
-    assert multiplications(dense) == pytest.approx(70e6, rel=0.05)
-    assert strided.count_params() == dense.count_params() < 200_000
-
-
 def test_the_flat_head_knows_places_and_the_pooled_head_does_not():
     image = np.zeros((1, 16, 16, 1), np.float32)
     image[0, 4:8, 4:8] = 1.0
@@ -157,14 +126,6 @@ def test_the_flat_head_knows_places_and_the_pooled_head_does_not():
     assert flat.layers[-1].kernel.shape == (4 * 4 * 4, 3)
     np.testing.assert_allclose(pooled(image), pooled(moved), atol=1e-6)
     assert np.abs(flat(image) - flat(moved)).max() > 1e-3
-
-
-@pytest.mark.parametrize(("stride", "side"), [(1, 8), (2, 16)])
-def test_the_smallest_image_leaves_one_pixel(stride, side):
-    options = {"filters": [2, 2, 2], "first_stride": stride}
-    assert plain_cnn((side, side, 1), 2, **options).get_layer("block_3_pool").output.shape[1:3] == (1, 1)
-    message = f"plain_cnn got inputs of shape .*at least {side} pixels a side"
-    assert_refused(message, plain_cnn, (side - 1, side, 1), 2, **options)
 
 
 def test_the_heads_stand_on_one_body_under_readable_names() -> None:
@@ -201,16 +162,6 @@ def test_every_layer_is_of_keras_and_none_keeps_statistics_of_a_batch() -> None:
     features, entered = keras.Model(model.inputs[0], outputs)(images)
     np.testing.assert_array_equal(features, entered)  # the entrance hands on what it gets
     assert float(np.abs(features).max()) > 0.0
-
-
-def test_its_options_are_taken_and_heads_may_be_bare() -> None:
-    options = {"filters": [4, 6, 8], "kernel_size": 5, "class_units": [], "domain_units": [7, 6], "activation": "tanh"}
-    model = two_headed_cnn((9, 8, 3), 5, **options)
-    assert [layer.name for layer in model.layers if "dense" in layer.name] == ["domain_dense_1", "domain_dense_2"]
-    assert model.get_layer("class_logits").kernel.shape == (8, 5)
-    assert model.get_layer("conv_3").kernel.shape == (5, 5, 6, 8)
-    assert model.get_layer("conv_1").activation is keras.activations.tanh
-    assert model.get_layer("class_logits").activation is keras.activations.linear
 
 
 def test_a_wrong_argument_is_one_clear_line():

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hookline.scripts.comparison.comparison import compare, difference, sort, spread
+from hookline.scripts.comparison.comparison import compare, difference, spread
 from hookline.scripts.comparison.runs import Metric
-from hookline.trainer.errors import UserError
 from tests.support.stored_runs import failed, job
 
 ACCURACY = Metric("test", "metric/accuracy", "max")
@@ -60,39 +59,6 @@ def test_of_runs_with_the_same_settings_and_seed_the_latest_counts():
         comparison = compare(runs)
         assert comparison.groups[0].spread(ACCURACY).mean == 0.9
         assert [run.value("test", "metric/accuracy") for run in comparison.repeated] == [0.1]
-
-
-def test_threads_of_a_sweep_part_no_group_but_those_of_a_user_do():
-    runs = [job(seed=seed, threads=seed + 1) for seed in (0, 1)]
-    assert len(compare(runs).groups) == 1
-    given = [replace(run, overrides=(*run.overrides, "trainer.threads=1")) for run in runs]
-    assert len(compare(given).groups) == 2
-
-
-def test_groups_are_sorted_by_a_column():
-    runs = [
-        job("a", 0, 0.9, 0.2, "optimizer.learning_rate=0.3", rate=0.3),
-        job("b", 0, 0.7, 0.1, "optimizer.learning_rate=0.2", rate=0.2),
-        job("c", 0, 0.8, 0.3, "optimizer.learning_rate=0.1", rate=0.1),
-    ]
-    for run, size, count, seconds in zip(runs, (20, 30, 10), (3, 1, 2), (2.0, 1.0, 3.0), strict=True):
-        run.summary.update(bytes={"deployed": size}, params={"total": count}, seconds=seconds)
-    for column, expected in (
-        ("validation", "bac"),
-        ("test accuracy", "acb"),
-        ("test/metric/accuracy", "acb"),
-        ("recipe", "abc"),
-        ("learning_rate", "cba"),
-        ("size", "cab"),
-        ("parameters", "bca"),
-        ("seconds", "bac"),
-    ):
-        found = sort(compare(runs), column).groups
-        assert "".join(group.settings["recipe"] for group in found) == expected, column
-    with pytest.raises(UserError, match="'sizes'. Did you mean 'size'"):
-        sort(compare(runs), "sizes")
-    runs = [job("a", 0, None), job("b", 0, 0.1), job("c", 0, 0.2)]  # without a value it comes last
-    assert [group.settings["recipe"] for group in sort(compare(runs), "test/accuracy").groups] == ["c", "b", "a"]
 
 
 def test_spread_is_the_mean_and_the_sample_deviation():

@@ -70,22 +70,6 @@ def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
     assert len(find_runs([str(tmp_path)]).runs) == 4  # the sweep below a directory, and no run of it twice
 
 
-def test_a_damaged_sweep_is_one_line(tmp_path):
-    write_run(tmp_path / "run")
-    (tmp_path / "sweep").mkdir()
-    for text, line in (
-        ("{", "cannot be read as a sweep"),
-        (json.dumps({"version": 2, "jobs": []}), "version 2"),
-        (json.dumps({"version": 1, "jobs": [{"number": 1}]}), "cannot be read as a sweep"),
-        (json.dumps({"version": 1, "jobs": 3}), "cannot be read as a sweep"),
-    ):
-        (tmp_path / "sweep" / "sweep.json").write_text(text)
-        with pytest.raises(UserError, match=line):
-            find_runs([str(tmp_path / "sweep")])
-        found = find_runs([str(tmp_path)])
-        assert (len(found.runs), len(found.unreadable)) == (1, 1)
-
-
 def test_metrics_of_the_test_split_are_compared_or_else_losses():
     assert default_metrics([job()]) == [Metric("test", "metric/accuracy", "max")]
     run = job()

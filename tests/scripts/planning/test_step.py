@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import keras
 import pytest
 import tensorflow as tf
 
 from hookline.scripts.planning.drawing import step_flow
-from hookline.scripts.planning.plan import HOOK, NETWORK, OPTIMIZER, UNTRAINED, Apply, ObjectivePlan, Projection, Update
+from hookline.scripts.planning.plan import NETWORK, UNTRAINED, Apply, ObjectivePlan, Projection, Update
 from hookline.scripts.planning.text import sections
 from hookline.trainer.hook import Declaration
 from hookline.trainer.step.copy_network import copy_network
@@ -59,21 +58,6 @@ def test_roles_tell_trained_frozen_written_and_untouched_variables_apart():
     assert found["toy/norm/moving_variance"] == "state"
     assert found["toy/norm/moving_mean"] == "frozen"
     assert "toy/hidden/kernel" not in plan_of(loop).objectives[0].applies[0].variables
-
-
-def test_variables_have_shapes_types_bytes_and_projecting_hooks():
-    network = toy_network(optimizer=keras.optimizers.Adam())
-    plan = plan_of(toy_loop([Clip("a"), Clip("b")], network=network))
-    found = {(each.kind, each.owner, each.name): each for each in plan.variables}
-    kernel = found[NETWORK, "model", "toy/hidden/kernel"]
-    assert (kernel.shape, kernel.dtype, kernel.bytes, kernel.group) == ((6, 8), "float32", 192, "toy/hidden")
-    assert kernel.projected_by == ("a", "b")
-    slot = found[OPTIMIZER, "model", "toy_hidden_kernel_velocity"]
-    assert (slot.shape, slot.bytes, slot.group, slot.role) == ((6, 8), 192, "velocities", "")
-    assert found[OPTIMIZER, "model", "iteration"].group == ""
-    count = found[HOOK, "a", "count"]
-    assert (count.shape, count.bytes) == ((), 4)
-    assert len(plan.variables) == len(network.variables) + len(network.optimizer_variables) + 2
 
 
 class Follows(Judge):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
 
-from hookline.scripts.planning.plan import Held, Plan, Stage, Variable
-from hookline.scripts.planning.text import Section, as_markdown, sections
+from hookline.scripts.planning.plan import Held, Plan, Variable
+from hookline.scripts.planning.text import Section, sections
 from tests.support.plan import Clip, pair_loop, plan_of
 
 
@@ -50,13 +49,3 @@ def test_memory_is_totalled_without_what_takes_anothers_place():
         ("an evaluation", "(1.00 GiB)"),
         ("total", "1.50 MiB"),
     ]
-
-
-def test_no_name_breaks_a_table_of_markdown():
-    odd = Stage("step", "measure", ("a|b", "<script>x</script>", "back\\|slash", "two\nlines"))
-    text = as_markdown(replace(plan_with(()), stages=(odd,), facts={"recipe": "x|y"}))
-    (line,) = [line for line in text.splitlines() if "measure" in line]
-    cells = re.split(r"(?<!\\)(?:\\\\)*\|", line)
-    assert len(cells) == 5
-    assert "<script" not in text
-    assert all(len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 3 for row in text.splitlines() if row.startswith("| rec"))

@@ -12,9 +12,7 @@ from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import Job, preflight
 
 
-@pytest.mark.parametrize(
-    "path", ["runs/a-1/b_2.x", "a b", "it's", "a=b,c", "back\\slash", "\\' end\\", "{x: [1]}", "l\u00e9on"]
-)
+@pytest.mark.parametrize("path", ["runs/a-1/b_2.x", "it's a=b,c", "\\' back\\slash end\\", "{x: [1]}", "l\u00e9on"])
 def test_any_path_can_stand_on_the_command_line(path: str) -> None:
     (job,) = preflight(parse_command(["recipe=bnn", f"run_dir={quoted(Path(path))}"]))
     assert job.config["run_dir"] == path

@@ -101,20 +101,3 @@ def test_entries_that_would_not_fit_any_more_are_refused():
     augmentation.check(images(map=tf.zeros([4, 3, 3]), age=tf.zeros([4]), further=tf.zeros([4, 3, 3, 1])))
     Augmentation([Push()], classes=5).check(images(mask=tf.zeros([4, 3, 3])))
     Augmentation([Swap()], classes=5).check(images())
-
-
-class Refusing(Push):
-    def __call__(self, batch, seeds):
-        raise UserError("no.")
-
-
-def test_what_breaks_a_batch_is_named():
-    for deed, message in (
-        (lambda batch: {"inputs": batch["inputs"]}, r"\['index', 'targets'\]"),
-        (lambda batch: {**batch, "inputs": batch["inputs"][:, :2]}, r"float32 \(4, 2, 3, 1\) for 'inputs'"),
-    ):
-        broken = type("Broken", (Push,), {"__call__": lambda self, batch, seeds, deed=deed: deed(batch)})
-        with pytest.raises(ValueError, match=message):
-            applied(broken("broken"))
-    with pytest.raises(UserError, match=r"^augment\.refusing: no\.$"):
-        applied(Refusing("refusing"))

@@ -7,8 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Mapping
 from pathlib import Path
 
 import ml_dtypes
@@ -188,40 +186,6 @@ def busy(disk) -> BackgroundWriter:
 
 def snapshot(step: int, *tags: str) -> Snapshot:
     return Snapshot(frozenset(tags), step, {}, b"{}")
-
-
-class Read(Mapping[str, np.ndarray]):
-    """Give an array that is made when it is asked for, and see which others are there then."""
-
-    def __init__(self, others: list[weakref.ref]) -> None:
-        self.others = others
-        self.there: list[bool] = []
-
-    def __getitem__(self, key: str) -> np.ndarray:
-        self.there = [other() is not None for other in self.others]
-        array = np.zeros(4)
-        self.others.append(weakref.ref(array))
-        return array
-
-    def __iter__(self):
-        return iter(["kernel"])
-
-    def __len__(self):
-        return 1
-
-
-def test_what_gives_way_is_let_go_before_the_next_is_read(disk) -> None:
-    writer = BackgroundWriter(disk.write)
-    made: list[weakref.ref] = []
-    for step in (1, 2, 3):
-        tensors = Read(made)
-        writer.submit(Snapshot(frozenset({"last"}), step, tensors, b"{}"))
-        if step == 1:
-            assert disk.begun.acquire(timeout=SECONDS)
-    assert tensors.there == [True, False]  # the first is being written, the second gave way
-    disk.open()
-    writer.wait()
-    assert disk.written == [(1, {"last"}), (3, {"last"})]
 
 
 def test_a_last_that_has_not_begun_gives_way_to_a_later_save(disk) -> None:

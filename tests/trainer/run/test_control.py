@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.trainer.run.control import CHUNK_SECONDS, Best, Cadence, Control, Report, own_values
-from hookline.trainer.run.times import Times
-from tests.support.runs import seen_run
+from hookline.trainer.run.control import CHUNK_SECONDS, Best, Cadence, Report, own_values
 from tests.support.toy import StatelessHook, ToyObjective
 
 
@@ -38,17 +36,6 @@ def test_neither_nan_nor_what_comes_before_the_promised_form_is_the_best() -> No
     late = Best("metric/accuracy", "max", since=10)
     assert seen(late, 0.99, 0.5, first=9) == [False, True]
     assert late.value == 0.5
-
-
-def test_epoch_and_rate_follow_from_steps_and_the_first_reason_stands(tmp_path) -> None:
-    run = seen_run(tmp_path, batch_size=10, steps_per_epoch=12.5)
-    assert (run.images_per_second, run.times.waiting_share) == (0.0, None)
-    run.step, run.times = 25, Times(timed_steps=25, train_seconds=5.0, waited_seconds=1.0)
-    assert (run.times.waiting_share, run.epoch, run.images_per_second) == (0.2, 2.0, 50.0)
-    control = Control()
-    control.stop("first")
-    control.stop("second")
-    assert control.stop_reason == "first"
 
 
 @given(

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hookline.scripts import export, sensitivity, verify
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
@@ -74,14 +73,3 @@ def test_packages_of_a_run_are_used_only_when_the_user_names_them_too(run: Path,
     with pytest.raises(UserError, match="Expected a list of packages"):
         read_config(str(tmp_path), "pip")
     assert read_config(str(tmp_path), ["pip"])["plugins"] == ["pip"]
-
-
-@pytest.mark.parametrize("script", [export, sensitivity, verify])
-def test_the_scripts_take_packages_from_their_command_line(script, run: Path, tmp_path: Path, capsys):
-    copy = Path(shutil.copytree(run, tmp_path / "run"))
-    config = (run / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
-    extra = ["replay=1"] if script is verify else []
-    assert script.main([f"run={copy}", *extra]) == 2
-    assert "Expected plugins=[pip] beside it, if you trust it" in capsys.readouterr().err
-    assert script.parse([f"run={copy}", "plugins=[pip]"]).plugins == ["pip"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import keras
@@ -15,15 +14,7 @@ from keras import layers
 from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.trainer.graph import graph_calls
 from hookline.trainer.network import Network
-from hookline.trainer.run.network_summary import (
-    Forms,
-    add_up,
-    count_macs,
-    layer_sizes,
-    measure_size,
-    precision,
-    summarize_network,
-)
+from hookline.trainer.run.network_summary import Forms, count_macs, measure_size, precision, summarize_network
 
 
 def of(model: keras.Model) -> Network:
@@ -127,16 +118,6 @@ def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
     assert found.items() >= measure_size([own], {}).as_json().items()
 
 
-def test_the_summary_is_json_and_a_fixed_network_trains_nothing():
-    own = network(layers.Conv2D(3, 3, name="conv"), layers.BatchNormalization(name="norm"))
-    text = json.dumps(summarize_network(own, Forms(shipped(own))), allow_nan=False)
-    first = {"layer": "conv", "kind": "Conv2D", "output": [4, 4, 3], "params": 57, "weight_bits": 32.0}
-    first |= {"input_bits": 32, "bytes": 228.0, "sparsity": 0.0, "macs": 864, "macs_by_precision": {"float32": 864}}
-    assert json.loads(text)["layers"][0] == first
-    own.fixed = True
-    assert summarize_network(own, Forms())["params"]["trainable"] == 0
-
-
 FEW = settings(max_examples=20, deadline=None)
 
 
@@ -235,13 +216,3 @@ def test_batch_norm_counts_two_floats_a_channel_and_seed_state_none() -> None:
     assert measure_size([small(), small()], {}).float32_bytes == 2 * size.float32_bytes
     binary = measure_size([network], {"model": {"net/dense/kernel": 1.0}})
     assert (binary.deployed_bytes, binary.float32_bytes) == (4 * 8 // 8 + 4 * (floats - 4 * 8), 4 * floats)
-
-
-def test_every_weight_is_counted_once_in_its_innermost_layer() -> None:
-    inner = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="dense")], name="inner")
-    model = keras.Sequential([keras.Input((4,)), inner, layers.BatchNormalization(name="norm")], name="net")
-    bits = {"net/inner/dense/kernel": 2.0}
-    sizes = layer_sizes(of(model), bits)
-    found = {layer.path: (layer.total, layer.trainable) for layer in sizes if layer.weights}
-    assert found == {"inner/dense": (15, 15), "norm": (12, 6)}
-    assert add_up(sizes) == measure_size([of(model)], {"model": bits})

@@ -8,28 +8,11 @@ import pytest
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.finished import read_config, restore
-from hookline.trainer.run.precision import check_precision, computing_in, loss_scale_for, why_slow
+from hookline.trainer.run.precision import check_precision, computing_in, loss_scale_for
 from hookline.trainer.step.losses import INITIAL
 from tests.support.command import run_small
 
 VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
-PASCAL = {"device_name": "Tesla P100", "compute_capability": (6, 0)}
-HOPPER = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}
-HARDWARE = [
-    ("bfloat16", ["avx2", "avx512_bf16"], [], None),
-    ("bfloat16", ["avx2", "avx512f"], [], "this CPU has neither"),
-    ("float16", ["amx_bf16", "avx512_fp16"], [], "a CPU has no fast float16"),
-    ("float16", [], [VOLTA], None),
-    ("float16", [], [HOPPER, PASCAL], "Tesla P100 has compute capability 6.0"),
-    ("bfloat16", ["amx_bf16"], [VOLTA], "Tesla V100 has compute capability 7.0"),
-    ("float16", [], [{}], "this GPU does not tell"),
-]
-
-
-def test_the_hardware_decides() -> None:
-    for precision, flags, gpus, expected in HARDWARE:
-        reason = why_slow(precision, flags, gpus)
-        assert reason is None if expected is None else reason.startswith(expected)
 
 
 def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path) -> None:

@@ -1,21 +1,8 @@
 from __future__ import annotations
 
-from hookline.trainer.run.results import format_bytes, format_seconds, format_value, metric_rows, short_name
+from hookline.trainer.run.results import metric_rows
 
-VALUES = {None: "-", 0.0: "0.0000", -0.5: "-0.5000", 0.0001234: "0.0001234", 123456.0: "1.235e+05", float("nan"): "nan"}
-SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 13508: "13.19 KiB", 5 * 2**20: "5.00 MiB", 2**31: "2.00 GiB"}
-TIMES = {0: "0:00", 59.6: "1:00", 83.4: "1:23", 3661: "1:01:01"}
 NAMES = {"metric/accuracy": "accuracy", "loss/total": "loss", "g/metric/modes": "g/modes", "g/loss/total": "g/loss"}
-
-
-def test_numbers_and_names_read_well():
-    for function, table in (
-        (format_value, VALUES),
-        (format_bytes, SIZES),
-        (format_seconds, TIMES),
-        (short_name, NAMES),
-    ):
-        assert [function(value) for value in table] == list(table.values())
 
 
 def test_rows_hold_metrics_and_the_total_loss_of_each_split_and_objective():

@@ -57,33 +57,6 @@ def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(tmp_path) -> No
     assert [call for call in often.calls if call[0] == "train"] == [("train", 3), ("train", 6), ("train", 8)]
 
 
-def test_each_report_tells_speed_and_waiting_of_its_own_steps(tmp_path) -> None:
-    diary = Diary()
-    run = toy_run(tmp_path, [diary], epochs=3)
-    chunks = iter([(9.0, 9.0), (0.5, 2.0), (0.5, 3.0), (6.0, 8.0), (0.0, 4.0)])  # waited and in all; the first set up
-    clock, ran, ends = [0.0], run.loop.run, iter([1, 2, 4, 8, 12])
-
-    def paced(start, steps):
-        result = ran(start, steps)
-        run.loop.waited, seconds = next(chunks)
-        clock[0] += seconds
-        return result
-
-    run.loop.run = paced
-    run.cadence.next_edge = lambda *_: next(ends)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookline.trainer.run.times.time.perf_counter", lambda: clock[0])
-        run.fit()
-    reports = [each.values for each in diary.reports if each.split == "train"]
-    assert [values["time/waiting_share"] for values in reports] == [1.0 / 5.0, 6.0 / 8.0, 0.0]
-    assert [values["time/step_ms"] for values in reports] == pytest.approx([5000.0 / 3, 2000.0, 1000.0])
-    assert run.times.waiting_share == 7.0 / 17.0
-    first_alone = Diary()
-    toy_run(tmp_path / "a", [first_alone], epochs=1, report_every=1).fit()
-    shares = ["time/waiting_share" in each.values for each in first_alone.reports if each.split == "train"]
-    assert shares == [False, True, True, True]
-
-
 class SaveBest(Diary):
     """Ask for a checkpoint at each improvement, and for three that stay."""
 

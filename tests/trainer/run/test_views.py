@@ -26,7 +26,6 @@ from hookline.trainer.run.views import (
     HeldOut,
     Views,
     first_filters,
-    first_kernel,
     training_sheet,
     weight_distributions,
 )
@@ -119,14 +118,6 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated(scene, split: st
     assert made["blind"] == 0.0
 
 
-def test_who_looks_second_gets_the_pictures_that_were_made_for_the_first(scene) -> None:
-    first = scene.views.pictures(1, "validation")
-    assert scene.views.pictures(1, "validation") is first
-    assert scene.views.pictures(1, "test") is not first
-    assert scene.views.pictures(2, "test") is not first
-    assert scene.painter.painted == 3
-
-
 def test_latent_weights_stand_beside_used_ones_where_they_differ() -> None:
     inputs = keras.Input((6, 5, 1))
     outputs = layers.Dense(2, name="d")(layers.Flatten()(layers.Conv2D(2, 3, name="conv")(inputs)))
@@ -163,17 +154,6 @@ def test_a_convolution_shows_its_filters_in_order(channels: int) -> None:
     assert (sheet[-24:, -24:] == 1.0).all()  # no sixth filter
     kernel[0, 0, 0, 0] = np.nan
     assert first_filters(network, weights) == {}
-
-
-def test_other_first_layers_have_no_picture() -> None:
-    for stack, shape in (
-        ([layers.Dense(3)], (4,)),
-        ([layers.Conv2D(4, 1)], (6, 6, 1)),
-        ([layers.Conv2D(4, 3)], (6, 6, 2)),
-        ([layers.GlobalAveragePooling2D(), layers.Dense(4)], (6, 6, 3)),
-    ):
-        network, weights = network_of(*stack, shape=shape)
-        assert (first_kernel(network), first_filters(network, weights)) == (None, {})
 
 
 class Lighter(Augment):
@@ -216,12 +196,3 @@ def test_with_augmentation_a_row_is_an_example_and_its_first_draws():
     np.testing.assert_allclose(shown, (expected + 1) / 2, atol=1e-6)
     first = training.batch(tf.constant(0, tf.int64))["inputs"][:ROWS, 0, 0, 0]
     np.testing.assert_allclose(shown[:, 1], (first + 1) / 2, atol=1e-6)
-
-
-def test_values_beyond_the_range_are_cut_off_or_of_other_data_scaled():
-    loud = training_sheet(batches(np.full((2, 4, 4, 1), 0.9), batch_size=2, augments=(Lighter(),)))
-    wide = training_sheet(batches(shades(2) * 255.0, batch_size=2))
-    assert (loud.max(), wide.min(), wide.max()) == (1.0, 0.0, 1.0)
-    np.testing.assert_allclose(sorted(tiles(wide, 0)[0]), [0.0, 255 / 256], atol=1e-6)
-    for shape in ((6, 5), (6, 4, 4, 2)):  # no images
-        assert training_sheet(batches(np.zeros(shape), batch_size=3)) is None

@@ -90,9 +90,7 @@ class Follow(Judge):
         return copy_network(networks["source"], networks["messenger"], optimizer=self.slots)
 
 
-@pytest.mark.parametrize(
-    ("slots", "xla"), [("copy", False), ("keep", False), pytest.param("reset", True, marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("slots", "xla"), [("copy", False), pytest.param("reset", True, marks=pytest.mark.full)])
 def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots: str, xla: bool) -> None:
     """Step by step: the messenger equals the current source with one update of its own, made by hand."""
     source, messenger, twin = map(discriminator, ("source", "messenger", "twin"))

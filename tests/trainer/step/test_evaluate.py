@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Evaluated, GraphHook
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
@@ -100,15 +99,6 @@ def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> Non
     assert by_hand(network) != plain
 
 
-def test_a_metric_of_a_hook_may_not_have_the_name_of_another() -> None:
-    taken = {"accuracy": tf.constant(0.0)}
-    for found in (Evaluated(taken), Evaluated(split_metrics=lambda collected: taken)):
-        hook = StatelessHook("taken")
-        hook.evaluate = lambda context, found=found: found
-        with pytest.raises(UserError, match="'taken' .*accuracy'"):
-            Evaluator(Trainer([toy_network()], [Collecting()], [hook], seed=0), *batches(16))
-
-
 class Sampling(ToyObjective):
     """Collect logits, and sample those of ones."""
 
@@ -156,15 +146,6 @@ def test_samples_join_what_was_collected() -> None:
     assert collected["logits"].shape == (48, 3)
     assert values["metric/largest"] == pytest.approx(expected.max())
     assert values["metric/scalar"] == 7.0
-
-
-def test_two_objectives_sample_apart() -> None:
-    found, _ = sampling_evaluator(Sampling(name="first"), Sampling(name="second"))
-    values = found.run(0)
-    np.testing.assert_array_equal(found.collected("first")["samples"], found.collected("second")["samples"])
-    assert values["first/metric/scalar"] == values["second/metric/scalar"] == 7.0
-    with pytest.raises(UserError, match="'objective' returns logits from sample"):
-        sampling_evaluator(Sampling("logits"))
 
 
 class Watcher(StatelessHook):

@@ -28,15 +28,7 @@ from hookline.trainer.step.metrics import (
 )
 from hookline.trainer.step.trainer import Trainer
 from tests.support.poison import Poison
-from tests.support.toy import (
-    StatelessHook,
-    ToyObjective,
-    build_context,
-    toy_batch,
-    toy_loop,
-    toy_network,
-    values_of,
-)
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
 
 def test_padding_does_not_count() -> None:

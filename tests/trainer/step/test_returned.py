@@ -41,11 +41,7 @@ RIGHT: dict[str, list[Any]] = {
     "summary": [{}, {"layers": [{"share": 0.5}]}],
     "project": [None],
 }
-SAME_AS = {
-    "strip_model": "rebuild_model",
-    "split_metrics": "measure",
-    "state_dict": "summary",
-}
+SAME_AS = {"strip_model": "rebuild_model", "split_metrics": "measure", "state_dict": "summary"}
 WRONG: list[Any] = [
     *(None, 1, [1, 2], object(), "text", b"bytes"),
     *({1: FLOATS["a"]}, {"a": object()}, {"a": None}, {"a": "x"}),

@@ -103,15 +103,7 @@ class CopyKernel(StatelessHook):
 def test_stages_run_in_order_and_see_what_was_written_before() -> None:
     network, hook = toy_network(), CopyKernel()
     loop = toy_loop([hook], network=network)
-    assert hook.seen == [
-        "weights",
-        "losses",
-        "gradients",
-        "veto",
-        "update",
-        "project",
-        "measure",
-    ]
+    assert hook.seen == ["weights", "losses", "gradients", "veto", "update", "project", "measure"]
     before = hook.kernel.numpy()
     loop.run(0, 1)
     np.testing.assert_array_equal(hook.copy.numpy(), before)

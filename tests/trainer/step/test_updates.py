@@ -57,16 +57,6 @@ def test_updates_of_a_step_equal_as_many_steps_on_its_parts() -> None:
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, err_msg=name)
 
 
-def test_each_update_accumulates_over_its_own_micro_batches() -> None:
-    parts, whole = toy_network(), toy_network()
-    whole.model.set_weights(parts.model.get_weights())
-    for network, steps in ((parts, 4), (whole, 1)):
-        network.model.get_layer("norm").trainable = False
-        toy_loop(network=network, objectives=[often(2)], accumulation_steps=steps).run(0, 2)
-    for name, value in values_of(whole).items():
-        np.testing.assert_allclose(values_of(parts)[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-
-
 class Begins(Judge):
     """Copy the source, count how often, and note what the messenger held when the weights were read."""
 

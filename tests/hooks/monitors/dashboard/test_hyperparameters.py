@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
-from hookline.hooks.monitors.dashboard.hyperparameters import (
-    end_summary,
-    hyperparameters,
-    reached_values,
-    start_summary,
-)
+from hookline.hooks.monitors.dashboard.hyperparameters import hyperparameters, reached_values
 from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight
 
@@ -39,18 +33,6 @@ def test_what_was_changed_is_shown_but_not_where_the_run_lies():
     assert found.items() >= {**expected, "hooks.early_stopping.patience": 3}.items()
     assert not {"run_dir", "debug", "optimizer.learning_rate", "optimizer._target_", "model.dropout"} & set(found)
     assert all(isinstance(value, bool | int | float | str) for value in found.values())
-
-
-def test_records_are_those_of_the_plugin():
-    (value,) = start_summary({"on": True, "rate": 0.1, "count": 3, "name": "x"}).value
-    assert (value.tag, value.metadata.plugin_data.plugin_name) == (metadata.SESSION_START_INFO_TAG, "hparams")
-    start = metadata.parse_session_start_info_plugin_data(value.metadata.plugin_data.content)
-    fields = {name: each.WhichOneof("kind") for name, each in start.hparams.items()}
-    assert fields == {"on": "bool_value", "rate": "number_value", "count": "number_value", "name": "string_value"}
-    for status, expected in (("completed", 1), ("stopped", 1), ("failed", 2)):
-        (value,) = end_summary(status).value
-        content = plugin_data_pb2.HParamsPluginData.FromString(value.metadata.plugin_data.content)
-        assert (value.tag, content.session_end_info.status) == (metadata.SESSION_END_INFO_TAG, expected)
 
 
 def test_best_values_and_those_of_the_test_are_what_a_run_reached(summary):

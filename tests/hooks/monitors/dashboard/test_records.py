@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 from tensorboard.plugins.histogram import summary_v2
 from tensorboard.util import tensor_util
 
-from hookline.hooks.monitors.dashboard import records as module
-from hookline.hooks.monitors.dashboard.records import BUCKETS, graph_event, histogram, histogram_summary
+from hookline.hooks.monitors.dashboard.records import BUCKETS, histogram, histogram_summary
 
 
 @given(arrays(np.float32, st.integers(1, 60), elements=st.floats(-1e6, 1e6, width=32)))
@@ -42,26 +40,3 @@ def test_values_that_are_not_finite_are_left_out_and_other_dtypes_counted() -> N
     for ends in ([1.0, np.nextafter(np.float32(1.0), np.float32(2.0))], [-3e38, 3e38]):
         parts = histogram(np.array(ends, np.float32))
         assert (parts[0, 2], parts[-1, 2]) == (1, 1)
-
-
-def test_large_constants_are_left_out(monkeypatch) -> None:
-    with tf.Graph().as_default() as made:
-        tf.constant(np.arange(5000, dtype=np.float32) + 0.5, name="table")
-        tf.constant([1.0, 2.0], name="small")
-    graph = made.as_graph_def()
-
-    def nodes() -> dict:
-        event = graph_event(graph)
-        assert len(event.graph_def) < module.MOST_BYTES
-        return {node.name: node for node in tf.compat.v1.GraphDef.FromString(event.graph_def).node}
-
-    assert nodes()["table"] == graph.node[0]  # a warning would be an error
-    monkeypatch.setattr(module, "MOST_BYTES", 5_000)
-    with pytest.warns(UserWarning, match=r"leaves out 1 large constants"):
-        found = nodes()
-    table = found["table"].attr["value"].tensor
-    assert (table.tensor_shape.dim[0].size, table.dtype) == (5000, tf.float32.as_datatype_enum)
-    assert tf.make_ndarray(found["small"].attr["value"].tensor).tolist() == [1.0, 2.0]
-    monkeypatch.setattr(module, "MOST_BYTES", 50)
-    with pytest.warns(UserWarning, match=r"stays empty: the step's graph has \d+ bytes"):
-        assert graph_event(graph) is None
