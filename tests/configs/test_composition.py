@@ -124,6 +124,8 @@ def test_values_are_the_defaults_of_the_target() -> None:
                 parameters = inspect.signature(resolve(node["_target_"], group=group)).parameters
                 for name in parameters.keys() - INJECTED.get(group, set()):
                     default = parameters[name].default
+                    if group == "hooks" and default is parameters[name].empty:
+                        continue  # the file has an example
                     expected = "???" if default is parameters[name].empty else default
                     expected = "mnist" if (path.stem, name) == ("mnist", "name") else expected
                     assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)

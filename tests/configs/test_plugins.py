@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hookline.train import main
 from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
-from hookline.trainer.config.explain import explain
 from hookline.trainer.config.help import help_text
 from hookline.trainer.config.parts import check_path
 from hookline.trainer.config.plugins import (
     check_found,
     installed_plugins,
-    named_packages,
     plugin_versions,
     trusted_packages,
     used_plugins,
@@ -108,29 +105,6 @@ def test_an_installed_package_is_found_without_being_imported(install: Install, 
         check_path("company.other.Noise")
 
 
-BROKEN = {
-    "parser": ("a: [\n", "expected the node content, but found '<stream end>' (line 2)"),
-    "twice": ("noise:\n  a: 1\n  a: 2\n", "found duplicate key a (line 3)"),
-    "latin": ("# caf\xe9\nnoise: null\n", "'utf-8' codec can't decode byte 0xe9"),
-    "entries": ("- 1\n- 2\n", "it holds no keys"),
-}
-
-
-def test_a_file_of_a_plugin_that_cannot_be_read_is_told_in_one_line(
-    install: Install, tree: Path, capsys: pytest.CaptureFixture
-) -> None:
-    path = install().parent / "noisy" / "configs" / "hooks" / "broken.yaml"
-    for content, why in BROKEN.values():
-        path.write_text(content, encoding="latin-1")
-        assert main(["--help", "hooks.broken"]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"Error: --help hooks.broken: {path} cannot be read: {why}")
-        assert said.count("\n") == 1
-        assert refusal(tree, "+hooks=broken").startswith("The config cannot be composed: ")
-    with pytest.raises(UserError, match="cannot be composed"):
-        explain(parse_command(["recipe=bnn", "+hooks=broken", "--explain", "seed"]), tree)
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -214,17 +188,6 @@ def test_a_package_that_cannot_be_found_is_told_with_where_to_look(
     assert job(tree, "plugins=[nowhere]").config["plugins"] == ["nowhere"]
     with pytest.raises(UserError, match=r"no module 'nowhere.inner'. Expected a module within 'nowhere', which was f"):
         check_found(["nowhere.inner"])
-
-
-def test_the_packages_that_an_override_names(tree: Path) -> None:
-    for text, expected in {
-        "plugins=[a,b.c]": ["a", "b.c"],
-        "+plugins=['a', \"b\"]": ["a", "b"],
-        "plugins=[a],[b]": ["a", "b"],
-        "plugins=[os,hookline.trainer.run]": [],
-        "data.plugins=[a]": [],
-    }.items():
-        assert named_packages(["recipe=bnn", text]) == expected
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,9 @@ def file_of(name: str) -> dict:
     return OmegaConf.to_container(OmegaConf.load(catalogue()[name].config_file))[name]
 
 
-def node_of(name: str) -> dict:
-    """Return what a hook's config says to its constructor."""
-    return split_binding(file_of(name))[0]
-
-
 @pytest.mark.parametrize("name", HOOKS)
 def test_hook_constructs_from_its_config_and_declares_what_it_is(name: str) -> None:
-    node, hook_class = node_of(name), load(name)
+    node, hook_class = split_binding(file_of(name))[0], load(name)
     assert resolve(catalogue()[name].target, group="hooks") is hook_class
     bind(node, group="hooks")
     hook = build(node, group="hooks")

@@ -27,17 +27,17 @@ from tests.support.held_out_networks import CLASSES, EXAMPLES, arrays_of, halves
 
 SERIES, TOKENS, IMAGES = "series", "tokens", "images"
 NETWORKS = {
-    **dict.fromkeys(("subclassed_transformer", "functional_transformer", "gru", "bidirectional_lstm"), SERIES),
+    **dict.fromkeys(("subclassed_transformer", "functional_transformer", "bidirectional_lstm"), SERIES),
     "embedding_lstm": TOKENS,
     "shared_layers": SERIES,
-    **dict.fromkeys(("nested_models", "every_convolution", "renamed_batch_norm"), IMAGES),
+    **dict.fromkeys(("nested_models", "every_convolution"), IMAGES),
     "own_layer": SERIES,
     "softmax_end": IMAGES,
     "two_inputs": SERIES,
 }
 """Each network with what it takes."""
 SUBCLASSED, PROBABILITIES, TWO_INPUTS = "subclassed_transformer", "softmax_end", "two_inputs"
-RECURRENT = ("gru", "bidirectional_lstm", "embedding_lstm")
+RECURRENT = ("bidirectional_lstm", "embedding_lstm")
 OWN_CLASSES = (SUBCLASSED, "functional_transformer", "own_layer")
 """Networks that a .keras file alone does not bring back."""
 CHAIN = ("prune", "frozen_mask", "ema", "clip_gradients")
@@ -47,7 +47,7 @@ NO_GRAPH = "Expected a functional or Sequential model"
 REFUSED = {
     **{("bernoulli_attention", network): NO_MAP for network, inputs in NETWORKS.items() if inputs != IMAGES},
     **{("bnn_rounding", each): "matches only first and last layers" for each in ("two_inputs", *RECURRENT)},
-    **{("bnn_rounding", each): "is never negative" for each in ("renamed_batch_norm", "softmax_end")},
+    ("bnn_rounding", "softmax_end"): "is never negative",
     **{(hook, SUBCLASSED): NO_GRAPH for hook in ("bernoulli_attention", "center_loss", "gradient_override")},
     ("bnn_rounding", SUBCLASSED): "Set input_quantizer=null",
 }
@@ -61,7 +61,7 @@ class Runs:
         self.directory = directory
         for kind in {*NETWORKS.values()}:
             np.savez(directory / f"{kind}.npz", **arrays_of(kind))
-        given = ["plugins=[tests]", "model=custom", "model._target_=tests.support.held_out_networks.gru"]
+        given = ["plugins=[tests]", "model=custom", "model._target_=tests.support.held_out_networks.bidirectional_lstm"]
         given += ["data=arrays", "data.channels=none", f"data.path={directory / SERIES}.npz"]
         given += ["optimizer=sgd", "optimizer.momentum=0.0", f"optimizer.learning_rate={RATE}", "schedule=constant"]
         given += ["trainer.compile=off", f"trainer.batch_size={EXAMPLES}", f"trainer.epochs={STEPS}"]

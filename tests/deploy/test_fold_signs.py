@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookline.deploy import fold_signs as thresholds
 from hookline.deploy.arrays import Node, encode_nodes
-from hookline.deploy.fold_signs import Evaluate, Thresholds, evaluated_layers, find_thresholds, fold_signs
+from hookline.deploy.fold_signs import Thresholds, find_thresholds, fold_signs
 from hookline.deploy.inference.engine import Model
 from hookline.deploy.inference.graph import ACTIVATIONS, Graph, Op, find_activation, graph_to_json, parse_graph
 
@@ -177,52 +174,6 @@ def test_layers_are_tried_at_the_size_that_they_have_in_the_network():
 
 
 EVALUATED_LAYERS_SHAPE, BATCH = (2, 3, 4), 5
-ROWS = BATCH * 2 * 3
-
-
-class Hook:
-    """Note when it is entered and left, and with what."""
-
-    def __init__(self, name: str, notes: list[Any]) -> None:
-        self.name, self.notes = name, notes
-
-    @contextmanager
-    def around_forward(self, context: Any) -> Iterator[None]:
-        self.notes.append((f"enter {self.name}", context))
-        yield
-        self.notes.append((f"leave {self.name}", context))
-
-
-def evaluated(notes: list[Any], asked: list[Any]) -> Evaluate:
-    def forward(step: tf.Tensor, batch: Any, **options: Any) -> Any:
-        asked.append((tf.get_static_value(step), step.dtype, batch, options))
-        first = SimpleNamespace(hooks=[Hook("a", notes), Hook("b", notes)], context="net")
-        return SimpleNamespace(passes={"net": first, "other": SimpleNamespace(hooks=[Hook("c", notes)], context="no")})
-
-    trainer = SimpleNamespace(forward=forward)
-    return evaluated_layers(trainer, "net", batch_size=BATCH, step=7)  # type: ignore[arg-type]
-
-
-def test_the_calls_see_filled_batches_of_the_evaluations_size():
-    notes: list[Any] = []
-    asked: list[Any] = []
-    seen: list[np.ndarray] = []
-
-    def note(values: np.ndarray) -> np.ndarray:
-        seen.append(values.reshape(ROWS, 4).copy())
-        return values
-
-    def call(tensor: tf.Tensor) -> tf.Tensor:
-        notes.append(("call", tuple(tensor.shape)))
-        return tf.ensure_shape(tf.numpy_function(note, [tensor], tf.float32), tensor.shape)
-
-    values = np.arange(4 * (ROWS + 2), dtype=np.float32).reshape(-1, 4)
-    np.testing.assert_array_equal(evaluated(notes, asked)([call], EVALUATED_LAYERS_SHAPE)(values), values)
-    entered = [("enter a", "net"), ("enter b", "net")]
-    assert notes == [*entered, ("call", (BATCH, *EVALUATED_LAYERS_SHAPE)), ("leave b", "net"), ("leave a", "net")]
-    assert asked == [(7, tf.int64, {}, {"objective": "", "training": False})]
-    np.testing.assert_array_equal(seen[1][:2], values[ROWS:])
-    assert (seen[1][2:] == values[-1]).all()  # the last row again, no other numbers
 
 
 def batch_norm(gamma, beta, mean, variance, *, epsilon: float = 1e-3):

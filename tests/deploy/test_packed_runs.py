@@ -179,16 +179,6 @@ def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
     assert sum((array % 2 == 1).any() for name, array in full.items() if name.endswith("thresholds")) == 1
 
 
-def test_float16_is_for_what_has_no_smaller_exact_form(tmp_path: Path):
-    run = finished(rounding(all_binary=False))
-    _, rows = written(run, tmp_path / "half.packed.safetensors", ExportOptions(float16=True))
-    assert [" ".join((row[0], row[1], row[3])) for row in rows[:-1]] == [
-        "first kernel float16", "norm_1 scale float32", "norm_1 shift float32",
-        "second kernel sign", "norm_2 scale float32", "norm_2 shift float32",
-        "logits kernel float16", "logits bias float16",
-    ]  # fmt: skip
-
-
 class Subclassed(keras.Model):
     """Have no graph."""
 

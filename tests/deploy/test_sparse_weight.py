@@ -20,12 +20,8 @@ def random_sparse(shape: tuple[int, ...], kept: float, distinct: int, seed: int 
     return np.where(random.random(shape) < kept, values, np.float32(0))
 
 
-def restored(stored: Stored) -> np.ndarray:
-    return to_dense(from_json(stored.weight.as_json()), stored.parts)
-
-
 def assert_same_bits(stored: Stored, values: np.ndarray) -> None:
-    found = restored(stored)
+    found = to_dense(from_json(stored.weight.as_json()), stored.parts)
     assert found.dtype == np.float32
     assert found.shape == values.shape
     assert found.tobytes() == values.tobytes()

@@ -3,19 +3,78 @@
 from __future__ import annotations
 
 import signal
+import threading
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import NonFiniteError, UserError, WorkersError
+from hookline.trainer.replicas.cluster import Cluster
+from hookline.trainer.replicas.messages import Messages
+from hookline.trainer.replicas.replica import Group
 from hookline.trainer.run import workers as module
 from hookline.trainer.run.interruption import Interrupted, Interruption
-from hookline.trainer.run.workers import abort_after, follow, is_loss
-from tests.support.workers import HubMessages, hub_workers, in_threads
+from hookline.trainer.run.workers import ClusterWorkers, abort_after, follow, is_loss
+
+
+class Hub:
+    """Add up what the threads give."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._given: dict[int, np.ndarray] = {}
+        self._sum = np.zeros(0, np.int64)
+        self._all = threading.Barrier(count, action=self._add, timeout=20)
+        self._read = threading.Barrier(count, timeout=20)
+
+    def _add(self) -> None:
+        self._sum = np.sum([self._given[index] for index in range(self.count)], axis=0)
+
+    def add(self, index: int, values: np.ndarray) -> np.ndarray:
+        self._given[index] = values
+        self._all.wait()
+        result = self._sum.copy()
+        self._read.wait()
+        return result
+
+
+class HubMessages(Messages):
+    """Meet the other workers in a hub in place of TensorFlow."""
+
+    def __init__(self, index: int, hub: Hub) -> None:
+        super().__init__(index, Group(hub.count))
+        self._hub = hub
+
+    def add(self, values: np.ndarray) -> np.ndarray:
+        assert values.dtype == np.int64
+        return self._hub.add(self.index, values)
+
+
+def in_threads(count: int, work: Callable[[int, Hub], Any]) -> list[Any]:
+    """Return what each worker returned, or the error that it raised."""
+    hub = Hub(count)
+
+    def run(index: int) -> Any:
+        try:
+            return work(index, hub)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def hub_workers(index: int, hub: Hub) -> ClusterWorkers:
+    """Return the workers of a thread."""
+    cluster = Cluster(tuple(f"127.0.0.1:{number}" for number in range(1, hub.count + 1)), index, "TF_CONFIG")
+    return ClusterWorkers(cluster, HubMessages(index, hub), 0.0)
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 2**20 + 3])

@@ -21,11 +21,9 @@ from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.checkpoint_index import read_manifests
 from hookline.trainer.run.finished import read_config
-from hookline.trainer.run.interruption import Interrupted
 from hookline.trainer.run.session import execute, prepare
 from tests.support.command import run_small
 from tests.support.replicas import on_replicas, values
-from tests.support.resumed import PLUGIN
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
 SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")
@@ -99,28 +97,6 @@ def test_a_run_resumes_with_another_number_of_replicas(tmp_path) -> None:
     for key, value in tensors(run).items():
         if not key.startswith("accumulators"):
             np.testing.assert_allclose(value, whole[key], rtol=1e-4, atol=1e-5, err_msg=key)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("before", "after"), [("none", TWO), ("mirrored", ("trainer.strategy=none", "trainer.replicas=null"))]
-)
-def test_losses_of_a_run_resumed_with_another_number_are_the_same(
-    before: str, after: tuple[str, ...], tmp_path
-) -> None:
-    begun = TWO if before == "mirrored" else ()
-    steps = ("trainer.epochs=null", "trainer.steps=40", "trainer.report_every_steps=1", "trainer.batch_size=32")
-    cut = (PLUGIN, "+hooks.signal={_target_:tests.support.signals.Signal,steps:[17]}")
-    run_small("bnn", *steps, *GENTLE, *begun, run_dir=tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        run_small("bnn", *steps, *GENTLE, *begun, *cut, run_dir=tmp_path / "cut")
-    with pytest.warns(UserWarning, match="replicas was . and is .; the bits may differ"):
-        summary = resume(tmp_path / "cut", PLUGIN, *after)
-    assert (summary["resumed_at"], summary["replicas"]["count"]) == ([17], 1 if begun else 2)
-    found, expected = losses(tmp_path / "cut"), losses(tmp_path / "whole")
-    assert len(found) == 40
-    assert found[:17] == expected[:17]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_plan_says_what_replicas_share_and_add_up() -> None:

@@ -206,13 +206,3 @@ def test_replicas_that_share_a_variable_are_refused() -> None:
     shared = loss_scale_for("float16")
     with pytest.raises(ValueError, match="share a variable or another resource .* wait for each other forever"):
         replica_loop(2, network=plain_network, loss_scale=lambda: shared)
-
-
-def test_an_objective_that_runs_twice_trains_alike_on_all_replicas() -> None:
-    class Twice(ToyObjective):
-        updates = 2
-
-    found, reported = trained(2, objectives=lambda: [Twice()], network=plain_network)
-    assert np.isfinite(reported["loss/total"])
-    (iterations,) = (value for key, value in found.items() if key.endswith("iteration"))
-    assert iterations == 6

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hookline.scripts.launch import environments
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight
 from hookline.trainer.run.directory import locked
 from hookline.trainer.run.session import execute
 from tests.support.resumed import PLUGIN, go_on
-from tests.support.workers import ROOT, Launched, is_gone, kill, launched, trained
+from tests.support.workers import Launched, is_gone, kill, launched, trained
 
 COMMON = (
     *("trainer.epochs=null", "trainer.batch_size=60", "trainer.report_every_steps=5", "hooks.progress=null"),
@@ -160,16 +156,6 @@ def test_no_worker_outlives_a_launcher_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["bnn", "frozen_mask", "center_loss", "attention"])
-def test_two_workers_train_the_run_of_one_process(recipe: str, tmp_path: Path) -> None:
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    launch(f"recipe={recipe}", *GENTLE, f"run_dir={run}", log=tmp_path / "log")
-    train(f"recipe={recipe}", *GENTLE, f"run_dir={whole}")
-    check_same_run(run, whole)
-    assert summary_of(run)["workers"] == {"count": 2, "equal": True}
-
-
-@pytest.mark.long
 def test_one_process_may_resume_as_two_workers_and_two_resume_exactly(tmp_path: Path) -> None:
     one, two, whole = tmp_path / "one", tmp_path / "two", tmp_path / "whole"
     train("recipe=bnn", *GENTLE, *CUT, f"run_dir={one}", code=143)
@@ -228,19 +214,3 @@ def test_nan_in_the_part_of_one_worker_ends_as_in_one_process(policy: str, tmp_p
     assert found["workers"] == {"count": 2, "equal": True}
     assert found["rolled_back"] == ([33] if policy == "rollback" else [])
     assert text.count("Warning: NaN or infinity at step") == (1 if policy == "rollback" else 2)
-
-
-@pytest.mark.long
-def test_workers_with_another_config_do_not_start(tmp_path: Path) -> None:
-    workers = []
-    for index, environment in enumerate(environments(2, os.environ)):
-        overrides = ["recipe=bnn", *COMMON, "trainer.steps=10", f"seed={index}", f"run_dir={tmp_path / 'run'}"]
-        command = [sys.executable, "train.py", *overrides, "trainer.strategy=multi_worker", "trainer.threads=1"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        workers.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
-    for worker in workers:
-        text, _ = worker.communicate(timeout=120)
-        assert worker.returncode == 1
-        (line,) = text.decode().splitlines()
-        assert line.startswith("Error: Worker 1 differs from worker 0 in seed: 1 there, 0 on worker 0.")
-    assert not (tmp_path / "run").exists()

@@ -125,17 +125,3 @@ def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route: str, kin
     ChunkLoop(Trainer([network], [ToyLoss()], [], seed=0), lambda step: batch, xla=False).run(0, 1)
     for before, after, expected in zip((C, K), model.get_weights(), CHAIN_RULE.values(), strict=True):
         np.testing.assert_allclose(before - after, expected, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("route", ROUTES)
-def test_the_overridden_add_hands_out_its_three_gradients(route: str) -> None:
-    upstream = np.array([0.7, -1.3], np.float32)
-
-    def traced(*leaves: tf.Tensor) -> Any:
-        y = ROUTES[route](lambda c, k, d: c + k, totals, *leaves)
-        return y, tf.gradients(y, leaves, grad_ys=tf.constant(upstream))
-
-    y, found = tf.function(traced, autograph=False)(*map(tf.constant, (C, K, D)))
-    np.testing.assert_allclose(y, E)
-    for each, expected in zip(found, ((E + D) * upstream, D * upstream, E * upstream), strict=True):
-        np.testing.assert_allclose(each, expected, rtol=1e-6)

@@ -222,25 +222,3 @@ def test_every_call_of_a_shared_layer_counts_but_not_those_before_it():
     model = keras.Model(inputs, layers.Add(name="sum")([after, shared(behind(inputs))]))
     assert "behind" not in upstream(model, "chosen")
     assert {"shared", "chosen"} <= upstream(model, "chosen")
-
-
-def test_a_nested_model_is_looked_into():
-    stack = [layers.Dense(4, name=name) for name in ("one", "two", "three")]
-    nested = keras.Sequential([keras.Input((4,)), *stack], name="nested")
-    outer = keras.Input((4,))
-    model = keras.Model(outer, layers.Dense(2, name="head")(nested(layers.Dense(4, name="stem")(outer))))
-    found = upstream(model, "nested/two")
-    assert {"stem", "nested/one", "nested/two"} <= found
-    assert not {"nested/three", "head"} & found
-    assert {"stem", "nested", "nested/one", "nested/two", "nested/three"} <= upstream(model, "nested")
-    assert {"stem", "nested/three", "head"} <= upstream(model, "head")
-
-
-def test_a_wrapper_stands_for_the_layer_inside_it():
-    inputs = keras.Input((3, 4))
-    inner = layers.TimeDistributed(layers.Dense(4, name="inner"), name="wrapper")
-    model = keras.Model(inputs, layers.Dense(2, name="head")(inner(layers.Dense(4, name="stem")(inputs))))
-    assert {"stem", "wrapper", "wrapper/inner"} <= upstream(model, "wrapper")
-    assert {"stem", "wrapper/inner", "head"} <= upstream(model, "head")
-    with pytest.raises(UserError, match="wrapper/inner"):
-        upstream(model, "wrapper/inner")

@@ -9,6 +9,7 @@ from pathlib import Path
 from hookline import train
 from hookline.scripts import ablate
 from hookline.scripts.ablate import _reasons, run_missing, variants_of
+from tests.support.refusals import assert_one_line
 
 FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_measured.py"
 NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
@@ -92,8 +93,5 @@ def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):
         (["recipe=baseline"], "no technique hook"),
         (["recipe=bnn"], "No such data."),  # the whole cannot run
     ):
-        assert ablate.main(arguments) == 2
-        error = capfd.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(ablate.main, arguments, word, capfd)
         assert list(tmp_path.iterdir()) == []

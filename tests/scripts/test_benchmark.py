@@ -15,6 +15,7 @@ from hookline.scripts.benchmarks.figures import Result, as_rows, print_rows, wri
 from hookline.scripts.benchmarks.training_hookline import COLOURED, DIGITS, products
 from hookline.scripts.benchmarks.training_keras import four_convolutions
 from hookline.trainer.errors import UserError
+from tests.support.refusals import assert_one_line
 
 
 def test_mistakes_are_one_line(capsys) -> None:
@@ -29,10 +30,7 @@ def test_mistakes_are_one_line(capsys) -> None:
         (["what=training", "case=lenet5"], "'lenet_5'"),
         (["what=training", "case=cnn", "contenders=kears*"], "kears*"),
     ):
-        assert benchmark.main(arguments) == 2
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(benchmark.main, arguments, word, capsys)
 
 
 BASELINE = next(each for each in find_contenders() if each.case == array_input.SCALE and each.baseline)

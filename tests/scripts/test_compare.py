@@ -11,6 +11,7 @@ import pytest
 
 from hookline.scripts.compare import main
 from hookline.scripts.comparison.chart import average, read_curves, tail
+from tests.support.refusals import assert_one_line
 from tests.support.stored_runs import config_of, summary_of, write_run, write_sweep
 
 
@@ -84,11 +85,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
         (["RUNS/open", "csv=TMP/a.csv"], "No run is at its end"),
         (["TMP/damaged"], "another format"),
     ):
-        assert main([each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments]) == 2
-        error = capfd.readouterr().err
-        assert error.startswith("Error: ")
-        assert error.count("\n") == 1
-        assert word in error
+        assert_one_line(
+            main, [each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments], word, capfd
+        )
         assert sorted(tmp_path.rglob("*")) == before
     assert main([f"{tmp_path}/four", "against=recipe=b,learning_rate=0.2"]) == 0
     assert "Difference to recipe=b learning_rate=0.2" in capfd.readouterr().out

@@ -27,6 +27,7 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.input.source import ArraySource
 from hookline.trainer.run.finished import read_config, restore
 from tests.support.command import run_small
+from tests.support.refusals import assert_one_line
 
 NAMES = ("cat", "dog", "bird")
 LABELS = np.array([0, 0, 0, 0, 1, 1, 2])
@@ -115,10 +116,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         ([f"model={foreign}", f"output={tmp_path}/new"], "No data"),
         ([f"model={bare}", "data=digits", f"output={tmp_path}/out"], "no classes"),
     ):
-        assert main(arguments) == 2, word
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(main, arguments, word, capsys)
         assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
 
 

@@ -21,6 +21,7 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import read_config, restore
 from hookline.trainer.run.run import Run
 from tests.support.command import run_small
+from tests.support.refusals import assert_one_line
 
 OWN = ("hookline",)
 # What somebody runs who has the file and its reader, and nothing of this project.
@@ -259,10 +260,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     before = sorted(tmp_path.rglob("*")), sorted(runs.directory.rglob("*"))
 
     def refused(word: str, *arguments: str) -> None:
-        assert main(arguments) == 2, arguments
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(main, arguments, word, capsys)
         assert (sorted(tmp_path.rglob("*")), sorted(runs.directory.rglob("*"))) == before
 
     refused("No run")

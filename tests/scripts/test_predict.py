@@ -23,6 +23,7 @@ from hookline.scripts.prediction.results import name_classes, rank
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.preparation import Preparation
 from tests.support.command import run_small
+from tests.support.refusals import assert_one_line
 
 PIXELS = Preparation((2, 2, 1), 2 / 255, -1.0, peak=255, axes="new")
 CLASSES = ("dark", "grey", "bright")
@@ -130,10 +131,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, 
         ([model, given, "checkpoint=best"], "is an export"),
         ([model, f"{given}.npy"], "[3, 3]"),
     ):
-        assert main(arguments) == 2, word
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(main, arguments, word, capsys)
         assert sorted(tmp_path.rglob("*")) == before
     assert Path(f"{images}.csv").read_text() == "mine"
 

@@ -22,6 +22,7 @@ from hookline.scripts.sweep.record import read_sweep
 from hookline.scripts.sweep.run import SweepRun
 from hookline.trainer.errors import UserError
 from tests.scripts.sweep.conftest import FAKE
+from tests.support.refusals import assert_one_line
 
 LOCAL = ["--cluster", "local"]
 
@@ -130,20 +131,16 @@ def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
 def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, capsys):
     for content in ("cpus: 4", "[1, 2]", "{", "comment: 2024-13-45"):
         Path("r.yaml").write_text(content)
-        assert main(["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL]) == 2
-        error = capsys.readouterr().err
-        assert "--resources" in error
-        assert error.count("\n") == 1
+        assert_one_line(
+            main, ["recipe=bnn", "seed=1,2", "--sweep", "s", "--resources", "r.yaml", *LOCAL], "--resources", capsys
+        )
     for line, word in (
         ("recipe=bnn --trials 3", "--trials"),
         ("recipe=bnn --jobs 3", "slurm_array_parallelism"),
         ("recipe=bnn --cluster slrum", "'slurm'"),
         ("recipe=bnnn", "'bnn'"),
     ):
-        assert main(line.split()) == 2
-        error = capsys.readouterr().err
-        assert word in error
-        assert error.count("\n") == 1
+        assert_one_line(main, line.split(), word, capsys)
     assert [path.name for path in place.iterdir()] == ["r.yaml"]
     monkeypatch.setenv("PATH", "")
     with pytest.raises(UserError, match="SLURM"):

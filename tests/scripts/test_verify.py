@@ -187,22 +187,6 @@ def test_the_rates_of_a_run_that_went_back_are_those_of_its_way():
         rate_changes(at(4), at(9, (3, 0.5)))
 
 
-def test_training_again_lowers_the_rates_where_the_run_did():
-    made, others = [], []
-
-    def run(start: int, steps: int) -> tuple[int, list[str]]:
-        made.append((start, start + steps))
-        return start + steps, []
-
-    replicas = [SimpleNamespace(networks={"a": SimpleNamespace(lower_rate=each.append)}) for each in (made, others)]
-    loop = SimpleNamespace(accumulators=SimpleNamespace(reset=lambda: None), run=run, trainers=replicas)
-    train_again(
-        SimpleNamespace(loop=loop, cadence=Cadence(100, 50.0, 1, 5)), 3, 12, {3: 0.5, 7: 0.25, 10: 0.125, 12: 0.0625}
-    )
-    assert made == [0.5, (3, 5), (5, 7), 0.25, (7, 10), 0.125, (10, 12), 0.0625]
-    assert others == [0.5, 0.25, 0.125, 0.0625]
-
-
 def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
     first, last = steps_of(run)
     for arguments, word in (

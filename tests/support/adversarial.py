@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from hookline.recipes.models.gan_mlp import gan_mlp
 from hookline.trainer.input.batches import EvaluationBatches, TrainingBatches
@@ -18,29 +16,6 @@ from hookline.trainer.recipe import Parts, Recipe
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-
-
-class PlainForward:
-    """Stand for the forward of an objective: networks are functions."""
-
-    def __init__(self, networks: Mapping[str, Callable[[tf.Tensor], tf.Tensor]], *, training: bool = True) -> None:
-        self.networks, self.training = dict(networks), training
-        self.called: list[str] = []
-        self.sizes: dict[str, list[int]] = {}
-
-    def __call__(self, name: str, inputs: Any) -> Any:
-        self.called.append(name)
-        self.sizes.setdefault(name, []).append(inputs.shape[0])
-        return self.networks[name](inputs)
-
-    def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return a seed for each salt."""
-        digest = hashlib.sha256(salt.encode()).digest()
-        return tf.constant([int.from_bytes(digest[:3]), int.from_bytes(digest[3:6])])
-
-    def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return gradients without a scale."""
-        return tf.gradients(value, list(sources))
 
 
 def assign_slices(stacked: keras.Model, separate: Sequence[keras.Model]) -> None:

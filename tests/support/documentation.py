@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hookline.cli import SUBCOMMANDS, resume_arguments
 
 PAGES = (
     *("README.md", "CONTRIBUTING.md", "hookline/MIGRATION.md"),
-    *("recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md", "recipes/RESULTS.md"),
+    *("recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md"),
 )
 DRAWINGS = ("runs/<recipe>/<date_time>/", "batch(step)")
 """The first word of fences without a language that show a tree of files, or stages, and no commands."""
@@ -85,7 +85,7 @@ def fences(page: str, text: str) -> Iterator[Block]:
 
 
 def commands(block: Block) -> Iterator[Command]:
-    """Yield the commands of a fence in the order in which a shell runs them: of a loop, once for each of its words."""
+    """Yield the commands of a fence in their order."""
     found: list[Command] = []
     begun = False
     for number, line in enumerate(block.lines, start=block.line):
@@ -94,26 +94,7 @@ def commands(block: Block) -> Iterator[Command]:
         command = Command(block.page, found[-1].line if begun_before else number, text.removesuffix("\\").rstrip())
         found = [*(found[:-1] if begun_before else found), command]
     bare = [replace(each, text=re.sub(r"(^|\s)#.*", "", each.text).strip()) for each in found]
-    yield from _rounds([each for each in bare if each.text])
-
-
-def _rounds(found: Sequence[Command]) -> Iterator[Command]:
-    loop: re.Match[str] | None = None
-    inside: list[Command] = []
-    for command in found:
-        if begun := re.fullmatch(r"for (\w+) in ([\w ]+); do", command.text):
-            loop, inside = begun, []
-        elif loop is None:
-            yield command
-        elif command.text == "done":
-            variable = re.compile(rf"\$(?:{loop[1]}\b|{{{loop[1]}}})")
-            for word in loop[2].split():
-                yield from (replace(each, text=variable.sub(word, each.text)) for each in inside)
-            loop = None
-        else:
-            inside.append(command)
-    if loop is not None:
-        raise DocumentationError(f"{found[-1].place}: {found[-1].text}\n  ends a fence with a loop that is not closed")
+    yield from (each for each in bare if each.text)
 
 
 def programs(text: str) -> list[list[str]]:

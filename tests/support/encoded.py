@@ -6,7 +6,6 @@ import io
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from PIL import Image
 
 
@@ -18,8 +17,3 @@ def encoded(pixels: Any, kind: str = "PNG", mode: str | None = None, **settings:
     stream = io.BytesIO()
     image.save(stream, kind, **settings)
     return stream.getvalue()
-
-
-def deep_png(values: Any) -> bytes:
-    """Return a PNG of 16 bits a value."""
-    return tf.io.encode_png(tf.constant(values, tf.uint16)).numpy()

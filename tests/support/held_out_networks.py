@@ -112,10 +112,6 @@ def functional_transformer(*, input_shape, classes):
     return keras.Model(inputs, layers.Dense(classes, name="outputs")(hidden))
 
 
-def gru(*, input_shape, classes):
-    return _stack(input_shape, layers.GRU(6), layers.Dense(classes, name="outputs"))
-
-
 def bidirectional_lstm(*, input_shape, classes):
     both_ways = layers.Bidirectional(layers.LSTM(4, return_sequences=True))
     return _stack(input_shape, both_ways, layers.LSTM(4), layers.Dense(classes, name="outputs"))
@@ -159,19 +155,6 @@ def every_convolution(*, input_shape, classes):
         layers.Reshape((5, 4, 4, 1)),
         layers.Conv3D(2, 2, activation="tanh"),
         layers.Conv3DTranspose(2, 2),
-        layers.Flatten(),
-        layers.Dense(classes, name="outputs"),
-    )
-
-
-def renamed_batch_norm(*, input_shape, classes):
-    return _stack(
-        input_shape,
-        layers.Conv2D(4, 3, use_bias=False, name="first"),
-        layers.BatchNormalization(name="standardized"),
-        layers.ReLU(),
-        layers.Conv2D(4, 3, use_bias=False, name="second"),
-        layers.BatchNormalization(name="once_more", scale=False, momentum=0.9),
         layers.Flatten(),
         layers.Dense(classes, name="outputs"),
     )

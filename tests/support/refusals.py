@@ -23,3 +23,11 @@ def assert_refused(message: str, function: Callable[..., Any], *arguments: Any, 
     """Check that a function refuses its arguments in one line that a regular expression is found in."""
     found = refusal(function, *arguments, **options)
     assert re.search(message, found), found
+
+
+def assert_one_line(main: Callable[..., int], arguments: Any, word: str, capture: pytest.CaptureFixture[str]) -> None:
+    """Check that a command ends with exit code 2 and one line of errors, which holds a word."""
+    assert main(arguments) == 2, arguments
+    error = capture.readouterr().err
+    assert word in error
+    assert error.count("\n") == 1

@@ -70,12 +70,6 @@ def test_the_gradient_goes_to_features_and_attention(mode: str):
     np.testing.assert_allclose(to_attention, X.sum(axis=-1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
-def test_lower_precision_of_features_leaves_attention_in_float32():
-    gate = BernoulliGate(dtype="bfloat16", seed=1)
-    y, mask = gate([tf.cast(X, tf.bfloat16), A], training=True)
-    assert (y.dtype, mask.dtype) == (tf.bfloat16, tf.float32)
-
-
 def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
     logits = np.array([-4.0, 0.0, 7.0], np.float32)
     np.testing.assert_allclose(AttentionMap()(logits), 1 / (1 + np.exp(-logits)), rtol=1e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from google.protobuf import text_format
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 
@@ -24,25 +23,6 @@ def read_config(folder) -> ProjectorConfig:
 
 def read_vectors(path) -> np.ndarray:
     return np.loadtxt(path, delimiter="\t", ndmin=2)
-
-
-def test_the_config_names_files_that_lie_beside_it(tmp_path) -> None:
-    columns = {"class": np.array([1, 2, 3]), "name": np.array(["a\tb\nc", "d", ""])}
-    write_embeddings(
-        {"center/features": EMBEDDING, "plain": Embedding(VECTORS), "b": Embedding(VECTORS, columns)}, tmp_path
-    )
-    first, second, third = read_config(tmp_path).embeddings
-    assert (first.tensor_name, list(first.tensor_shape)) == ("center/features", [3, 3])
-    vectors = read_vectors(tmp_path / first.tensor_path)
-    np.testing.assert_allclose(vectors[:, :2], VECTORS, rtol=1e-5)
-    np.testing.assert_array_equal(vectors[:, 2], 0.0)  # the projector draws nothing in two dimensions
-    assert (tmp_path / first.metadata_path).read_text() == "0\n2\n1\n"
-    assert list(first.sprite.single_image_dim) == [6, 4]
-    sprite = tf.io.decode_png((tmp_path / first.sprite.image_path).read_bytes()).numpy()
-    assert sprite.shape == (8, 12, 1)
-    assert [sprite[0, 0, 0], sprite[0, 6, 0], sprite[4, 0, 0]] == [0, 128, 255]
-    assert (second.tensor_path, second.metadata_path, second.sprite.image_path) == ("plain.tsv", "", "")
-    assert (tmp_path / third.metadata_path).read_text() == "class\tname\n1\ta b c\n2\td\n3\t\n"
 
 
 def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:

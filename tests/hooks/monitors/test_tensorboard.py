@@ -213,23 +213,6 @@ def records(run, plugin):
     ]
 
 
-@pytest.mark.parametrize(("every", "steps"), [(3, [0, 1, 4, 6]), (0, [0])])
-def test_pictures_come_at_the_start_every_nth_evaluation_and_the_test(make_run, summary, every, steps):
-    run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
-    run.views.pictures = lambda step, split: {"mask/dense": np.full((2, 3, 1), 0.5)}
-    hook = begun(run, pictures_every=every)
-    for step in range(1, 6):
-        evaluate(hook, run, step)
-    evaluate(hook, run, 6, split="test")
-    hook.on_fit_end(run, summary)
-    found = records(run, "images")
-    assert [step for step, *_ in found] == (steps if every else [])
-    for _, tag, (width, height, encoded) in found:
-        pixels = tf.io.decode_png(encoded).numpy()
-        assert pixels.shape[:2] == (int(height), int(width)) == (2, 3)
-        assert (pixels == (128 if tag == "mask/dense" else 0)).all()
-
-
 @pytest.mark.parametrize(("every", "total", "steps"), [(3, 6, [0, 1, 4, 6]), (3, 100, [0, 1, 4, 6]), (0, 6, [])])
 def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run, summary, every, total, steps):
     run = make_run(total_steps=total)

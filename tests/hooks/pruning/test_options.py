@@ -18,24 +18,14 @@ def test_a_structure_is_a_name_or_a_name_with_sizes():
 
 
 def test_wrong_options_are_refused_by_name():
-    iterative = {"schedule": "iterative", "stage_epochs": 1}
     for arguments, word in (
-        *(
-            ({"structure": "chanel"}, "chanel"),
-            ({"structure": "n_m"}, "n_m"),
-            ({"structure": {"n_m": [4, 2]}}, "n < m"),
-        ),
-        *(({"structure": {"block": [0, 4]}}, "block"), ({"structure": {"channel": [2, 4]}}, "structure=channel")),
-        *(
-            ({"final_sparsity": 1.2}, "final_sparsity"),
-            ({"final_sparsity": {"fc1": 2}}, "fc1"),
-            ({"scope": "x"}, "scope"),
-        ),
+        ({"structure": "chanel"}, "chanel"),
+        ({"structure": {"n_m": [4, 2]}}, "n < m"),
+        ({"final_sparsity": {"fc1": 2}}, "fc1"),
         ({"final_sparsity": 0.9, "structure": {"n_m": [2, 4]}}, "contradicts"),
         ({"scope": "global", "structure": {"n_m": [2, 4]}}, "scope"),
-        *(({"criterion": "l3"}, "criterion"), ({"schedule": "splicing", "hysteresis": 0.9}, "hysteresis")),
-        ({**iterative, "stages": [0.5, 1.5]}, "stages"),
-        ({**iterative, "stages": [0.5, 0.8], "final_sparsity": 0.9}, "final_sparsity"),
+        ({"schedule": "splicing", "hysteresis": 0.9}, "hysteresis"),
+        ({"schedule": "iterative", "stage_epochs": 1, "stages": [0.5, 1.5]}, "stages"),
     ):
         with pytest.raises(UserError, match=word):
             Prune(**arguments)

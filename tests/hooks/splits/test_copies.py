@@ -79,19 +79,6 @@ def test_a_digest_is_of_every_bit_of_the_inputs_as_the_source_gives_them():
         assert digests[0] != digests[1] == digests[2]
 
 
-@pytest.mark.parametrize("rows", [None, [4, 0, 5]])
-def test_all_examples_come_once_in_order_whatever_the_batch(rows, monkeypatch):
-    inputs = images(7)
-    whole = fingerprints(split_of(inputs, rows), with_looks=True)
-    monkeypatch.setattr(module, "BATCH_BYTES", 2 * inputs[0].nbytes)
-    parts = fingerprints(split_of(inputs, rows), with_looks=True)
-    alone = [fingerprints(split_of(inputs, [row]), with_looks=False).digests[0] for row in rows or range(7)]
-    assert whole.digests == parts.digests == alone
-    np.testing.assert_array_equal(whole.looks.codes, parts.looks.codes)
-    np.testing.assert_array_equal(whole.looks.codes, looks_of(inputs[rows or range(7)]).codes)
-    assert len(parts.looks.waves) == len(alone)
-
-
 WIDTH = 255
 
 
@@ -170,15 +157,3 @@ def test_images_alike_by_nature_are_no_copies_but_a_copy_among_them_is():
     vectors[70] = turned(vectors[5], 0.99, rng)
     assert found(looks_at(vectors), 60)[0] == {}
     assert found(looks_at(vectors), 60, nearer=0.6)[0] == {70: 5}
-
-
-def test_unlike_codes_and_images_without_shape_are_not_compared():
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(30, WIDTH))
-    vectors[29] = turned(vectors[0], 0.98, rng)
-    for bits, expected in ((8, {29: 0}), (9, {})):
-        codes = [0] * 29 + [2**bits - 1]
-        assert found(looks_at(vectors, np.array(codes, np.uint64)), 20)[0] == expected
-    flat = looks_at(vectors)
-    flat.waves[[3, 25, 26]] = 0.0
-    assert found(flat, 20)[0] == {29: 0}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,8 +13,32 @@ import tensorflow as tf
 from hookline.recipes.adversarial.objectives import Discriminate, Game, Generate, Group, forward_group
 from hookline.recipes.adversarial.settings import LOSSES, Noise, Penalty
 from hookline.recipes.models.gan_mlp import gan_mlp
-from tests.support.adversarial import PlainForward, assign_slices
+from tests.support.adversarial import assign_slices
 from tests.support.refusals import assert_refused
+
+
+class PlainForward:
+    """Stand for the forward of an objective: networks are functions."""
+
+    def __init__(self, networks: Mapping[str, Callable[[tf.Tensor], tf.Tensor]], *, training: bool = True) -> None:
+        self.networks, self.training = dict(networks), training
+        self.called: list[str] = []
+        self.sizes: dict[str, list[int]] = {}
+
+    def __call__(self, name: str, inputs: Any) -> Any:
+        self.called.append(name)
+        self.sizes.setdefault(name, []).append(inputs.shape[0])
+        return self.networks[name](inputs)
+
+    def stateless_seed(self, salt: str) -> tf.Tensor:
+        """Return a seed for each salt."""
+        digest = hashlib.sha256(salt.encode()).digest()
+        return tf.constant([int.from_bytes(digest[:3]), int.from_bytes(digest[3:6])])
+
+    def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+        """Return gradients without a scale."""
+        return tf.gradients(value, list(sources))
+
 
 BATCH = 12
 PAIRS = 3

@@ -7,7 +7,6 @@ import zlib
 import numpy as np
 import pytest
 
-from hookline.recipes.data import cluttered as module
 from hookline.recipes.data.cluttered import Clutter, cluttered, place_on_canvases
 from hookline.recipes.data.digits import digits
 from tests.support.batches import whole
@@ -75,20 +74,6 @@ def test_a_fragment_comes_from_every_other_image_and_never_its_own():
         others = np.delete(seen, own)
         assert seen[own] == 0
         np.testing.assert_allclose(others / others.sum(), 1 / (count - 1), atol=0.05)
-
-
-def test_fragments_come_from_the_chosen_images_of_the_same_split(monkeypatch):
-    pools = []
-
-    def spy(images, rows, *rest):
-        pools.append(images)
-        return place_on_canvases(images, rows, *rest)
-
-    monkeypatch.setattr(module, "place_on_canvases", spy)
-    cluttered(train_examples=60, validation_examples=50, fragments=1)
-    assert [len(pool) for pool in pools] == [60, 50, 359]
-    train, validation, test = ({image.tobytes() for image in pool} for pool in pools)
-    assert not train & validation | train & test | validation & test
 
 
 def test_a_seed_gives_one_set_whatever_else_is_asked_for(plain):

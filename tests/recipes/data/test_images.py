@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
 from hookline.recipes.data.images import ImageForm, UnreadableImage, decode_image, fit_pixels
-from tests.support.encoded import deep_png, encoded
+from tests.support.encoded import encoded
+
+
+def deep_png(values: Any) -> bytes:
+    """Return a PNG of 16 bits a value."""
+    return tf.io.encode_png(tf.constant(values, tf.uint16)).numpy()
+
 
 COLOUR, GREY = ImageForm(8, 8, 3, "crop"), ImageForm(8, 8, 1, "crop")
 ORANGE = np.broadcast_to([200, 100, 50], (8, 8, 3))

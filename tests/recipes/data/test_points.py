@@ -40,23 +40,6 @@ def test_ring_and_grid_are_those_of_the_literature():
     assert data.train.size == 80_000
 
 
-@pytest.mark.parametrize("name", ["ring", "grid"])
-def test_points_scatter_evenly_around_the_center_of_their_target(name: str):
-    data = SMALL[name]()
-    points, targets = rows(data, "train")
-    assert points.dtype == np.float32
-    assert targets.dtype == np.int64
-    away = (points - data.centers[targets]) / data.deviation
-    np.testing.assert_allclose(away.mean(axis=0), [0, 0], atol=0.06)
-    np.testing.assert_allclose(np.cov(away.T), np.eye(2), atol=0.08)
-    assert np.mean(np.linalg.norm(away, axis=1) <= 3) == pytest.approx(1 - np.exp(-4.5), abs=0.006)
-    counts = np.bincount(targets, minlength=data.classes)
-    assert counts.max() - counts.min() <= 3  # every split holds the modes evenly
-    assert len(np.unique(points, axis=0)) == len(points)
-    np.testing.assert_array_equal(rows(SMALL[name](seed=0), "train")[0], points)
-    assert not np.array_equal(rows(SMALL[name](seed=1), "train")[0], points)
-
-
 def test_wrong_settings_are_refused():
     for name, options in (
         ("ring", {"radius": 0.0}),

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
 
 from hookline.recipes.data.arrays import arrays
-from hookline.recipes.data.cluttered import cluttered
-from hookline.recipes.data.domains import domains
 from hookline.recipes.data.image_folder import image_folder
 from hookline.recipes.data.images import ImageForm, decode_image
 from hookline.trainer.input.data import Data
@@ -63,14 +59,3 @@ def test_image_files(tmp_path, fit, channels):
     files = [data.train.name_of(position) for position in range(data.train.size)]
     pixels = np.stack([decode_image((tmp_path / file).read_bytes(), form) for file in files])
     assert np.array_equal(made.of_images(pixels), inputs_of(data)[data.train.indices])
-
-
-@pytest.mark.parametrize("make", [cluttered, domains])
-def test_canvases_have_the_range_of_their_originals(make: Callable[..., Data]):
-    data = make(train_examples=40)
-    made, inputs = data.preparation, inputs_of(data)
-    assert made is not None
-    raw = np.rint((inputs - made.offset) / made.scale)
-    assert raw.min() == 0
-    assert raw.max() == made.peak == 16
-    assert np.allclose(made.of_arrays(raw), inputs, atol=1e-6)

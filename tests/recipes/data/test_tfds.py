@@ -69,19 +69,6 @@ def test_its_splits_are_used_and_what_it_has_not_is_held_out(package, cache):
     assert set(map(str, package.calls)) == {str(("tiny", "there", {"file_format": "array_record"}))}
 
 
-def test_images_of_many_sizes_are_brought_to_one_or_named(package):
-    package.shape = lambda row: (6 + row % 3, 5, 3)
-    assert_refused(r"tiny, train, row 1: .*\[7, 5, 3\]; expected .*data.image_size", tfds, name="tiny")
-    data = tfds(name="tiny", image_size=[4, 3])
-    assert data.input_shape == (4, 3, 3)
-    batch = data.train.source.gather(tf.constant([40], tf.int64))
-    np.testing.assert_allclose(batch["inputs"], 40 / 127.5 - 1, atol=1e-6)
-    package.shape = lambda row: (6, 6, 1)
-    assert tfds(name="tiny", image_size=4).input_shape == (4, 4, 1)
-    package.shape = lambda row: (6, 6, 4)
-    assert_refused(r"row 0: .*\[6, 6, 4\]", tfds, name="tiny", image_size=4)
-
-
 def test_without_the_package_one_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     assert_refused("data=tfds needs TensorFlow Datasets.*pip install tensorflow-datasets array-r", tfds, name="tiny")

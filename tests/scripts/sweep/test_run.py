@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ import pytest
 
 from hookline.scripts.sweep.run import TETHER
 
-SHOW = "import json, sys; print(json.dumps([sys.argv, sys.path[0], __name__])); sys.exit(7)"
 WAIT = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
 
 
@@ -26,21 +24,6 @@ def script(tmp_path: Path) -> Path:
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
-
-
-def test_a_script_sees_what_python_alone_would_show_it(script: Path) -> None:
-    script.write_text(SHOW)
-    read, write = os.pipe()
-    try:
-        command = [sys.executable, str(TETHER), str(read), str(script), "a=1", "--b"]
-        tethered = subprocess.run(command, capture_output=True, text=True, pass_fds=(read,), timeout=60)
-    finally:
-        os.close(read)
-        os.close(write)
-    plain = run(script, "a=1", "--b")
-    assert (tethered.returncode, tethered.stdout) == (plain.returncode, plain.stdout)
-    assert json.loads(plain.stdout) == [[str(script), "a=1", "--b"], str(script.parent), "__main__"]
-    assert tethered.returncode == 7
 
 
 def test_it_is_killed_with_what_it_started_when_the_other_end_closes(script: Path) -> None:

@@ -11,10 +11,6 @@ from hookline.trainer.input.checks import as_pixels, check_examples
 SHAPE = (4, 4, 1)
 
 
-def make_examples(size=6, dtype=np.float32):
-    return np.zeros((size, *SHAPE), dtype), np.arange(size, dtype=np.int64) % 3
-
-
 def message_of(inputs, targets):
     with pytest.raises(UserError) as caught:
         check_examples(inputs, targets, input_shape=SHAPE, classes=3, where="tiny.npz")
@@ -24,7 +20,7 @@ def message_of(inputs, targets):
 
 
 def test_bad_examples_are_named_with_their_row():
-    inputs, targets = make_examples()
+    inputs, targets = (np.zeros((6, *SHAPE), np.float32), np.arange(6, dtype=np.int64) % 3)
     for value in (3, -1):
         wrong = targets.copy()
         wrong[4:] = value

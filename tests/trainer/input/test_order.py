@@ -122,17 +122,6 @@ def test_salts_steps_seeds_and_positions_are_independent():
         assert np.mean(np.asarray(other) == base) < 1e-3, name
 
 
-@settings(deadline=None, max_examples=30)
-@given(low=st.integers(-1000, 1000), span=st.integers(0, 60))
-def test_whole_numbers_reach_both_ends_and_no_further(low, span):
-    found = whole_numbers(seeds_of(4_000), f"{low}/{span}", low, low + span).numpy()
-    assert found.dtype == np.int32
-    counts = np.bincount(found - low, minlength=span + 1)
-    assert len(counts) == span + 1
-    expected = 4_000 / (span + 1)
-    assert np.abs(counts - expected).max() < 6 * np.sqrt(expected) + 1
-
-
 def test_normal_numbers_have_the_moments_and_tails():
     found = normal(seeds_of(20_000), "a", [5, 2]).numpy()
     assert found.shape == (20_000, 5, 2)

@@ -51,19 +51,6 @@ def test_traced_function_captures_the_arrays_and_holds_no_copy():
     np.testing.assert_array_equal(made[0].gather(tf.constant([5], tf.int64))["targets"], [5])
 
 
-def test_splits_share_one_copy_on_the_accelerator():
-    source, pixels = make_source()
-    copy = source.on_accelerator()
-    assert copy is source.on_accelerator() is copy.on_accelerator()
-    rows = tf.constant([3, 1], tf.int64)
-    if tf.config.list_logical_devices("GPU"):
-        assert "GPU" in copy.gather(rows)["inputs"].device
-        np.testing.assert_array_equal(copy.labels, source.labels)
-        np.testing.assert_array_equal(copy.gather(rows)["inputs"], pixels[[3, 1]] / 2.0)
-    else:
-        assert copy is source
-
-
 def test_arrays_that_make_no_examples_are_refused():
     for arrays, found in (
         ({}, "no array"),

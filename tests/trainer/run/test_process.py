@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +9,6 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.run.process import estimated, memory_errors, released_graphs
 from tests.support.command import run_small
-from tests.support.toy import toy_loop
 
 
 def test_what_cannot_be_told_is_left_out_with_a_warning() -> None:
@@ -62,17 +58,6 @@ def test_a_run_that_finds_no_room_for_its_model_leaves_nothing(tmp_path) -> None
 @tf.custom_gradient
 def doubled(value: tf.Tensor) -> tuple[tf.Tensor, object]:
     return 2.0 * value, lambda upstream: 5.0 * upstream
-
-
-def test_the_graphs_of_a_loop_go_with_it() -> None:
-    with released_graphs():
-        loop = toy_loop()
-        loop.run(0, 2)
-    graphs = [weakref.ref(loop.graph), weakref.ref(loop.loop_graph)]
-    assert all(graph() is not None for graph in graphs)
-    del loop
-    gc.collect()
-    assert [graph() for graph in graphs] == [None, None]
 
 
 def test_what_was_traced_before_can_still_be_differentiated() -> None:

@@ -51,14 +51,10 @@ def bits_of(*hooks):
     return stored_bits(trained(*hooks), 12)["model"]
 
 
-def sparse_bits(name, kept):
-    return 8 * csr_bytes(*SHAPES[name], kept) / math.prod(SHAPES[name])
-
-
 def test_pruned_kernels_are_stored_sparse_or_dense_whichever_is_smaller():
     assert bits_of() == bits_of(named(FrozenMask(fraction=0.5), "frozen_mask")) == {}
     kept = {name: math.prod(shape) - round(0.9 * math.prod(shape)) for name, shape in SHAPES.items()}
-    expected = {name: sparse_bits(name, kept[name]) for name in SHAPES}
+    expected = {name: (8 * csr_bytes(*SHAPES[name], kept[name]) / math.prod(SHAPES[name])) for name in SHAPES}
     assert bits_of(prune(0.9)) == expected
     assert max(expected.values()) < 32
     assert bits_of(prune(0.1)) == dict.fromkeys(SHAPES, 32.0)

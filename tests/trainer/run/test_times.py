@@ -13,7 +13,6 @@ from hookline.trainer.input.augment import Augment, Augmentation
 from hookline.trainer.input.batches import TrainingBatches
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.run import times as input_verdict
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.times import Times, advise, judge_input, part_shares
 from tests.support.runs import seen_run
@@ -58,18 +57,6 @@ def test_a_run_that_waited_gets_its_parts_and_one_line_of_advice(tmp_path):
     assert found["parts"]["augmentation"] > 0.6
     assert sum(found["parts"].values()) == pytest.approx(1.0, abs=1e-3)
     assert "goes into its augmentation" in found["advice"]
-
-
-def test_a_queue_is_advised_only_where_it_takes_a_share_off_the_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(input_verdict, "usable_cores", lambda: 8)
-    for queue, helps in ((1e-5, True), (0.0305, False), (0.05, False)):  # of 100 ms, a step waits 40
-        monkeypatch.setattr(input_verdict, "queue_seconds", lambda training, step, queue=queue: queue)
-        advice = judge_input(run_of(tmp_path, batches(), 4.0), measure=True)["advice"]
-        assert ("trainer.placement=host makes batches ahead" in advice) is helps
-    monkeypatch.setattr(input_verdict, "queue_seconds", lambda *_: pytest.fail("tried"))
-    judge_input(run_of(tmp_path, batches(placement="host"), 4.0), measure=True)
-    monkeypatch.setattr(input_verdict, "usable_cores", lambda: 1)
-    judge_input(run_of(tmp_path, batches(), 4.0), measure=True)
 
 
 READING, AUGMENTING = {"order": 0.1, "reading": 0.9}, {"order": 0.1, "reading": 0.1, "augmentation": 0.8}

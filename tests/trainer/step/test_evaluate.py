@@ -9,10 +9,9 @@ import tensorflow as tf
 from hookline.trainer.hook import Evaluated, GraphHook
 from hookline.trainer.input.data import Split
 from hookline.trainer.input.source import ArraySource
-from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.step.evaluate import Evaluator, Observer
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_batch, toy_network, values_of
+from tests.support.toy import SIZE, StatelessHook, ToyObjective, toy_arrays, toy_network, values_of
 
 
 def batches(size: int):
@@ -97,55 +96,6 @@ def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> Non
     kernel.assign(-kernel.value)  # the hook turns it back
     assert evaluator.run(0)["metric/accuracy"] == pytest.approx(plain, abs=1e-6)
     assert by_hand(network) != plain
-
-
-class Sampling(ToyObjective):
-    """Collect logits, and sample those of ones."""
-
-    def __init__(self, sampled="samples", **names):
-        super().__init__(**names)
-        self.sampled, self.traced, self.seen = sampled, 0, {}
-
-    def compute(self, forward, batch):
-        output = super().compute(forward, batch)
-        return ObjectiveOutput(output.losses, output.metrics, output.outputs, {"logits": output.outputs})
-
-    def sample(self, forward):
-        self.traced += 1
-        return {self.sampled: forward(self.network, tf.ones([5, 6])), "scalar": tf.constant(7)}
-
-    def split_metrics(self, collected):
-        self.seen = dict(collected)
-        return {"largest": tf.reduce_max(collected["samples"]), "scalar": collected["scalar"]}
-
-
-def sampling_evaluator(*objectives, hooks=()):
-    network = toy_network(dropout=0.5)
-    network.shared = len(objectives) > 1
-    batch = lambda index: {**toy_batch(index), "weights": tf.ones([16])}  # noqa: E731
-    return Evaluator(Trainer([network], objectives, hooks, seed=0), batch, 3), network
-
-
-def test_samples_join_what_was_collected() -> None:
-    class Doubled(StatelessHook):
-        def transform_weights(self, weights, context):
-            assert not context.training
-            return {name: 2.0 * weight for name, weight in weights.items()}
-
-    objective = Sampling()
-    found, network = sampling_evaluator(objective, hooks=[Doubled()])
-    assert found.collected("objective") == {}
-    values = found.run(0)
-    assert objective.traced == 1
-    assert objective.seen.keys() == {"logits", "samples", "scalar"}
-    collected = found.collected("objective")
-    for variable in network.trainable_variables.values():
-        variable.assign(2.0 * variable)
-    expected = network.model(np.ones((5, 6), np.float32), training=False).numpy()
-    np.testing.assert_allclose(collected["samples"], expected, rtol=1e-5, atol=1e-6)
-    assert collected["logits"].shape == (48, 3)
-    assert values["metric/largest"] == pytest.approx(expected.max())
-    assert values["metric/scalar"] == 7.0
 
 
 class Watcher(StatelessHook):

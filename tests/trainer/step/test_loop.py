@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.hook import Declaration
-from tests.support.toy import StatelessHook, toy_batch, toy_loop, toy_network, values_of
+from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 
 def fresh():
@@ -70,34 +68,3 @@ def test_vetoed_step_writes_nothing_at_all(xla: bool) -> None:
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [5.0] * len(loop.accumulators.names)
     for name, value in values_of(stopped).items():
         np.testing.assert_array_equal(value, values_of(reference)[name], err_msg=name)
-
-
-def pause(tensor: tf.Tensor, seconds: float) -> tf.Tensor:
-    """Return a tensor, late."""
-
-    def late(value):
-        time.sleep(seconds)
-        return value
-
-    delayed = tf.numpy_function(late, [tensor], tensor.dtype)
-    delayed.set_shape(tensor.shape)
-    return delayed
-
-
-def waiting_share(loop, steps: int) -> float:
-    loop.run(0, 1)
-    start = time.perf_counter()
-    loop.run(1, steps)
-    return loop.waited / (time.perf_counter() - start)
-
-
-def test_the_time_spent_waiting_for_batches_is_that_of_a_slow_source() -> None:
-    def slow_batch(step):
-        batch = toy_batch(step)
-        return {**batch, "inputs": pause(batch["inputs"], 0.03)}
-
-    slow, ready = StatelessHook("slow"), toy_batch(tf.constant(0, tf.int64))
-    slow.add_losses = lambda context: {"late": 0.0 * pause(tf.reduce_mean(context.outputs), 0.03)}
-    assert 0.9 < waiting_share(toy_loop(batch=slow_batch), 10) <= 1.0
-    assert 0.4 < waiting_share(toy_loop([slow], batch=slow_batch), 10) < 0.6
-    assert waiting_share(toy_loop([slow], batch=lambda step: ready), 10) < 0.1

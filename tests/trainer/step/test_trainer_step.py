@@ -21,7 +21,6 @@ from tests.support.toy import (
     toy_batch,
     toy_loop,
     toy_network,
-    values_of,
 )
 
 OPTIMIZERS = {
@@ -159,41 +158,6 @@ def test_calling_a_network_twice_updates_its_statistics_twice() -> None:
     mean_once = once.state_variables["toy/norm/moving_mean"].numpy()
     mean_twice = twice.state_variables["toy/norm/moving_mean"].numpy()
     np.testing.assert_allclose(mean_twice, mean_once * (1.0 + 0.99), rtol=1e-4, atol=1e-7)
-
-
-def test_taps_reach_the_hooks_and_their_losses_count() -> None:
-    class Tap(StatelessHook):
-        def request_taps(self, model):
-            return {"features": model.get_layer("activation").output}
-
-        def add_losses(self, context):
-            assert context.outputs.shape == (BATCH, CLASSES)
-            return {"features": tf.reduce_mean(tf.square(context.taps["features"]), axis=-1)}
-
-    network, hook = toy_network(), Tap()
-    network.taps = hook.request_taps(network.model)
-    loop = toy_loop([hook], network=network)
-    loop.run(0, 1)
-    values = loop.accumulators.read()
-    assert 0.0 < values["loss/features"] < 1.0
-    assert values["loss/total"] == pytest.approx(values["loss/cross_entropy"] + values["loss/features"])
-
-
-def test_statistics_and_seed_state_move_unless_a_hook_leaves_them_out() -> None:
-    class Hold(StatelessHook):
-        def transform_state(self, new_state, context):
-            return {name: value for name, value in new_state.items() if not name.endswith("moving_mean")}
-
-        def declare(self):
-            return Declaration(frozen={"toy/norm/moving_mean"})
-
-    for hooks, still in (([], set()), ([Hold()], {"toy/norm/moving_mean"})):
-        network = toy_network(dropout=0.5)
-        before = values_of(network)
-        toy_loop(hooks, network=network).run(0, 3)
-        after = values_of(network)
-        moved = {name for name in network.state_variables if not np.array_equal(before[name], after[name])}
-        assert moved == set(network.state_variables) - still
 
 
 class Puzzle(StatelessHook):

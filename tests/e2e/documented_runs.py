@@ -16,8 +16,8 @@ from pathlib import Path
 from hookline import train
 from hookline.trainer.config.command import Command as CommandLine
 from hookline.trainer.config.preflight import Job, preflight_each
+from tests.e2e.documented import check, is_run, shortened, single_run, write_config
 from tests.support.documentation import Block, Command, DocumentationError, programs
-from tests.support.documented import check, is_run, shortened, single_run, write_config
 from tests.support.workplace import Workplace, make_files
 
 PROCESSES = ("launch", "ablate", "kill_runs", "benchmark", "submit")
