@@ -13,7 +13,7 @@ from hookline.trainer.config.command import parse_command, parse_overrides
 from hookline.trainer.config.compose import open_composer, with_values
 from hookline.trainer.config.keys import is_group_choice
 from hookline.trainer.config.preflight import Job, check_display, preflight
-from hookline.trainer.config.schema import follow, is_part, lookup
+from hookline.trainer.config.schema import lookup
 
 
 def jobs(tree: Path, *arguments: str) -> list[Job]:
@@ -103,24 +103,6 @@ def test_values_are_set(tree: Path, override: str, key: str, value: Any) -> None
     found = lookup(config(tree, override, *(["trainer.epochs=null"] if "steps" in override else [])), key)
     assert found == value
     assert type(found) is type(value)
-
-
-def test_a_key_leads_through_lists_and_names_with_dots() -> None:
-    values = {"units": [256, [8, 9]], "share": {"dense_.*": 0.9, "dense": 0.5, 3: 0.1, "none": None}}
-    for key, value in {"units.1.1": 9, "share.dense_.*": 0.9, "share.dense": 0.5, "share.3": 0.1}.items():
-        passed, rest = follow(values, key)
-        assert (passed[-1][1], rest, lookup(values, key)) == (value, None, value)
-    for key, before, left in (
-        ("modl.units", [], "modl.units"),
-        ("units.2", ["units"], "2"),
-        ("share.none.x", ["share", "none"], "x"),
-        ("share.", ["share"], ""),
-        (".", [], "."),
-    ):
-        found, rest = follow(values, key)
-        assert ([name for name, _ in found], rest, lookup(values, key)) == (before, left, None)
-    assert lookup({"a": {"b": 1}, "a.b": 2}, "a.b") == 2
-    assert [is_part(key) for key in ("hooks.prune", "augment.flip", "hooks", "hooks.prune.power")] == [1, 1, 0, 0]
 
 
 def test_a_sweep_is_the_product_of_its_values_in_order(tree: Path) -> None:

@@ -186,31 +186,3 @@ def test_after_a_kill_two_workers_resume_to_the_bits_of_a_whole_run(tmp_path: Pa
     assert found["workers"] == expected["workers"] == {"count": 2, "equal": True}
     assert found["digest"] == expected["digest"]
     assert losses(directory) == losses(whole)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("policy", ["skip", "rollback", "stop"])
-def test_nan_in_the_part_of_one_worker_ends_as_in_one_process(policy: str, tmp_path: Path) -> None:
-    once = "+hooks.once={_target_:tests.support.poison.Once,step:33,last:true}"
-    often = ("hooks.checkpoint.every_epochs=0.1", "hooks.checkpoint.every_seconds=0")
-    saving = (*often, "trainer.evaluate_every_epochs=1")
-    fault = (PLUGIN, once, "hooks.nan_guard.policy=rollback") if policy == "rollback" else poisoned(policy, 33, 57)
-    common = ("recipe=bnn", *GENTLE, *SMALL, *saving, *fault)
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    code = 1 if policy == "stop" else 0
-    text = launch(*common, f"run_dir={run}", log=tmp_path / "log", code=code)
-    train(*common, f"run_dir={whole}", code=code)
-    assert "Traceback" not in text
-    found, expected = summary_of(run), summary_of(whole)
-    for key in ("status", "stop_reason", "steps", "rolled_back"):
-        assert found[key] == expected[key], key
-    assert found["hooks"]["nan_guard"]["skipped"] == expected["hooks"]["nan_guard"]["skipped"]
-    if policy == "stop":
-        assert (found["status"], found["steps"]) == ("failed", 33)
-        assert text.count("Error: NaN or infinity at step 33 in loss/") == 1
-        assert "[worker 1] Error: Worker 0 failed: its output says why." in text
-        return
-    check_same_run(run, whole)
-    assert found["workers"] == {"count": 2, "equal": True}
-    assert found["rolled_back"] == ([33] if policy == "rollback" else [])
-    assert text.count("Warning: NaN or infinity at step") == (1 if policy == "rollback" else 2)

@@ -1,7 +1,7 @@
 """Small classic programs of TensorFlow 1, with the values that are claimed for them, beside what does it here.
 
 Each claim is run as it was made, in a graph and a session, and then with the mechanism of this project. Where
-TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`.
+TensorFlow 2.21 behaves differently, the test states both.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -225,31 +224,6 @@ def test_a_target_that_is_no_class_withholds_the_step(label: int, xla: bool) -> 
     before = centers_of(hook)
     assert loop.run(2, 5) == (2, ["center_loss: a target outside [0, 3)"])
     np.testing.assert_array_equal(centers_of(hook), before)
-
-
-def report(task: float, ratio: float, own: float = 0.01) -> dict[str, float]:
-    """Return a report of a network whose centers are apart."""
-    centers = {"center/between": 2.0, "center/length": 5.0, "center/ratio": ratio}
-    return {**centers, "loss/center": own, "loss/total": task + own}
-
-
-def test_a_collapse_or_a_center_loss_that_dominates_is_pointed_at() -> None:
-    hook, unlearned = built(feature_network()), math.log(CLASSES) / 3 + 0.01
-    assert hook.warning({"center/between": 2.0, "center/length": 5.0}) is None
-    for between, length in ((0.0, 0.0), (0.01, 50.0)):
-        assert hook.warning({"center/between": between, "center/length": length}) is not None
-    for values, warned in (
-        (report(unlearned, 0.09), True),
-        (report(unlearned, 0.11), False),  # not yet compact: the features are still parting
-        (report(unlearned - 0.02, 0.09), False),  # learned
-        (report(unlearned, 0.5, own=0.4), True),  # larger than the other losses
-        (report(0.001, 0.5, own=0.4), False),  # larger than what is nearly 0
-    ):
-        hook = built(feature_network(), weight=30.0)
-        assert [hook.warning(values) is not None for _ in range(3)] == [False, False, warned]
-    hook = built(feature_network(), weight=30.0)
-    reports = [report(unlearned, 0.09)] * 2 + [report(unlearned, 0.5)] + [report(unlearned, 0.09)] * 2
-    assert [hook.warning(each) for each in reports] == [None] * 5  # one in between begins the count anew
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,14 +19,6 @@ from tests.support.stored_runs import config_of, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = read_targets()
-DRIVER = """
-import sys
-from pathlib import Path
-from tests.support.reproduction import open_session
-here = Path(sys.argv[1])
-lines = open(here / "said.txt", "a", buffering=1)
-sys.exit(open_session(here, ["first"], say=lambda text: print(text, file=lines)).run(here / "out", 1))
-"""
 
 
 def rows_in(directory: Path) -> dict:
@@ -135,36 +122,6 @@ def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch
     assert open_session(tmp_path, ["first", "second"]).run(tmp_path / "out", 1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
-
-
-def start(directory: Path, waits: str) -> subprocess.Popen[bytes]:
-    """Start a process whose run of the given name waits, and return once it does."""
-    environment = {**os.environ, "FAKE_WAITS": waits}
-    process = subprocess.Popen([sys.executable, "-c", DRIVER, str(directory)], cwd=ROOT, env=environment)
-    until = time.monotonic() + 60
-    while not [*directory.glob(f"out/*/{waits}/ready")]:
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    return process
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_call_that_was_ended_takes_its_run_along_and_is_resumed(tmp_path, number):
-    process = start(tmp_path, "twin_0")
-    process.send_signal(number)
-    process.wait(30)
-    if number == signal.SIGTERM:
-        assert process.returncode == 128 + number
-        assert "SIGTERM: 1 job will save and end." in (tmp_path / "said.txt").read_text()
-    assert not started(tmp_path / "out", "bnn_1")
-    done = (tmp_path / "out" / "first" / "bnn_0" / "summary.json").stat().st_mtime_ns
-    assert open_session(tmp_path, ["first"]).run(tmp_path / "out", 1) == 0
-    assert (tmp_path / "out" / "first" / "bnn_0" / "summary.json").stat().st_mtime_ns == done
-    (first, second) = started(tmp_path / "out", "twin_0")
-    assert "run_dir=" in first
-    assert "resume=" in second
-    assert rows_in(tmp_path)["first"]["measures"][2]["values"] == {"0": 85.0, "1": 86.0, "2": 87.0}
 
 
 def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):

@@ -2,16 +2,14 @@
 
 The accuracy is 0.9 and a hundredth for each seed, less 0.05 for `recipe=baseline`, less 0.1 where a hook is removed.
 A run fails whose seed is 13, or whose directory's name stands in FAKE_FAILS; that of seed 14 says that it was
-interrupted, and so does one that stands in FAKE_WAITS, when it gets a signal.
+interrupted.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -33,16 +31,6 @@ def main() -> None:
         own = [each for each in sys.argv[1:] if not each.startswith(("run_dir=", "trainer.threads="))]
         write_run(run, config_of(int(values["seed"])), None, own)
         (run / "environment.json").write_text(json.dumps(ENVIRONMENT))
-    if run.name in os.environ.get("FAKE_WAITS", "").split(","):
-
-        def end(number: int, frame: object) -> None:
-            (run / "summary.json").write_text(json.dumps({"status": "interrupted"}))
-            sys.exit(128 + number)
-
-        signal.signal(signal.SIGTERM, end)
-        (run / "ready").touch()
-        time.sleep(60)
-        sys.exit("nobody has sent a signal")
     given = dict(line.split("=", 1) for line in (run / "overrides.txt").read_text().splitlines())
     seed, twin = int(given["seed"]), given["recipe"] == "baseline"
     more = {"seconds": 2.0 + seed, "bytes": {"float32": 4000, "deployed": 4000 if twin else 2048}}

@@ -12,32 +12,11 @@ from hookline.scripts.documentation.description import Description, describe_hoo
 from hookline.scripts.documentation.page import find_gaps, make_page
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import preflight_each
-from hookline.trainer.errors import UserError
 
 DEFAULTS = [
     *("fused_batch_norm", "nan_guard", "randomness_guard", "advisor", "progress", "tensorboard", "pictures"),
     *("projector", "metrics_jsonl", "checkpoint", "early_stopping", "final_table"),
 ]
-
-
-def test_files_that_are_no_hook_are_refused_or_left_out(tmp_path):
-    with pytest.raises(UserError, match="'progress'"):
-        hooks.load("progres")
-    path = tmp_path / "mask.yaml"
-    for text, word in (
-        ("mask:\n  _target_: a.B\n", "start with a comment"),
-        ("# T\na:\n  _target_: a.B\nb:\n  _target_: a.C\n", "a, b"),
-    ):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=word):
-            hooks.catalogue(tmp_path)
-    (tmp_path / "bundle.yaml").write_text("# A bundle\ndefaults: [mask]\n")
-    (tmp_path / "empty.yaml").write_text("")
-    for target in ("hooks.mask.Mask", "hooks.mask.Frozen"):
-        path.write_text(f"# Keep pruned weights at zero\nmask:\n  _target_: {target}\n")
-        assert hooks.catalogue(tmp_path) == {
-            "mask": hooks.HookEntry("mask", target, "Keep pruned weights at zero", path)
-        }
 
 
 @pytest.fixture(scope="module")

@@ -49,22 +49,3 @@ def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors(scaled: bool) -
     for factor in (0.5, 0.25):
         network.lower_rate(factor)
     assert float(network.optimizer.learning_rate) == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "slots"),
-    [
-        (keras.optimizers.SGD(0.1), set()),
-        (keras.optimizers.SGD(0.1, momentum=0.9), {"momentums"}),
-        (keras.optimizers.Adam(use_ema=True), {"_momentums", "_velocities", "_model_variables_moving_average"}),
-        (keras.optimizers.Adagrad(), {"_accumulators"}),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.Lion()), {"_momentums"}),
-    ],
-)
-def test_slots_of_a_variable_are_found_by_the_optimizers_attribute(optimizer, slots) -> None:
-    network = toy_network(optimizer=optimizer)
-    found = network.optimizer_slots("toy/hidden/kernel")
-    assert set(found) == slots
-    for slot in found.values():
-        assert slot.shape == (6, 8)
-        assert "hidden_kernel" in slot.path

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import json
 import re
-from types import SimpleNamespace
 
 from hookline.hooks.monitors.final_table import FinalTable, describe_close
-from hookline.trainer.run.control import Report
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
@@ -61,28 +58,6 @@ def test_a_run_that_did_not_complete_says_why(make_run, summary, capsys):
     assert "step 0" not in output
     assert "accuracy" not in printed(make_run(), summary | parts | {"final": {}}, capsys)
     assert "bnn: failed" in printed(make_run(), {"status": "failed"}, capsys)
-
-
-def test_what_a_small_split_cannot_tell_apart_is_told_of(make_run, summary, capsys):
-    summary["best"]["values"] = {"loss/total": 0.1334, "metric/accuracy": 175 / 180, "metric/distance": 0.12345}
-    held_out = {name: SimpleNamespace(size=180) for name in ("validation", "test")}
-    table, run = FinalTable(mode="plain"), make_run(held_out=held_out)
-    table.on_fit_begin(run)
-    for step, count in ((10, 178), (20, 179)):
-        report = Report(step, "validation", {"metric/accuracy": count / 180})
-        run.best.update(report)
-        table.on_evaluation_end(run, report)
-    resumed = FinalTable(mode="plain")
-    resumed.load_state_dict(json.loads(json.dumps(table.state_dict())))
-    run.step = 20
-    resumed.on_fit_begin(run)
-    for split in ("validation", "test"):
-        resumed.on_evaluation_end(run, Report(30, split, {"metric/accuracy": 178 / 180}))
-    resumed.on_fit_end(run, summary)
-    output = capsys.readouterr().out
-    assert "2 other evaluations lie as near to the best" in output
-    assert re.search(r"accuracy +0\.9981 +0\.972 ", output)  # no more decimals than the split supports
-    assert re.search(r"distance +- +0\.1235", output)
 
 
 CLOSE = [

@@ -121,21 +121,6 @@ def test_rows_come_in_the_order_asked_for(kind, threads):
     assert found["inputs"].dtype == np.float32
 
 
-def test_an_object_may_use_its_arrays_again():
-    class Reusing(Rows):
-        held = np.zeros([2, 2], np.float32)
-
-        def __getitem__(self, row):
-            self.held[:] = row
-            return self.held, row % 3
-
-    reader = reader_of(Reusing(), threads=1)
-    reading = reader.reading(np.arange(50) % 3, FORM)
-    first = reading(np.array([3, 4]))["inputs"]
-    reading(np.array([8, 9]))
-    np.testing.assert_array_equal(first[:, 0, 0], [3, 4])
-
-
 def raises(error):
     def change(example):
         raise error

@@ -126,27 +126,6 @@ def test_each_step_is_that_of_keras(name: str) -> None:
     check()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {"weight_decay": 0.1}), ("RMSprop", {"momentum": 0.9})],
-)
-def test_many_traced_steps_on_a_schedule_stay_together(name: str, options: dict[str, Any]) -> None:
-    generator = np.random.default_rng(1)
-    values = [generator.normal(size=(3, 4)).astype(np.float32)]
-    gradients = [tf.constant(generator.normal(size=(3, 4)).astype(np.float32)) for _ in range(60)]
-    found = []
-    for kind in PAIRS[name]:
-        optimizer = kind(keras.optimizers.schedules.CosineDecay(0.02, 100), **options)
-        variables = built(optimizer, values)
-        apply = traced(optimizer, variables, xla=name == "AdamW")
-        for gradient in gradients:
-            apply(gradient)
-        found.append(state_of(optimizer, variables))
-    assert np.abs(found[0][0] - values[0]).min() > 1e-3
-    for theirs, ours in zip(*found, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
-
-
 NET = [(784, 256), (256,), (256, 256), (256,), (256, 10), (10,)]
 KERNELS = {
     "ResourceApplyGradientDescent": ("SGD", {}),

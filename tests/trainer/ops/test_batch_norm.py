@@ -90,28 +90,6 @@ def test_derivatives_of_all_results_are_right_to_the_third_order(shape, orders: 
         close(each, right, 5e-5)
 
 
-@pytest.mark.parametrize(("shape", "known", "jit"), [((5, 3), True, False), ((4, 3, 2, 2), False, True)])
-def test_scale_and_shift_is_that_with_its_derivatives(shape, known: bool, jit: bool):
-    given_arguments = arguments(shape)
-
-    def compute(function: Callable) -> Callable:
-        def derive(*values: tf.Tensor) -> list[tf.Tensor]:
-            y = function(*values)
-            first = tf.gradients(tf.reduce_sum(tf.sin(y)), list(values))
-            return [y, *first, *tf.gradients(sum(tf.reduce_sum(each**2) for each in first), list(values))]
-
-        x, *others = given_arguments
-        signature = [
-            tf.TensorSpec(x.shape if known else [None, *x.shape[1:]]),
-            *(tf.TensorSpec(o.shape) for o in others),
-        ]
-        return tf.function(derive, autograph=False, jit_compile=jit, input_signature=signature)
-
-    found = compute(fused_scale_and_shift)(*given_arguments)
-    for each, expected in zip(found, compute(lambda x, s, o: x * s + o)(*given_arguments), strict=True):
-        close(each, expected, 1e-6)
-
-
 def test_variance_is_the_biased_one_of_sizes_that_only_the_run_knows():
     for count, jit in ((1, False), (2, True), (3, False)):
         x, scale, offset = arguments((count, 1, 1, 2))

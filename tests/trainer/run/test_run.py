@@ -104,23 +104,6 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path) ->
     assert final.finish()["metric/clock"] == 8.0
 
 
-def test_a_state_is_saved_after_what_could_not_be_written_before_it(tmp_path) -> None:
-    class Flushes(SaveBest):
-        full = True
-
-        def state_dict(self):
-            if self.full:
-                self.full = False  # as event files, which drop what has no room
-                raise WriteError("No room.")
-            return {"kept": True}
-
-    run = toy_run(tmp_path, [Flushes("flushes")])
-    with pytest.warns(UserWarning, match="the hook 'flushes': No room"):
-        run.fit()
-    run.wait_for_checkpoints()
-    assert run.store.load("best").state["hooks"]["flushes"] == {"kept": True}
-
-
 def test_chunks_end_where_a_hook_wishes_and_a_stop_after_an_evaluation(tmp_path) -> None:
     class Wish(Diary):
         def next_step(self, step):

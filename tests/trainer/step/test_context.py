@@ -7,10 +7,8 @@ import tensorflow as tf
 
 from hookline.trainer.step.context import Draws
 from hookline.trainer.step.copy_network import fingerprint
-from hookline.trainer.step.evaluate import Evaluator
-from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Judge, discriminator, generator, pairs_loop
-from tests.support.toy import BATCH, ToyObjective, toy_batch, toy_network
+from tests.support.toy import BATCH, ToyObjective, toy_network
 
 
 class Notes(ToyObjective):
@@ -56,30 +54,6 @@ def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk() -> N
     loop.run(0, 1)
     loop.run(1, 3)
     assert alone.rows == beside.rows
-
-
-def test_an_evaluation_draws_the_same_at_every_step_and_batch() -> None:
-    class Sampled(ToyObjective):
-        def compute(self, forward, batch):
-            output = super().compute(forward, batch)
-            seed = forward.stateless_seed("noise")
-            output.metrics["first"], output.metrics["second"] = (tf.cast(seed[i] % 9973, tf.float32) for i in (0, 1))
-            return output
-
-    networks = [toy_network("a"), toy_network("b")]
-    trainer = Trainer(networks, [Sampled("a", "one"), Sampled("b", "two")], [], seed=7)
-
-    def batch(index):
-        return {**toy_batch(index), "weights": tf.ones([BATCH])}
-
-    evaluator = Evaluator(trainer, batch, 3)
-    first, later = evaluator.run(0), evaluator.run(5)
-    seeds = {name: value for name, value in first.items() if name.endswith(("first", "second"))}
-    assert seeds == {name: later[name] for name in seeds}
-    assert seeds["one/metric/first"] == seeds["two/metric/first"]
-    expected = Draws(7, tf.constant(99), "", 0, False).stateless_seed("noise").numpy()
-    assert seeds["one/metric/first"] == expected[0] % 9973
-    assert seeds["one/metric/second"] == expected[1] % 9973
 
 
 class Watches(Judge):
