@@ -42,7 +42,8 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
         if "not_run" not in row:
             assert row["commands"] == commands_of(OURS[row["name"]], OURS, row["seeds"])
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
-    assert recipes - {target.recipe for target in OURS.values()} == {"gan"}  # the twin in the rows of sgan
+    unmeasured = {"multi_label", "regression", "segmentation"}  # no paper has figures for these
+    assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
 
 
 def test_every_key_of_every_target_composes():
