@@ -1,7 +1,7 @@
 """Small classic programs of TensorFlow 1, with the values that are claimed for them, beside what does it here.
 
 Each claim is run as it was made, in a graph and a session, and then with the mechanism of this project. Where
-TensorFlow 2.21 behaves differently, the test states both.
+TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.hooks.center_loss import CenterLoss
 from hookline.hooks.freeze_layers import FreezeLayers
 from hookline.trainer.errors import UserError
+from hookline.trainer.input.batches import TrainingBatches
+from hookline.trainer.input.data import Data, Split
+from hookline.trainer.input.source import ArraySource
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.centers import center_change, center_sums
 from hookline.trainer.ops.entry_stop_gradients import entry_stop_gradients
 from hookline.trainer.ops.estimators import round_through, straight_through
+from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import build_context
+from tests.support.toy import ToyObjective, build_context, toy_batch, toy_loop, toy_network, values_of
 
 v1 = tf.compat.v1
 
@@ -182,3 +188,142 @@ def test_moving_averages_move_only_when_they_are_asked_to(how: str) -> None:
         run.run([train, *(updates if how == "fetched" else [])])
         assert run.run(mean) == (0.0 if how == "not at all" else 3.0)
         assert run.run(weight) < 1.0
+
+
+def test_batch_norm_of_the_trainer_moves_its_averages_before_the_weights() -> None:
+    network = toy_network()
+    loop = toy_loop(network=network)
+    inputs = tf.convert_to_tensor(toy_batch(tf.constant(0, tf.int64))["inputs"])
+    hidden = network.model.layers[0](inputs).numpy()
+    loop.run(0, 1)
+    values = values_of(network)
+    moving = {key.rpartition("/")[2]: value for key, value in values.items() if "/norm/moving" in f"/{key}"}
+    np.testing.assert_allclose(moving["moving_mean"], 0.01 * hidden.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(moving["moving_variance"], 0.99 + 0.01 * hidden.var(axis=0), atol=1e-6)
+
+
+FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
+CLASSES = np.array([0, 0, 2])
+CENTERS = np.array([[0.0, 1.0], [5.0, 5.0], [1.0, 1.0]], np.float32)
+MOVED = CENTERS - 0.5 * np.array([[-4 / 3, 2 / 3], [0.0, 0.0], [-1 / 2, -3 / 2]], np.float32)
+
+
+def test_centers_move_only_when_their_update_is_run() -> None:
+    with session() as run:
+        centers = v1.get_variable("centers", initializer=CENTERS, trainable=False, use_resource=False)
+        counts = np.bincount(CLASSES)[CLASSES][:, None]
+        difference = 0.5 * (CENTERS[CLASSES] - FEATURES) / (1 + counts)
+        update, weight = v1.scatter_sub(centers, CLASSES, difference.astype(np.float32)), v1.Variable(1.0)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(weight**2)
+        run.run(v1.global_variables_initializer())
+        run.run(train)
+        np.testing.assert_array_equal(run.run(centers), CENTERS)
+        run.run([train, update])
+        np.testing.assert_allclose(run.run(centers), MOVED, atol=1e-6)  # class 0 twice, class 1 not at all
+    change = center_change(*center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant(CLASSES)))
+    np.testing.assert_allclose(CENTERS - 0.5 * change, MOVED, atol=1e-6)
+
+
+def test_the_center_loss_hook_moves_its_centers_in_the_step_by_itself() -> None:
+    features = keras.layers.Dense(2, use_bias=False, kernel_initializer="identity", name="features")
+    model = keras.Sequential([keras.Input((2,)), features, keras.layers.Dense(3, name="logits")])
+    network, hook = Network("model", model, keras.optimizers.SGD(0.0)), CenterLoss(weight=1.0, warm_up_epochs=0.0)
+    hook.name, network.taps = "center_loss", hook.request_taps(model)
+    network.optimizer.build(model.trainable_variables)
+    context = build_context(network)
+    hook.build(type(context)(**{**vars(context), "classes": 3}))
+    hook.declare().state["centers"].assign(CENTERS)
+    batch = {"inputs": tf.constant(FEATURES), "targets": tf.constant(CLASSES)}
+    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), lambda step: batch, xla=False)
+    loop.run(0, 1)
+    np.testing.assert_allclose(hook.declare().state["centers"], MOVED, atol=1e-6)
+    loss = 0.5 * np.square(FEATURES - CENTERS[CLASSES]).sum(axis=1).mean()
+    assert loop.accumulators.read()["loss/center"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_networks_of_one_step_train_without_touching_each_other() -> None:
+    def train(*names: str) -> dict[str, dict[str, np.ndarray]]:
+        networks = []
+        for name in names:
+            keras.utils.set_random_seed(ord(name))
+            networks.append(toy_network(name))
+        objectives = [ToyObjective(name, name) for name in names]
+        ChunkLoop(Trainer(networks, objectives, [], seed=0), toy_batch, xla=False).run(0, 3)
+        return {network.name: values_of(network) for network in networks}
+
+    together = train("a", "b")  # in one graph, once said to be impossible
+    for name in ("a", "b"):
+        for left, right in zip(together[name].values(), train(name)[name].values(), strict=True):
+            np.testing.assert_allclose(left, right, atol=1e-6)
+
+
+def test_weights_that_are_set_are_a_deep_copy_and_a_shared_layer_is_none() -> None:
+    source, target = toy_network("a").model, toy_network("b").model
+    shared = keras.Sequential([keras.Input((6,)), source.layers[0]])
+    target.set_weights(source.get_weights())
+    before = target.get_weights()
+    for variable in source.variables:
+        variable.assign(variable + 1.0)
+    for left, right in zip(target.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(left, right)
+    np.testing.assert_array_equal(shared.get_weights()[0], before[0] + 1.0)
+
+
+def rows(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def test_batches_are_full_and_an_epoch_has_each_example_once() -> None:
+    source = ArraySource({"inputs": np.arange(10), "targets": np.arange(10)}, lambda batch: batch)
+    batches = TrainingBatches(Split("train", source, rows(0, 1, 2, 3, 5, 7, 9)), batch_size=3, seed=0)
+    drawn = [batches.batch(tf.constant(step, tf.int64))["inputs"].numpy() for step in range(7)]
+    assert {len(each) for each in drawn} == {3}
+    epochs = np.concatenate(drawn).reshape(3, 7)
+    assert all(sorted(epoch) == [0, 1, 2, 3, 5, 7, 9] for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
+
+
+def test_an_example_of_the_validation_is_not_trained_on() -> None:
+    source = ArraySource({"inputs": np.arange(6), "targets": np.arange(6)}, lambda batch: batch)
+    splits = {"train": rows(0, 1, 2), "validation": rows(2, 3), "test": rows(4, 5)}
+    with pytest.raises(UserError, match="Splits 'train' and 'validation' of data 'mine' share 1 examples"):
+        Data("mine", **{k: Split(k, source, v) for k, v in splits.items()}, input_shape=(), classes=6)
+
+
+def test_what_is_random_differs_by_step_and_repeats_in_any_threads() -> None:
+    network = toy_network()
+
+    def noise(step: tf.Tensor) -> tf.Tensor:
+        context = StepContext(step, 0, True, "objective", network, {})
+        return tf.random.stateless_normal([4], context.stateless_seed("noise"))
+
+    def drawn(threads: int) -> np.ndarray:
+        return np.stack(list(tf.data.Dataset.range(20).map(noise, num_parallel_calls=threads).as_numpy_iterator()))
+
+    np.testing.assert_array_equal(drawn(1), drawn(4))
+    assert len(np.unique(drawn(4))) == 80
+
+
+def gather(indices: Any) -> tf.Tensor:
+    return tf.gather(tf.constant([1, 2, 3, 4, 5]), indices)
+
+
+def test_gather_out_of_range_raises_on_a_cpu_and_takes_the_last_under_xla() -> None:
+    with tf.device("CPU:0"):
+        for function in (gather, tf.function(gather, autograph=False)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[2\] = 6 is not in \[0, 5\)"):
+                function(tf.constant([0, 1, 6]))
+        compiled = tf.function(gather, autograph=False, jit_compile=True)
+        np.testing.assert_array_equal(compiled(tf.constant([0, 1, 6])), [1, 2, 5])
+
+
+@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="needs a GPU")
+def test_gather_out_of_range_gives_zeros_on_a_gpu() -> None:
+    with tf.device("GPU:0"):
+        np.testing.assert_array_equal(gather(tf.constant([0, 1, 6])), [1, 2, 0])
+
+
+def test_a_label_out_of_range_is_nobodys_on_any_device() -> None:
+    sums, counts = center_sums(tf.constant(CENTERS), tf.constant(FEATURES), tf.constant([0, 7, -1]))
+    np.testing.assert_array_equal(counts, [1, 0, 0])
+    np.testing.assert_array_equal(sums, [CENTERS[0] - FEATURES[0], [0, 0], [0, 0]])

@@ -1,0 +1,215 @@
+"""A toy network with an overridden gradient, worked out on paper, by every route; and functions of Python beside it.
+
+d = b + c, e = c + k, a = d * e, and the softmax cross-entropy of a. By the chain rule, with g = dL/da:
+dL/dc = (e + d) g and dL/dk = d g. Where TensorFlow 2.21 behaves differently from what was claimed, the test states
+both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.objective import Objective, ObjectiveOutput
+from hookline.trainer.ops.estimators import bernoulli_gate
+from hookline.trainer.ops.override_gradient import override_gradient
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+
+v1 = tf.compat.v1
+NUMBERS = itertools.count()
+
+B, C, K = (np.array(values, np.float32) for values in ([1.0, 2.0], [0.06, -0.03], [-0.08, 0.11]))
+LABELS = np.array([0.0, 1.0], np.float32)
+D, E = B + C, C + K
+SOFTMAX = np.exp(D * E) / np.exp(D * E).sum()
+TO_A = SOFTMAX - LABELS
+CHAIN_RULE = {"c": (E + D) * TO_A, "k": D * TO_A}
+
+
+def partials(upstream: Any, inputs: Any, outputs: Any) -> list[Any]:
+    """Return the derivatives of c + k, where d is an input only because it was declared."""
+    return [upstream, upstream, tf.zeros_like(inputs[2])]
+
+
+def totals(upstream: Any, inputs: Any, outputs: Any) -> tuple[Any, Any, Any]:
+    """Return ((e + d) g, d g, e g): the derivatives of the whole network for g = dL/da."""
+    c, k, d = inputs
+    e = tf.add(c, k)
+    return (e + d) * upstream, d * upstream, e * upstream
+
+
+def by_custom_gradient(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+    return override_gradient(forward, backward, [c, k, d])
+
+
+def by_numpy_forward(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+    return override_gradient(forward, backward, [c, k, d], numpy_output=tf.TensorSpec([2], tf.float32))
+
+
+def by_override_map(forward: Any, backward: Any, c: Any, k: Any, d: Any) -> Any:
+    name = f"TestToyNetwork{next(NUMBERS)}"  # a random number is not unique where somebody seeds NumPy
+
+    @tf.RegisterGradient(name)
+    def gradient(operation: tf.Operation, upstream: tf.Tensor) -> Any:
+        return backward(upstream, tuple(operation.inputs), None)
+
+    with v1.get_default_graph().gradient_override_map({"PyFunc": name}):
+        (result,) = v1.py_func(forward, [c, k, d], [tf.float32])
+    return tf.ensure_shape(result, [2])
+
+
+ROUTES = {f.__name__: f for f in (by_custom_gradient, by_override_map, by_numpy_forward)}
+
+
+def toy_logits(c: Any, k: Any, route: Any, kind: str) -> Any:
+    """Return a = d * e of the toy network, with the add, or all of it, overridden."""
+    d = B + c
+    if kind == "the add":
+        return d * route(lambda c, k, d: c + k, partials, c, k, d)
+    return route(lambda c, k, d: (c + k) * d, totals, c, k, tf.stop_gradient(d))
+
+
+def toy_gradients(logits: Callable[[Any, Any], Any]) -> dict[str, np.ndarray]:
+    def traced(c: tf.Tensor, k: tf.Tensor) -> list[tf.Tensor]:
+        loss = tf.nn.softmax_cross_entropy_with_logits(LABELS, logits(c, k))
+        return tf.gradients(loss, [c, k])
+
+    found = tf.function(traced, autograph=False)(tf.constant(C), tf.constant(K))
+    return dict(zip("ck", (each.numpy() for each in found), strict=True))
+
+
+class ToyLogits(keras.layers.Layer):
+    """The toy network as a Keras layer with the weights c and k; its input goes by."""
+
+    def __init__(self, route: Any, kind: str) -> None:
+        super().__init__()
+        self.route, self.kind = route, kind
+
+    def build(self, shape: Any) -> None:
+        self.c = self.add_weight((2,), name="c")
+        self.k = self.add_weight((2,), name="k")
+
+    def call(self, inputs: Any) -> Any:
+        logits = toy_logits(tf.convert_to_tensor(self.c), tf.convert_to_tensor(self.k), self.route, self.kind)
+        return logits + 0.0 * inputs
+
+
+class ToyLoss(Objective):
+    """Softmax cross-entropy of the toy network."""
+
+    def compute(self, forward: Any, batch: Any) -> ObjectiveOutput:
+        """Return the loss of one example."""
+        logits = forward("model", batch["inputs"])
+        return ObjectiveOutput({"loss": tf.nn.softmax_cross_entropy_with_logits(batch["targets"], logits)})
+
+
+@pytest.mark.parametrize("kind", ["the add", "all of it"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route: str, kind: str) -> None:
+    found = toy_gradients(lambda c, k: toy_logits(c, k, ROUTES[route], kind))
+    for name, expected in CHAIN_RULE.items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-6, rtol=0)
+    # The same in the trainer's own step: at a learning rate of 1 a weight moves by its gradient.
+    model = keras.Sequential([keras.Input((2,), batch_size=1), ToyLogits(ROUTES[route], kind)])
+    model.set_weights([C, K])
+    network = Network("model", model, keras.optimizers.SGD(1.0))
+    network.optimizer.build(model.trainable_variables)
+    batch = {"inputs": tf.zeros([1, 2]), "targets": tf.constant(LABELS[None])}
+    ChunkLoop(Trainer([network], [ToyLoss()], [], seed=0), lambda step: batch, xla=False).run(0, 1)
+    for before, after, expected in zip((C, K), model.get_weights(), CHAIN_RULE.values(), strict=True):
+        np.testing.assert_allclose(before - after, expected, atol=1e-6, rtol=0)
+
+
+def test_what_tensorflow_derives_by_itself_is_the_chain_rule_too() -> None:
+    found = toy_gradients(lambda c, k: tf.multiply(tf.add(B, c), tf.add(c, k)))
+    for name, expected in CHAIN_RULE.items():
+        np.testing.assert_allclose(found[name], expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_overridden_add_hands_out_its_three_gradients(route: str) -> None:
+    upstream = np.array([0.7, -1.3], np.float32)
+
+    def traced(*leaves: tf.Tensor) -> Any:
+        y = ROUTES[route](lambda c, k, d: c + k, totals, *leaves)
+        return y, tf.gradients(y, leaves, grad_ys=tf.constant(upstream))
+
+    y, found = tf.function(traced, autograph=False)(*map(tf.constant, (C, K, D)))
+    np.testing.assert_allclose(y, E)
+    for each, expected in zip(found, ((E + D) * upstream, D * upstream, E * upstream), strict=True):
+        np.testing.assert_allclose(each, expected, rtol=1e-6)
+
+
+def test_in_the_place_of_the_add_alone_these_three_count_twice() -> None:
+    # There, what arrives is dL/de = d dL/da, and the product with d hands out a gradient of its own.
+    found = toy_gradients(lambda c, k: (B + c) * by_custom_gradient(lambda c, k, d: c + k, totals, c, k, B + c))
+    to_e = D * TO_A
+    np.testing.assert_allclose(found["c"], E * TO_A + (E + D) * to_e + E * to_e, atol=1e-6)
+    np.testing.assert_allclose(found["k"], D * to_e, atol=1e-6)
+    assert np.abs(found["c"] - CHAIN_RULE["c"]).max() > 0.1
+    assert np.abs(found["k"] - CHAIN_RULE["k"]).max() > 0.1
+
+
+def test_the_classic_program_trains_with_an_overridden_function() -> None:
+    with tf.Graph().as_default(), v1.Session() as run:
+        data, labels = v1.placeholder(tf.float32, [2]), v1.placeholder(tf.int32, [2])
+        c, k = v1.Variable(C), v1.Variable(K)
+        d = tf.add(data, c)
+        e = by_override_map(lambda c, k, d: np.add(c, k).astype(np.float32), partials, c, k, d)
+        loss = v1.losses.softmax_cross_entropy(logits=tf.multiply(d, e), onehot_labels=labels)
+        optimizer = v1.train.AdamOptimizer(learning_rate=0.001, beta1=0.9, beta2=0.999, epsilon=0.1)
+        pairs = list(optimizer.compute_gradients(loss, v1.trainable_variables()))
+        apply = optimizer.apply_gradients(pairs)
+        run.run(v1.global_variables_initializer())
+        feed = {data: B, labels: [0, 1]}
+        for (gradient, _), expected in zip(run.run(pairs, feed), CHAIN_RULE.values(), strict=True):
+            np.testing.assert_allclose(gradient, expected, atol=1e-6)
+        first = run.run([loss, apply], feed)[0]
+        assert run.run(loss, feed) < first
+
+
+def test_a_python_function_alone_has_no_gradient() -> None:
+    def traced(x: tf.Tensor) -> list[Any]:
+        return tf.gradients(tf.numpy_function(lambda x: x + 1, [x], tf.float32), x)
+
+    assert tf.function(traced, autograph=False)(tf.constant(1.0)) == [None]
+
+
+def test_tensorflow_ops_in_a_python_function_run_eagerly_but_not_here() -> None:
+    with tf.Graph().as_default(), v1.Session() as run:
+        assert run.run(v1.py_func(lambda x: tf.add(x, 1.0), [tf.constant(1.0)], tf.float32)) == 2.0
+    with pytest.raises(UserError, match="returned a .*Tensor. Expected a NumPy array"):
+        by_numpy_forward(lambda c, k, d: tf.add(c, k), partials, tf.constant(C), tf.constant(K), tf.constant(D))
+
+
+def test_a_python_function_must_return_the_declared_dtype() -> None:
+    with tf.Graph().as_default(), v1.Session() as run:
+        wrong = v1.py_func(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="is double, but expects float"):
+            run.run(wrong)
+    # Called eagerly, TensorFlow 2.21 returns another dtype than declared, without a word; here it is an error.
+    assert tf.numpy_function(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32).dtype == tf.float64
+    with pytest.raises(UserError, match=r"returned float64 \[2\]. Expected float32 \[2\]"):
+        by_numpy_forward(lambda c, k, d: np.add(c, k, dtype=np.float64), partials, *map(tf.constant, (C, K, D)))
+
+
+def test_bernoulli_hands_features_times_gradient_to_the_map() -> None:
+    features, attention = tf.random.stateless_normal([2, 3, 3, 4], [1, 2]), tf.fill([2, 3, 3, 1], 0.5)
+    upstream = tf.random.stateless_normal([2, 3, 3, 4], [3, 4])
+    with tf.GradientTape() as tape:
+        tape.watch([features, attention])
+        y, mask = bernoulli_gate(features, attention, seed=tf.constant([5, 6]))
+    to_features, to_attention = tape.gradient(y, [features, attention], output_gradients=upstream)
+    assert set(np.unique(mask)) == {0.0, 1.0}
+    np.testing.assert_array_equal(y, mask * features)
+    np.testing.assert_array_equal(to_features, mask * upstream)
+    np.testing.assert_allclose(to_attention, tf.reduce_sum(features * upstream, -1, keepdims=True), rtol=1e-5)
