@@ -127,9 +127,14 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
     given, wanted = outputs.shape, beside(targets, outputs).shape
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):
         of = f"output '{name}'" if name else "network"
+        remedy = f"task.outputs={wanted[-1]} for a network of ours"
+        if wanted.rank == 1:
+            remedy = f"task.outputs=1, or of classes task.loss={SPARSE} task.metrics=[accuracy]"
+        elif given.rank != wanted.rank:
+            remedy = "a network that returns it, such as model=u_net for maps"
         raise UserError(
             f"The {of} returns the shape {list(given)}, and the targets have {list(wanted)}. Expected the same for "
-            f"loss={loss.name}: task.outputs sets how many values a network of ours returns."
+            f"loss={loss.name}: {remedy}."
         )
 
 

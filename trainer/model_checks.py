@@ -64,7 +64,8 @@ def check_classes(data: Data, task: str) -> None:
     if not data.classes:
         raise UserError(
             f"task={task} needs the class of each example, and the targets of data '{data.name}' are none. Expected "
-            "integers [examples]; for others set task=supervised task.loss=<loss>."
+            "integers [examples]; for numbers, several labels or maps begin with recipe=regression, multi_label or "
+            "segmentation."
         )
 
 

@@ -187,8 +187,8 @@ def refuse(part: str, call: Callable[[], Any]) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     parts = parts_of(data_of(VECTORS, SUMS), model=lambda: dense(3))
     recipe = supervised(parts=parts, loss="mean_squared_error")  # [n, 1] against [n, 3] would be broadcast
-    refuse("task.outputs", lambda: loop_of(recipe, parts.data, batch_size=BATCH))
-    refuse("task=supervised", lambda: classification(parts=parts))
+    refuse("task.outputs=1", lambda: loop_of(recipe, parts.data, batch_size=BATCH))
+    refuse("recipe=regression", lambda: classification(parts=parts))
     refuse("task=retrieval", lambda: retrieval(parts=parts))
     refuse("mean_squared_error", lambda: supervised(parts=parts, loss="mean_square_error"))
     refuse("loss_weights", lambda: supervised(parts=parts, loss="mse", loss_weights={"sum": 2.0}))
