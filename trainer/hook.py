@@ -55,6 +55,8 @@ class Declaration:
         projected: names of latent variables that `project` may rewrite; shown in the plan.
         best_from_step: the step from which the network has the final form that the hook promises, such as its sparsity.
             Earlier evaluations never count as the best, and early stopping waits for it.
+        outside: digests of what the hook uses and no checkpoint holds, such as another network, by what it is called in
+            an error. A run goes on with the same alone.
     """
 
     state: Mapping[str, tf.Variable] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class Declaration:
     frozen: Collection[str] = ()
     projected: Collection[str] = ()
     best_from_step: int = 0
+    outside: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import HOST
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
-from hookline.trainer.run.finished import read_config, restore_beside
+from hookline.trainer.run.finished import read_config, shipped_network
 
 
 def class_shares(labels: tf.Tensor, classes: int) -> tf.Tensor:
@@ -205,7 +205,6 @@ def stacked_sheets(sheets: Sequence[np.ndarray], titles: Sequence[str]) -> np.nd
 
 
 TASK = "hookline.recipes.classification.classification"
-NETWORK = "model"
 
 
 @dataclass(frozen=True)
@@ -240,14 +239,7 @@ def _load(run: str, input_shape: tuple[int, ...], classes: int, plugins: Sequenc
     task = config.get("task")
     if not isinstance(task, dict) or task.get("_target_") != TASK:
         raise UserError("this run trained no classifier. Expected the directory of a run of recipe=baseline.")
-    from hookline.trainer.run.state import shipped_weights
-
-    finished = restore_beside(run, config)
-    trainer = finished.trainer
-    network = trainer.networks[NETWORK]
-    for name, value in shipped_weights(trainer, finished.step)[NETWORK].items():
-        network.variables[name].assign(value)
-    model = _with_features(network)
+    model = _with_features(shipped_network(run, config))
     found, logits = tuple(model.inputs[0].shape[1:]), model.outputs[1].shape[-1]
     if (found, logits) != (input_shape, classes):
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,16 +29,25 @@ OWN_LENGTH = {
     "+hooks=incremental_quantization": ("hooks.incremental_quantization.shares=[0.5,1.0]",),
 }
 """What does not fit into two steps of 20 an epoch, by a word of the command."""
+FINISHED = "runs/float"
+"""A run of the baseline, in examples that start from one."""
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The hook 'advisor':UserWarning")  # its own example shows what it warns of
 @pytest.mark.parametrize("command", examples())
 def test_an_example_trains(command: str, tmp_path: Path) -> None:
-    words = shlex.split(command)
+    words = shlex.split(command.replace(FINISHED, str(tmp_path / "finished")))
     assert words[:2] == ["python", "train.py"]
+    if FINISHED in command:
+        trained(["recipe=baseline", *SHORT, f"run_dir={tmp_path / 'finished'}"])
     fitting = [override for word, overrides in OWN_LENGTH.items() if word in command for override in overrides]
     changed = {override.partition("=")[0] for override in (*SHORT, *fitting)}
     kept = [word for word in words[2:] if word.partition("=")[0] not in changed]
-    (job,) = preflight(parse_command([*kept, *SHORT, *fitting, f"run_dir={tmp_path / 'run'}"]))
-    assert execute(job.config, job.recipe, job.overrides)["steps"] == 2
+    assert trained([*kept, *SHORT, *fitting, f"run_dir={tmp_path / 'run'}"])["steps"] == 2
+
+
+def trained(overrides: list[str]) -> dict[str, Any]:
+    """Return the summary of a run."""
+    (job,) = preflight(parse_command(overrides))
+    return execute(job.config, job.recipe, job.overrides)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +73,22 @@ WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 def overrides_for(*hooks: str) -> list[str]:
     """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on."""
     needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
-    return [*needed, *(override for hook in hooks if needed for override in WITH_IMAGE_MODEL.get(hook, ()))]
+    needed += [f"hooks.distillation.teacher={teacher_file()}"] if "distillation" in hooks else []
+    images = IMAGE_MODEL[0] in needed
+    return [*needed, *(override for hook in hooks if images for override in WITH_IMAGE_MODEL.get(hook, ()))]
+
+
+@cache
+def teacher_file() -> Path:
+    """Return a Keras file that gives logits for digits."""
+    import keras
+
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)]
+    keras.Sequential(layers, name="teacher").save(folder / "teacher.keras")
+    return folder / "teacher.keras"
 
 
 def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:

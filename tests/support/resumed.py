@@ -22,14 +22,18 @@ def run_cut(
     recipe: str, *overrides: str, cuts: Sequence[int], run_dir: Path, evaluation: bool = False
 ) -> dict[str, Any]:
     """Return the summary of a small run that is ended by a signal at each of the steps, and goes on."""
-    steps = f"{{_target_: tests.support.signals.Signal, steps: {list(cuts)}, evaluation: {str(evaluation).lower()}}}"
-    cut = [PLUGIN, f"+hooks.signal={steps}".replace(" ", "")]
     with pytest.raises(Interrupted):
-        run_small(recipe, *overrides, *cut, run_dir=run_dir)
+        run_small(recipe, *overrides, *signal_at(*cuts, evaluation=evaluation), run_dir=run_dir)
     for _ in cuts[1:]:
         with pytest.raises(Interrupted):
             go_on(run_dir)
     return go_on(run_dir)
+
+
+def signal_at(*steps: int, evaluation: bool = False) -> list[str]:
+    """Return overrides that end a run by a signal at each of the steps."""
+    hook = f"{{_target_: tests.support.signals.Signal, steps: {list(steps)}, evaluation: {str(evaluation).lower()}}}"
+    return [PLUGIN, f"+hooks.signal={hook}".replace(" ", "")]
 
 
 def go_on(run_dir: Path, *overrides: str) -> dict[str, Any]:

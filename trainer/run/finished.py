@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hookline.trainer.config.stored import check_plugins, read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 
 if TYPE_CHECKING:
+    from hookline.trainer.network import Network
     from hookline.trainer.run.run import Run
 
+Made = TypeVar("Made")
 BEST, LAST = "best", "last"
 TARGET, PYTHON = "_target_", "hookline.Trainer"
 """What stands in the place of a part that Python gave, and no config can name."""
@@ -39,7 +41,12 @@ def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> 
 
 
 def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:
-    """Build a finished run while another one is being built, without affecting how the other is built.
+    """Build a finished run while another one is being built, without affecting how the other is built."""
+    return made_beside(lambda: _restored(run, config, checkpoint))
+
+
+def made_beside(make: Callable[[], Made]) -> Made:
+    """Make something of Keras while a run is being built, without affecting how the run is built.
 
     Keras numbers layers without a name per thread, so this happens in a thread of its own. Random numbers drawn
     afterwards depend only on the random state before.
@@ -48,9 +55,22 @@ def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = No
 
     seed = random.randrange(2**31)
     with ThreadPoolExecutor(1) as thread:
-        restored = thread.submit(_restored, run, config, checkpoint).result()
+        made = thread.submit(make).result()
     keras.utils.set_random_seed(seed)
-    return restored
+    return made
+
+
+def shipped_network(run: str, config: dict[str, Any]) -> Network:
+    """Return the network of a finished run, with the values that evaluations use at its best checkpoint."""
+    from hookline.trainer.run.state import shipped_weights
+
+    trainer = (finished := restore_beside(run, config)).trainer
+    if len(trainer.networks) > 1:
+        raise UserError(f"this run has the networks {', '.join(trainer.networks)}. Expected a run of one network.")
+    (network,) = trainer.networks.values()
+    for name, value in shipped_weights(trainer, finished.step)[network.name].items():
+        network.variables[name].assign(value)
+    return network
 
 
 def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:

@@ -95,7 +95,13 @@ def _short(value: Any) -> str:
 def run_state(run: Run) -> dict[str, Any]:
     """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
     own = {"best": run.best.as_json(), **run.journal.as_json(), **run.times.as_json()}
-    return {**own, "data": run.fingerprint, "replicas": run.trainer.replica.count}
+    return {**own, "data": run.fingerprint, "outside": _outside(run), "replicas": run.trainer.replica.count}
+
+
+def _outside(run: Run) -> dict[str, str]:
+    """Return the digests of what hooks use and no checkpoint holds, by "hooks.<name>.<what>"."""
+    declared = [(hook.key, hook.declare().outside) for hook in run.trainer.hooks]
+    return {f"hooks.{key}.{what}": digest for key, outside in declared for what, digest in outside.items()}
 
 
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
@@ -106,6 +112,9 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
             "data, in the same order. For another run from these weights, use init_from=."
         )
+    known = state.get("outside", {})
+    if changed := [what for what, digest in _outside(run).items() if known.get(what, digest) != digest]:
+        raise UserError(f"{changed[0]} is not what the run began with: its contents have changed. Expected the same.")
     if (change := changed_replicas(checkpoint, run.trainer.replica.count)) is not None:
         warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
     _go_to(run, checkpoint)

@@ -1,0 +1,251 @@
+"""Distillation: a network learns from the softened outputs of a trained one, the teacher, beside its own loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import keras
+import tensorflow as tf
+
+from hookline.hooks.options import check_number
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import take_off, with_final
+from hookline.trainer.graph import as_functional, is_graph, layer_output
+from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.network import name_variables
+from hookline.trainer.objective import SOFT_TARGETS
+from hookline.trainer.run.finished import PYTHON
+from hookline.trainer.run.trained_model import model_digest, read_model
+from hookline.trainer.select import select_layers
+from hookline.trainer.step.context import BuildContext, StepContext
+from hookline.trainer.step.metrics import example_weights, weighted_mean
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
+
+
+class Distillation(GraphHook):
+    """Train a network on what a teacher makes of the same inputs: a trained network, frozen, in inference mode.
+
+    The teacher is a finished run of the command line (its best checkpoint, as evaluations use it), a Keras file, or in
+    Python any `keras.Model`. It sees the inputs as this run prepares them. Its softmax at the end, if it has one, is
+    understood. Without a teacher the network learns from itself as it begins, before hooks change it: from the weights
+    of `init_from`, say, while it is pruned or rounded.
+
+    Both networks are softened by the same temperature, which the factor T^2 makes up for: gradients of both parts of
+    the loss stay comparable when T changes. Evaluations do without the teacher: losses there are the task's alone, and
+    compare with those of a run without distillation.
+
+    A checkpoint holds the teacher's digest, not its weights: a resumed run reads it again, and refuses another one.
+    Only a network that is its own teacher has these weights in its checkpoints. Under a name other than
+    "distillation", reports have that name.
+
+    Group:
+        technique
+
+    Equation:
+        L = (1 - alpha) L_task + alpha T^2 KL(softmax(z_teacher / T) || softmax(z / T)) + feature_weight L_features
+        dL/dz = (1 - alpha) dL_task/dz + alpha T (softmax(z / T) - softmax(z_teacher / T)) / batch
+        L_features: sum over the pairs of layers of mean (h - h_teacher)^2
+
+    State:
+        teacher/<variable>: value at the begin, where the network is its own teacher.
+
+    Scalars:
+        loss/distillation: alpha T^2 KL, in training.
+        loss/distillation_task: -alpha L_task, in training: the task's own loss is reported in full.
+        loss/distillation_features: weighted, where `features` is set.
+        distillation/agreement: share of the batch in which both networks find the same class.
+        distillation/teacher_accuracy: of the teacher on the batch; low if it expects other inputs or classes.
+
+    Cost:
+        A forward pass of the teacher per step.
+
+    Pitfalls:
+        tests/hooks/test_distillation.py: without T^2 the teacher's part fades as 1 / T^2; a teacher's softmax that is
+            taken for logits makes its targets nearly flat; KL the other way round, or a teacher in training mode, is
+            another loss; the teacher never moves, and a changed one is refused.
+
+    Reference:
+        Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", arXiv 1503.02531, section 2;
+        Romero et al. 2015, "FitNets", arXiv 1412.6550, equation 3, for features; Li and Hoiem 2016, "Learning without
+        Forgetting", arXiv 1606.09282, for a network as its own teacher.
+
+    Example:
+        python train.py recipe=bnn +hooks=distillation hooks.distillation.teacher=runs/float
+        python train.py recipe=baseline +hooks=[prune,distillation] init_from=runs/float
+    """
+
+    priority = 5  # its loss is a share of the task's, to which later hooks add theirs; it sees the network as given
+
+    def __init__(
+        self,
+        *,
+        teacher: str | keras.Model | None = None,
+        temperature: float = 4.0,
+        alpha: float = 0.5,
+        features: Mapping[str, str] | None = None,
+        feature_weight: float = 1.0,
+        network: str = "model",
+    ) -> None:
+        """Check the options.
+
+        Args:
+            teacher: directory of a run, or a file that ends in ".keras"; in Python also a `keras.Model`, whose outputs
+                are logits or end in a softmax. None for the network itself, as it begins.
+            temperature: T, above 0; 1 leaves the outputs as they are.
+            alpha: in [0, 1], the teacher's share of the loss; the task keeps the rest.
+            features: pattern of one of the teacher's layers: that of the network's layer whose output shall be alike,
+                of the same shape.
+            feature_weight: 0 or more.
+            network: name of the network.
+        """
+        if teacher is not None and not isinstance(teacher, str) and not hasattr(teacher, "stateless_call"):
+            raise UserError(f"Invalid teacher: {teacher!r}. Expected the directory of a run, a .keras file, or null.")
+        if features is not None and not isinstance(features, Mapping):
+            raise UserError(f"Invalid features: {features!r}. Expected {{<teacher's layer>: <layer>}}, or null.")
+        self.teacher = teacher
+        self.temperature = check_number("temperature", temperature, minimum=0.0, above_minimum=True)
+        self.alpha = check_number("alpha", alpha, minimum=0.0, maximum=1.0)
+        self.features = {str(key): str(value) for key, value in (features or {}).items()}
+        self.feature_weight = check_number("feature_weight", feature_weight, minimum=0.0)
+        self.network = network
+        self._model: keras.Model | None = None
+        self._kept: dict[str, tf.Variable] = {}
+        self._digest = ""
+
+    @property
+    def _prefix(self) -> str:
+        return self.key or "distillation"
+
+    def rebuild_model(self, model: keras.Model) -> keras.Model:
+        if self.teacher is None:
+            self._model = model
+        else:
+            given = self.teacher
+            self._model = read_model(given, f"hooks.{self._prefix}.teacher") if isinstance(given, str) else given
+            self._digest = model_digest(self._model)
+            own = {id(variable) for variable in model.variables}
+            if any(id(variable) in own for variable in self._model.variables):
+                raise UserError("The teacher is the network that is trained, and would move with it. Expected a copy.")
+        return model
+
+    def request_taps(self, model: keras.Model) -> dict[str, Any]:
+        taught = {name: _output(self._built, name) for name in self.features}
+        taps = {f"{self._prefix}/{name}": _output(model, own) for name, own in self.features.items()}
+        for (name, own), theirs, ours in zip(self.features.items(), taught.values(), taps.values(), strict=True):
+            if theirs.shape != ours.shape:
+                raise UserError(
+                    f"hooks.{self._prefix}.features: the teacher's '{name}' returns {list(theirs.shape)}, and '{own}' "
+                    f"{list(ours.shape)}. Expected layers of the same shape."
+                )
+        return taps
+
+    def build(self, context: BuildContext) -> None:
+        if self.teacher is None:
+            values = {name: v.value for name, v in name_variables(self._built.variables).items()}
+            self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}
+
+    def declare(self) -> Declaration:
+        outside = {"teacher": self._digest} if self._digest else {}
+        return Declaration({f"teacher/{name}": kept for name, kept in self._kept.items()}, outside=outside)
+
+    @property
+    def _built(self) -> keras.Model:
+        assert self._model is not None, "rebuild_model has not run"
+        return self._model
+
+    def add_losses(self, context: StepContext) -> Tensors:
+        if not context.training:
+            return {}
+        teacher, features = self._taught(context.batch["inputs"])
+        logits = context.outputs
+        if not isinstance(logits, tf.Tensor) or not isinstance(teacher, tf.Tensor) or teacher.shape != logits.shape:
+            shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
+            raise UserError(
+                f"The teacher of hooks.{self._prefix} returns {shapes[0]}, and the network '{self.network}' "
+                f"{shapes[1]}. Expected logits of the same classes."
+            )
+        same = tf.equal(tf.argmax(teacher, -1), tf.argmax(logits, -1))
+        context.taps[f"{self._prefix}/agreement"] = _per_example(tf.cast(same, tf.float32))
+        context.taps[f"{self._prefix}/teacher"] = teacher
+        task = [loss for name, loss in context.losses.items() if name != f"layers_{self.network}"]
+        losses = {
+            self._prefix: self.alpha * softened_divergence(teacher, logits, self.temperature),
+            f"{self._prefix}_task": -self.alpha * tf.add_n(task),
+        }
+        if features:
+            pairs = [(value, context.taps[f"{self._prefix}/{name}"]) for name, value in features.items()]
+            losses[f"{self._prefix}_features"] = self.feature_weight * tf.add_n([_distance(*pair) for pair in pairs])
+        return losses
+
+    def _taught(self, inputs: Any) -> tuple[Any, Tensors]:
+        """Return the teacher's logits and features, which no gradient enters; nothing of it is written."""
+        model, activations = take_off(self._built)  # of a model that the user may still need
+        try:
+            outputs: Any = model
+            if self.features:
+                features = {name: _output(model, name) for name in self.features}
+                outputs = keras.Model(model.inputs, [as_functional(model).output, features])
+            values = zip(self._built.variables, map(tf.convert_to_tensor, self._kept.values()), strict=False)
+            with keras.StatelessScope(list(values)):
+                found = outputs(inputs, training=False)
+        finally:
+            with_final(model, activations)
+        logits, features = found if self.features else (found, {})
+        stopped = {name: tf.stop_gradient(tf.cast(each, tf.float32)) for name, each in features.items()}
+        return tf.stop_gradient(tf.cast(logits, tf.float32)) if isinstance(logits, tf.Tensor) else logits, stopped
+
+    def measure(self, context: StepContext) -> Tensors:
+        weights, batch = example_weights(context.batch), context.batch
+        values = {"agreement": context.taps[f"{self._prefix}/agreement"]}
+        teacher, targets = context.taps[f"{self._prefix}/teacher"], batch.get("targets")
+        if SOFT_TARGETS not in batch and targets is not None and targets.shape == teacher.shape[:-1]:
+            found = tf.equal(tf.argmax(teacher, -1), tf.cast(targets, tf.int64))
+            values["teacher_accuracy"] = _per_example(tf.cast(found, tf.float32))
+        return {f"{self._prefix}/{name}": weighted_mean(name, value, weights) for name, value in values.items()}
+
+    def summary(self) -> dict[str, Any]:
+        name = self.teacher if isinstance(self.teacher, str) else getattr(self.teacher, "name", None)
+        return {"teacher": name, "digest": self._digest, "temperature": self.temperature, "alpha": self.alpha}
+
+    def advise(self, run: Run) -> Sequence[str]:
+        of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
+        if self.teacher is not None or run.config.get("init_from") is not None or of_python:
+            return ()
+        return (
+            f"the teacher is the network as it begins, and nothing has trained it. Set hooks.{self._prefix}.teacher to "
+            "the directory of a run, or init_from.",
+        )
+
+
+def softened_divergence(teacher: tf.Tensor, logits: tf.Tensor, temperature: float) -> tf.Tensor:
+    """Return T^2 KL(softmax(teacher / T) || softmax(logits / T)) of each example, float32 [batch].
+
+    Args:
+        teacher: logits [batch, ..., classes]; what is between is averaged over.
+        logits: of the network that learns, likewise.
+        temperature: T.
+    """
+    target = tf.nn.log_softmax(tf.cast(teacher, tf.float32) / temperature)
+    learned = tf.nn.log_softmax(tf.cast(logits, tf.float32) / temperature)
+    return temperature**2 * _per_example(tf.reduce_sum(tf.exp(target) * (target - learned), axis=-1))
+
+
+def _distance(theirs: tf.Tensor, ours: tf.Tensor) -> tf.Tensor:
+    return _per_example(tf.square(tf.cast(ours, tf.float32) - theirs))
+
+
+def _per_example(values: tf.Tensor) -> tf.Tensor:
+    """Return the mean of all that an example has, [batch]."""
+    return tf.reduce_mean(values, axis=list(range(1, values.shape.rank)))
+
+
+def _output(model: keras.Model, pattern: str) -> Any:
+    """Return the output tensor of the one layer of a model's graph that matches."""
+    functional = as_functional(model) if is_graph(model) else model
+    found = select_layers(functional, pattern)
+    if len(found) != 1:
+        raise UserError(f"The pattern '{pattern}' matches {', '.join(found)}. Expected one layer.")
+    return layer_output(functional, *found.values())

@@ -1,0 +1,246 @@
+"""Distillation: the loss and its gradients against NumPy, which teachers are understood, what never moves."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import hookline
+from hookline.hooks.distillation import Distillation
+from hookline.hooks.prune import Prune
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.checkpoint import CheckpointStore
+from hookline.trainer.run.interruption import Interrupted
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+from tests.support.command import run_small
+from tests.support.door import by_command_line, held_out, images, small_model, small_trainer
+from tests.support.resumed import check_same, go_on, run_cut, signal_at
+from tests.support.toy import BATCH, CLASSES, FEATURES, ToyObjective, build_context, toy_batch, toy_network
+
+
+def student(rate: float = 0.1) -> Network:
+    """Return one dense layer, whose gradients NumPy has at once."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, name="logits")], name="student")
+    return Network("model", model, keras.optimizers.SGD(rate))
+
+
+def teacher(*ends: keras.layers.Layer, activation: str | None = None) -> keras.Model:
+    """Return a network with batch norm and dropout that is sure of its classes."""
+    keras.utils.set_random_seed(2)
+    layers = [
+        keras.layers.Dense(4, name="hidden"),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Dropout(0.5, name="dropout"),
+        keras.layers.Dense(CLASSES, name="last", activation=activation),
+    ]
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers, *ends], name="teacher")
+    model.get_layer("last").kernel.assign(3.0 * model.get_layer("last").kernel)
+    return model
+
+
+def loop_of(network: Network, *hooks: GraphHook, xla: bool = False) -> ChunkLoop:
+    for hook in hooks:
+        hook.name = hook.name or type(hook).__name__.lower()
+    for hook in order_hooks(hooks):
+        network.model = hook.rebuild_model(network.model)
+    for hook in hooks:
+        network.taps |= hook.request_taps(network.model)
+    network.optimizer.build(network.model.trainable_variables)
+    for hook in hooks:
+        hook.build(build_context(network))
+    return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), toy_batch, xla=xla)
+
+
+def trained(teaches: Any, steps: int = 3, **options: Any) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    network = student()
+    loop = loop_of(network, Distillation(teacher=teaches, **options))
+    assert loop.run(0, steps) == (steps, [])
+    return {name: np.array(each) for name, each in network.variables.items()}, loop.accumulators.read()
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    batch = toy_batch(tf.constant(0, tf.int64))
+    return batch["inputs"].numpy().astype(np.float64), batch["targets"].numpy()
+
+
+@pytest.mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize(("temperature", "alpha"), [(4.0, 0.7), (1.0, 1.0), (20.0, 0.0)])
+def test_a_step_is_that_of_the_equation(temperature: float, alpha: float, xla: bool) -> None:
+    network, model = student(), teacher()
+    kernel, bias = (np.array(each, np.float64) for each in network.model.weights)
+    loop = loop_of(network, Distillation(teacher=model, temperature=temperature, alpha=alpha), xla=xla)
+    loop.run(0, 1)
+    inputs, targets = data()
+    logits, hard = inputs @ kernel + bias, np.eye(CLASSES)[targets]
+    soft, learned = softmax(model(inputs).numpy() / temperature), softmax(logits / temperature)
+    gradient = (1 - alpha) * (softmax(logits) - hard) + alpha * temperature * (learned - soft)
+    np.testing.assert_allclose(network.model.weights[0], kernel - 0.1 * inputs.T @ gradient / BATCH, atol=1e-6)
+    np.testing.assert_allclose(network.model.weights[1], bias - 0.1 * gradient.mean(axis=0), atol=1e-6)
+    values = loop.accumulators.read()
+    divergence = temperature**2 * (soft * np.log(soft / learned)).sum(axis=-1).mean()
+    task = -np.log(softmax(logits)[np.arange(BATCH), targets]).mean()
+    assert values["loss/distillation"] == pytest.approx(alpha * divergence, abs=1e-5)
+    assert values["loss/cross_entropy"] == pytest.approx(task, rel=1e-5)
+    assert values["loss/total"] == pytest.approx((1 - alpha) * task + alpha * divergence, rel=1e-4, abs=1e-5)
+    found = model(inputs).numpy().argmax(axis=-1)
+    assert values["distillation/teacher_accuracy"] == pytest.approx((found == targets).mean())
+    assert values["distillation/agreement"] == pytest.approx((found == logits.argmax(axis=-1)).mean())
+
+
+def test_the_part_of_the_teacher_does_not_fade_with_the_temperature() -> None:
+    moved = []
+    for temperature in (10.0, 100.0):
+        after, _ = trained(teacher(), 1, temperature=temperature, alpha=1.0)
+        moved.append(np.linalg.norm(next(iter(after.values())) - np.array(student().model.weights[0])))
+    assert min(moved) > 1e-3
+    assert moved[0] == pytest.approx(moved[1], rel=0.1)  # T^2 KL goes to a squared distance of logits
+
+
+@pytest.mark.parametrize("end", ["attribute", "layer", "activation"])
+def test_a_softmax_at_the_end_of_a_teacher_is_understood(end: str) -> None:
+    ends = {"layer": [keras.layers.Softmax()], "activation": [keras.layers.Activation("softmax")]}.get(end, [])
+    model = teacher(*ends, activation="softmax" if end == "attribute" else None)
+    expected, values = trained(teacher())
+    found, same = trained(model)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+    assert same == values
+    np.testing.assert_allclose(model(data()[0]).numpy().sum(axis=-1), 1.0, rtol=1e-5)  # the user's model still has it
+
+
+def test_the_teacher_never_moves_and_is_in_inference_mode() -> None:
+    model = teacher()
+    before = [np.array(each) for each in model.variables]
+    first, _ = trained(model, 5)
+    for value, variable in zip(before, model.variables, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    model.get_layer("dropout").rate = 0.9  # of no effect
+    again, _ = trained(model, 5)
+    for name, value in first.items():
+        np.testing.assert_array_equal(again[name], value)
+
+
+def test_evaluations_do_without_the_teacher() -> None:
+    network = student()
+    trainer = loop_of(network, Distillation(teacher=teacher())).trainer
+    values = Evaluator(trainer, toy_batch, 1).run(0)
+    assert values["loss/total"] == values["loss/cross_entropy"]
+    assert not any("distillation" in name for name in values)
+
+
+def test_features_are_pulled_to_those_of_the_teacher() -> None:
+    network, model = toy_network(), teacher()
+    wide = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(8, name="wide"), keras.layers.Dense(CLASSES)])
+    before = [np.array(each, np.float64) for each in network.model.get_layer("hidden").weights]
+    hook = Distillation(teacher=wide, features={"wide": "hid*"}, feature_weight=0.5, alpha=0.0)
+    loop = loop_of(network, hook)
+    loop.run(0, 1)
+    inputs, _ = data()
+    difference = inputs @ before[0] + before[1] - wide.get_layer("wide")(inputs).numpy()
+    assert loop.accumulators.read()["loss/distillation_features"] == pytest.approx(
+        0.5 * (difference**2).mean(), rel=1e-5
+    )
+    with pytest.raises(UserError, match=r"\[None, 4\].*\[None, 8\]"):
+        loop_of(toy_network(), Distillation(teacher=model, features={"hidden": "hidden"}))
+
+
+def test_a_network_is_its_own_teacher_as_it_begins() -> None:
+    network = toy_network(dropout=0.2)
+    begun = network.model(data()[0]).numpy()
+    hook = Distillation(alpha=1.0, temperature=1.0)
+    loop = loop_of(network, Prune(schedule="constant", final_sparsity=0.5), hook)
+    loop.run(0, 4)
+    assert not np.allclose(network.model(data()[0]), begun, atol=0.01)
+    with keras.StatelessScope(list(zip(network.model.variables, hook.declare().state.values(), strict=True))):
+        np.testing.assert_array_equal(network.model(data()[0]), begun)
+
+
+def test_what_cannot_teach_is_refused() -> None:
+    network = student()
+    with pytest.raises(UserError, match="would move with it"):
+        loop_of(network, Distillation(teacher=network.model))
+    with pytest.raises(UserError, match="logits of the same classes"):
+        loop_of(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
+    for options in ({"alpha": 1.5}, {"temperature": 0}, {"teacher": 3}, {"features": "hidden"}):
+        with pytest.raises(UserError, match="Expected"):
+            Distillation(**options)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        Distillation(teacher=str(path)).rebuild_model(student().model)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:
+    model = teacher()
+    model.save(tmp_path / "teacher.keras")
+    expected, _ = trained(model)
+    found, _ = trained(str(tmp_path / "teacher.keras"))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+    ends: Sequence[Any] = [keras.layers.Lambda(lambda x: 2 * x)]
+    keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES), *ends]).save(tmp_path / "lambda.keras")
+    assert "lambda" in refused(tmp_path / "lambda.keras").lower()
+    with zipfile.ZipFile(tmp_path / "teacher.keras") as given, zipfile.ZipFile(tmp_path / "os.keras", "w") as made:
+        for name in given.namelist():
+            text = given.read(name)
+            made.writestr(name, text.replace(b'"module": "keras.layers"', b'"module": "os.path"'))
+    assert "not of Keras" in refused(tmp_path / "os.keras")
+    (tmp_path / "broken.keras").write_bytes(b"no archive")
+    assert "model.save" in refused(tmp_path / "broken.keras")
+    assert "teacher=" in refused(tmp_path / "nowhere")
+
+
+def fitted(*hooks: Any) -> str:
+    """Return the digest of a training by Python."""
+    x, y = images()["x_train"], images()["y_train"]
+    history = small_trainer(*hooks).fit(x, y, validation_data=held_out(), epochs=2, batch_size=16, verbose=0)
+    return history.summary["digest"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_python_and_the_command_line_distil_with_the_same_bits(tmp_path: Path) -> None:
+    small_model("softmax").save(tmp_path / "teacher.keras")
+    options = {"teacher": str(tmp_path / "teacher.keras"), "alpha": 0.8}
+    texts = [f"hooks.distillation.{key}={value}" for key, value in options.items()]
+    expected = by_command_line("distillation", folder=tmp_path, more=texts)["digest"]
+    assert fitted({"distillation": options}) == expected
+    model = keras.saving.load_model(options["teacher"])
+    assert fitted(hookline.hooks.Distillation(teacher=model, alpha=0.8)) == expected
+
+
+@pytest.mark.full
+def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
+    run_small("baseline", run_dir=tmp_path / "float")
+    options = ["+hooks=distillation", f"hooks.distillation.teacher={tmp_path / 'float'}"]
+    whole = run_small("bnn", *options, run_dir=tmp_path / "whole")
+    found = run_cut("bnn", *options, cuts=[7], run_dir=tmp_path / "cut")
+    check_same(tmp_path / "cut", found, tmp_path / "whole", whole)
+    assert not any("teacher" in key for key in CheckpointStore(tmp_path / "cut" / "checkpoints").load("last").tensors)
+    with pytest.raises(Interrupted):
+        run_small("bnn", *options, *signal_at(7), run_dir=tmp_path / "changed")
+    shutil.rmtree(tmp_path / "float")
+    run_small("baseline", "seed=1", run_dir=tmp_path / "float")
+    with pytest.raises(UserError, match=r"hooks.distillation.teacher is not what the run began with"):
+        go_on(tmp_path / "changed")
