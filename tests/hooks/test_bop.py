@@ -1,0 +1,165 @@
+"""Bop: the flips of Larq's optimizer on the same gradients, binary kernels everywhere, beside other hooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.bnn_rounding import BnnRounding
+from hookline.hooks.bop import Bop
+from hookline.hooks.ema import Ema
+from hookline.hooks.freeze_layers import FreezeLayers
+from hookline.trainer.errors import UserError
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.state import shipped_weights, stored_bits
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_batch, toy_network
+
+# What larq.optimizers.Bop(threshold=0.02, gamma=0.1) of Larq 0.13.3 makes of these gradients, in hundredths.
+BEGIN = "---+++--+++-"
+GRADIENTS = (
+    (-96, 160, 20, -173, -8, -116, -63, -49, -71, 55, -6, -59),
+    (41, 83, -164, -26, -98, -17, -129, 2, -4, -30, -105, -40),
+    (-109, -136, 22, -111, 117, 72, -200, 27, -110, 3, 4, -199),
+    (-23, -26, 96, -118, 74, -110, -33, -84, 145, 57, 243, 64),
+    (84, 84, -61, -7, 135, -40, 19, -2, 61, -36, -15, 24),
+    (10, -86, 90, -130, -120, -128, 97, -36, -97, -114, 42, -105),
+)
+OF_LARQ = ("+--++++++-++", "+-+++++++-++", "+-++-++++-++", "+-++-++++--+", "+-++-+++---+", "+--+-+++++-+")
+MOMENTUM_OF_LARQ = (
+    *(-0.042277928441762924, 0.018330693244934082, 0.033107392489910126, -0.4320123791694641),
+    *(0.07771126925945282, -0.2802625298500061, -0.18026776611804962, -0.11377881467342377),
+    *(-0.04938918352127075, -0.08524905145168304, 0.1558125764131546, -0.23771390318870544),
+)
+
+
+class Given(StatelessHook):
+    """Give every step gradients of one's choice."""
+
+    def transform_gradients(self, gradients, context):
+        given = tf.constant(np.reshape(GRADIENTS, [-1, 6, 2]) / 100.0, tf.float32)[context.step]
+        return dict.fromkeys(gradients, given)
+
+
+def signs(text: str) -> np.ndarray:
+    return np.array([1.0 if each == "+" else -1.0 for each in text], np.float32).reshape(6, 2)
+
+
+def hooked(network: Network, *hooks: GraphHook, batch: Any = toy_batch) -> tuple[ChunkLoop, Bop]:
+    """Return a loop over a network with hooks, and Bop among them."""
+    for hook in hooks:
+        hook.name = hook.name or type(hook).__name__.lower()
+    ordered = order_hooks(hooks)
+    for hook in ordered:
+        network.model = hook.rebuild_model(network.model)
+        hook.build(build_context(network))
+    if not network.optimizer.built:
+        network.optimizer.build(network.model.trainable_variables)
+    trainer = Trainer([network], [ToyObjective()], ordered, seed=0)
+    return ChunkLoop(trainer, batch, xla=False), next(each for each in hooks if isinstance(each, Bop))
+
+
+def test_updates_are_those_of_larq() -> None:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, use_bias=False, name="only")])
+    network = Network("model", model, keras.optimizers.Adam(0.1))
+    model.weights[0].assign(0.3 * signs(BEGIN))  # binary from the beginning, whatever its size was
+    bop = Bop(threshold=0.02, gamma=0.1, all_binary=True)
+    loop, _ = hooked(network, Given("given"), bop, batch=lambda step: binary_targets(toy_batch(step)))
+    momentum, weight = np.zeros([6, 2], np.float32), signs(BEGIN)
+    np.testing.assert_array_equal(model.weights[0], weight)
+    for step, gradient in enumerate(np.float32(GRADIENTS).reshape(-1, 6, 2) / np.float32(100)):
+        loop.run(step, 1)
+        momentum = momentum + np.float32(0.1) * (gradient - momentum)
+        flips = (np.abs(momentum) >= 0.02) & (np.sign(momentum) == np.sign(weight))
+        weight = np.where(flips, -weight, weight)
+        np.testing.assert_array_equal(model.weights[0], weight)
+        np.testing.assert_array_equal(model.weights[0], signs(OF_LARQ[step]))
+    (state,) = bop.declare().state.values()
+    np.testing.assert_allclose(np.ravel(state), MOMENTUM_OF_LARQ, atol=1e-7)
+    assert loop.accumulators.read()["bop/flip_ratio"] == pytest.approx(2 / 12)
+
+
+def binary_targets(batch: dict) -> dict:
+    return {**batch, "targets": batch["targets"] % 2}
+
+
+def deep_network(optimizer: keras.optimizers.Optimizer | None = None) -> Network:
+    """Return a network whose layer "middle" alone is binary."""
+    layers = [
+        keras.Input((6,)),
+        keras.layers.Dense(8, name="first"),
+        keras.layers.Dense(8, name="middle"),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Dense(3, name="last"),
+    ]
+    return Network("model", keras.Sequential(layers, name="deep"), optimizer or keras.optimizers.Adam(0.01))
+
+
+def kernel_of(network: Network, layer: str = "middle") -> np.ndarray:
+    return np.array(network.model.get_layer(layer).kernel)
+
+
+@pytest.mark.parametrize("quantizer", ["ste_sign", "approx_sign", None])
+def test_kernels_flip_whatever_surrogate_the_rounding_has(quantizer: str | None) -> None:
+    network = deep_network(keras.optimizers.AdamW(0.01, weight_decay=0.1))
+    rounding = BnnRounding(kernel_quantizer=quantizer, clip=0.5 if quantizer else 1.0)
+    rounding.name = "bnn_rounding"
+    loop, _ = hooked(network, rounding, Ema(), Bop(gamma=0.1))
+    begun, first = kernel_of(network), kernel_of(network, "first")
+    loop.run(0, 8)
+    found = kernel_of(network)
+    assert set(np.unique(found)) == {-1.0, 1.0}
+    assert 0.0 < (found != begun).mean() < 1.0
+    assert not np.array_equal(kernel_of(network, "first"), first)
+    shipped = shipped_weights(loop.trainer, 8)["model"]
+    (name,) = (name for name in shipped if name.endswith("middle/kernel"))
+    assert set(np.unique(shipped[name])) == {-1.0, 1.0}
+    assert stored_bits(loop.trainer, 8)["model"][name] == 1.0
+
+
+def test_a_frozen_layer_keeps_its_signs() -> None:
+    network = deep_network()
+    loop, _ = hooked(network, FreezeLayers(layers="middle"), Bop(gamma=0.5))
+    begun = kernel_of(network)
+    loop.run(0, 5)
+    np.testing.assert_array_equal(kernel_of(network), begun)
+
+
+class Broken(StatelessHook):
+    """Put NaN into the gradients of the binary kernel."""
+
+    def transform_gradients(self, gradients, context):
+        broken = {name: g * float("nan") for name, g in gradients.items() if "middle/kernel" in name}
+        return {**gradients, **broken}
+
+
+def test_a_gradient_that_is_no_number_is_withheld() -> None:
+    network = deep_network()
+    loop, bop = hooked(network, Broken(), Bop())
+    step, vetoes = loop.run(0, 3)
+    assert step == 0
+    assert len(vetoes) == 1
+    assert vetoes[0].startswith("gradient/")
+    assert all(np.isfinite(each).all() for each in bop.declare().state.values())
+
+
+def test_gamma_falls_in_the_same_ratio() -> None:
+    bop = Bop(gamma=1e-2, final_gamma=1e-4)
+    bop.build(build_context(deep_network()))  # 100 steps
+    found = [float(bop._gamma_at(tf.constant(step, tf.int64))) for step in (0, 50, 100)]
+    assert found == pytest.approx([1e-2, 1e-3, 1e-4])
+
+
+def test_bad_values_are_refused() -> None:
+    for options in ({"threshold": 0.0}, {"gamma": 0.0}, {"gamma": 1.5}, {"final_gamma": -1.0}):
+        with pytest.raises(UserError, match="Expected a number"):
+            Bop(**options)
+    with pytest.raises(UserError, match="all_binary=true"):
+        Bop().build(build_context(toy_network()))
