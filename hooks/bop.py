@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -154,7 +155,7 @@ class Bop(GraphHook):
             if self._tap(kernel) in context.taps:  # the hook takes part
                 momentum = tf.convert_to_tensor(self._momenta[kernel.name])
                 begun = tf.where(begun * momentum >= self.threshold, -begun, begun)
-            project_with_average(context.network.optimizer, kernel.variable, lambda _, flipped=begun: flipped)
+            project_with_average(context.network.optimizer, kernel.variable, partial(_replaced, begun))
 
     def measure(self, context: StepContext) -> Tensors:
         flipped = [context.latent[each.name] != tf.convert_to_tensor(each.variable.value) for each in self._kernels]
@@ -163,3 +164,7 @@ class Bop(GraphHook):
     def summary(self) -> dict[str, Any]:
         entries = {kernel.name: kernel.size for kernel in self._kernels}
         return {"threshold": self.threshold, "gamma": [self.gamma, self.final_gamma], "kernel_entries": entries}
+
+
+def _replaced(flipped: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    return tf.cast(flipped, value.dtype)

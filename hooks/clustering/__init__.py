@@ -1,0 +1,1 @@
+"""What weight clustering is made of."""
