@@ -162,7 +162,8 @@ class Distillation(GraphHook):
             return {}
         teacher, features = self._taught(context.batch["inputs"])
         logits = context.outputs
-        if not isinstance(logits, tf.Tensor) or not isinstance(teacher, tf.Tensor) or teacher.shape != logits.shape:
+        alone = isinstance(logits, tf.Tensor) and isinstance(teacher, tf.Tensor)
+        if not alone or teacher.shape != logits.shape or logits.shape[-1] < 2:  # a softmax of one output is always 1
             shapes = [each.shape if isinstance(each, tf.Tensor) else "several outputs" for each in (teacher, logits)]
             raise UserError(
                 f"The teacher of hooks.{self._prefix} returns {shapes[0]}, and the network '{self.network}' "

@@ -180,6 +180,9 @@ def test_what_cannot_teach_is_refused() -> None:
         loop_of(network, Distillation(teacher=network.model))
     with pytest.raises(UserError, match="logits of the same classes"):
         loop_of(student(), Distillation(teacher=keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])))
+    one = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+    with pytest.raises(UserError, match="logits of the same classes"):
+        loop_of(Network("model", keras.models.clone_model(one), keras.optimizers.SGD()), Distillation(teacher=one))
     for options in ({"alpha": 1.5}, {"temperature": 0}, {"teacher": 3}, {"features": "hidden"}):
         with pytest.raises(UserError, match="Expected"):
             Distillation(**options)
