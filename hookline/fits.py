@@ -6,7 +6,7 @@ import math
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,8 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
     if state is not None:
         spec.renew_optimizers(state.trainer)
     blueprint = spec.blueprint(data, plan, {**config, KEY: str(directory)})
+    if checkpoint is None and before is None:
+        blueprint = replace(blueprint, init_from=spec.init_from)
     run = build_run(blueprint, directory=directory, store=store, started=started)
     run.config["trainer"] |= {"monitor": run.best.monitor, "monitor_mode": run.best.mode}
     if asked.run_dir is not None and not old:
@@ -214,6 +216,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
         was = before.run.journal
         run.journal.warnings, run.journal.warned = list(was.warnings), list(was.warned)
         run.journal.resumed_at = [*was.resumed_at, before.step]
+        run.journal.started_from = list(was.started_from)
         run.times.before = before.run.times.elapsed
         if same_data and before.run.best.monitor == run.best.monitor:
             run.best.put_back(before.run.best.as_json())

@@ -88,7 +88,7 @@ def load(
         **given,
         **_settings(config),
     )
-    _restore(trainer, _checkpoint(directory, checkpoint or LAST))
+    _restore(trainer, _checkpoint(directory, checkpoint or LAST), config["init_from"])
     return trainer
 
 
@@ -116,10 +116,11 @@ def _checkpoint(directory: Path, tag: str) -> Checkpoint:
     return store.load(tag)
 
 
-def _restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
+def _restore(trainer: Trainer, checkpoint: Checkpoint, init_from: str | None) -> None:
     """Build networks and hooks without data, and give them the values of a checkpoint."""
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
+    spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's
     plan = Plan(*(fit[key] for key in ("first_step", "total_steps", "planned_steps", "batch_size", "epochs_before")))
     data = _stand_in(spec, fit)
     pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])

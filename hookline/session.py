@@ -24,6 +24,7 @@ from hookline.spec import Spec, resolve_optimizer, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.data import Data, Split
 from hookline.trainer.objective import Objective
+from hookline.trainer.run.directory import check_initial
 from hookline.trainer.run.interruption import Interruption
 
 
@@ -45,6 +46,7 @@ class Trainer:
         *,
         seed: int = 0,
         run_dir: str | Path | None = None,
+        init_from: str | Path | None = None,
         loss_weights: Mapping[str, float] | None = None,
         networks: Mapping[str, keras.Model] | None = None,
         objectives: Sequence[Objective] = (),
@@ -66,6 +68,8 @@ class Trainer:
                 used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
+            init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from;
+                None for those that the model has.
             loss_weights: factors of the losses of several outputs, by name.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimises, in the place of `loss`.
@@ -76,8 +80,7 @@ class Trainer:
         """
         models = _models(model, networks)
         _check_losses(loss, objectives, networks)
-        if not _is_count(seed, least=0) or seed >= 2**31:
-            raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+        _check_values(seed, init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
@@ -85,6 +88,7 @@ class Trainer:
             int(seed),
             trainer_settings(settings),
             self.run_dir,
+            None if init_from is None else str(init_from),
             [hooks] if isinstance(hooks, str) else list(hooks),
             objectives=list(objectives),
         )
@@ -400,6 +404,13 @@ def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> 
         raise UserError(f"{received} received. Expected loss= or objectives=.")
     if networks is not None and loss is not None:
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+
+
+def _check_values(seed: Any, init_from: str | Path | None) -> None:
+    if not _is_count(seed, least=0) or seed >= 2**31:
+        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+    if init_from is not None:
+        check_initial(str(init_from))
 
 
 def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:

@@ -115,6 +115,7 @@ class Spec:
         seed: of the run.
         settings: the section `trainer` of a config, but for what `fit` says.
         run_dir: where runs are written; None for nowhere.
+        init_from: the run or file whose weights the networks start from; None for their own.
         given: the hooks that were asked for.
         losses: of the only network, by output, by ONE where it has one; none where there are objectives.
         metrics: likewise.
@@ -129,6 +130,7 @@ class Spec:
     seed: int
     settings: dict[str, Any]
     run_dir: Path | None
+    init_from: str | None = None
     given: list[Any] = field(default_factory=list)
     losses: dict[str, Loss] = field(default_factory=dict)
     metrics: dict[str, list[Any]] = field(default_factory=dict)
@@ -264,7 +266,7 @@ class Spec:
         return {
             "seed": self.seed,
             "run_dir": None,
-            "init_from": None,
+            "init_from": self.init_from,
             "resume": None,
             "plugins": [],
             "debug": False,

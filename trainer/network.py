@@ -29,6 +29,7 @@ class Network:
         shared: whether several objectives may change it; otherwise a second one is refused.
         fixed: whether it is meant that no objective changes it; otherwise a network that nothing trains is refused.
         final_activations: that the model lacks, since the loss takes logits; what is shipped has them.
+        started_from: lines on the weights that it started from; none if they are its own.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Network:
     shared: bool = False
     fixed: bool = False
     final_activations: tuple[FinalActivation, ...] = ()
+    started_from: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, keras.Model):

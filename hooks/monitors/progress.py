@@ -268,6 +268,8 @@ class Progress(HostHook):
             return
         console, status = open_console(self._mode), Status(run)
         self._status = status
+        for line in () if run.from_checkpoint else run.journal.started_from:
+            console.print(line, soft_wrap=True)
         if self._mode in (AUTO, "bar") and in_notebook():
             self._display = Cell(status, self._every_seconds)
         elif console.is_terminal:

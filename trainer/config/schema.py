@@ -76,7 +76,9 @@ class TrainConfig:
 
     seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
     run_dir: str | None = setting(None, "where the run is written; null: runs/<recipe>/<date_time>")
-    init_from: str | None = setting(None, "a run directory whose weights the networks start from")
+    init_from: str | None = setting(
+        None, "a run, or a .keras, .weights.h5 or .safetensors file, whose weights the networks start from"
+    )
     resume: str | None = setting(None, "a run directory to resume, from where it ended")
     plugins: list[str] = field(default_factory=list, metadata={"help": "packages that a _target_ may name"})
     debug: bool = setting(False, "whether errors show their traceback")

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import BatchQueue, TrainingBatches
@@ -26,14 +26,15 @@ from hookline.trainer.order import order_hooks
 from hookline.trainer.replicas.replica import Replica
 from hookline.trainer.run.blueprint import Blueprint
 from hookline.trainer.run.build import bind_hooks
-from hookline.trainer.run.checkpoint import CheckpointStore, MemoryStore, Store
+from hookline.trainer.run.checkpoint import MemoryStore, Store
 from hookline.trainer.run.control import Best, choose_monitor
 from hookline.trainer.run.directory import initial_checkpoints
 from hookline.trainer.run.fingerprint import data_fingerprint
+from hookline.trainer.run.initial_weights import load_file, load_run
 from hookline.trainer.run.precision import FLOAT32, computing_in, loss_scale_for
 from hookline.trainer.run.run import Run
 from hookline.trainer.run.start_time import StartTime
-from hookline.trainer.run.state import assign_variables, share_variables
+from hookline.trainer.run.state import share_variables
 from hookline.trainer.run.times import Times
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
@@ -231,7 +232,13 @@ def _seed_of_hooks(seed: int) -> int:
 
 
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
-    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
+    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers.
+
+    Weights of a file are those of the models as they come; a run has those of the layers that hooks put in, too.
+    """
+    of_file = init_from is not None and user_path(init_from, "init_from").is_file()
+    if init_from is not None and of_file:
+        load_file(networks, init_from)
     for network in networks:
         for hook in hooks:
             if hook.network == network.name:
@@ -239,18 +246,10 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
         for hook in hooks:
             if hook.network == network.name:
                 network.taps |= ask(hook, "request_taps", network.model)
-    if init_from is not None:
-        _load_initial_weights(networks, init_from)
+    if init_from is not None and not of_file:
+        load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
         network.optimizer.build(network.model.trainable_variables)
-
-
-def _load_initial_weights(networks: list[Network], init_from: str) -> None:
-    store = CheckpointStore(initial_checkpoints(init_from))
-    checkpoint = store.load("best" if "best" in store.tags() else "last")
-    for network in networks:
-        keys = {f"network/{network.name}/{name}": variable.value for name, variable in network.weights.items()}
-        assign_variables(keys, checkpoint.tensors, f"init_from={init_from}")
 
 
 def _build_hooks(

@@ -208,6 +208,7 @@ class Journal:
         resumed_at: the steps at which the run was resumed.
         rolled_back: the steps from which it rolled back to a checkpoint.
         returns: for each of these, the step "to" which it rolled back, and the "rate_factor" of the checkpoint's rates.
+        started_from: lines on the weights that the networks started from; none if they are their own.
         warnings: what hooks have warned of so far, a line each.
         warned: names of the hooks whose `warning` has been shown.
         final: values of the latest training report.
@@ -216,6 +217,7 @@ class Journal:
     resumed_at: list[int] = field(default_factory=list)
     rolled_back: list[int] = field(default_factory=list)
     returns: list[dict[str, Any]] = field(default_factory=list)
+    started_from: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     final: dict[str, float] = field(default_factory=dict)

@@ -43,18 +43,31 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
     return path
 
 
+WEIGHTS = (".keras", ".h5", ".safetensors")
+"""Endings of files that hold weights."""
+
+
+def check_initial(init_from: str) -> None:
+    """Refuse what no network can start from: anything but a run, and a file of weights."""
+    given = user_path(init_from, "init_from")
+    if given.is_file() and given.suffix not in WEIGHTS:
+        raise UserError(
+            f"init_from={init_from} is a file. Expected the directory of a run, or one of: {', '.join(WEIGHTS)}."
+        )
+    if not given.is_file():
+        initial_checkpoints(init_from)
+
+
 def initial_checkpoints(init_from: str) -> Path:
-    """Return the directory of the checkpoints that a new run takes its weights from."""
+    """Return the directory of the checkpoints of the run that a new run takes its weights from."""
     given = user_path(init_from, "init_from")
     path = given / "checkpoints"
-    if given.is_file():
-        raise UserError(
-            f"init_from={init_from} is a file. Expected the directory of a run, with its checkpoints. For weights of a "
-            "Keras file, use model=custom with a function that returns keras.models.load_model(...)."
-        )
     check_folders(given, "init_from")
     if not path.is_dir():
-        raise UserError(f"init_from={init_from} has no checkpoints. Expected the directory of a run.")
+        raise UserError(
+            f"init_from={init_from} has no checkpoints. Expected the directory of a run, or a file of weights: "
+            f"{', '.join(WEIGHTS)}."
+        )
     return path
 
 

@@ -83,12 +83,12 @@ def _forget_orphans(names: Iterable[str]) -> None:
 def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
     """Check where a run writes and what it starts from, and the devices of this machine."""
     from hookline.trainer.replicas.strategy import check_number
-    from hookline.trainer.run.directory import choose_directory, initial_checkpoints
+    from hookline.trainer.run.directory import check_initial, choose_directory
 
     if config["resume"] is None:  # else its directory has been read
         choose_directory(config["run_dir"], recipe, datetime.now())
         if config["init_from"] is not None:
-            initial_checkpoints(config["init_from"])
+            check_initial(config["init_from"])
     settings = config["trainer"]
     check_number(settings.get("strategy", NONE), settings.get("replicas"))
 

@@ -263,6 +263,8 @@ class Run:
         self.from_checkpoint = bool(self.journal.resumed_at)
         if self.from_checkpoint:
             self.workers.take(self.step, trainer_variables(self.trainer))
+        else:
+            self.journal.started_from = [line for each in self.networks.values() for line in each.started_from]
         self._advise()
         self.call("on_fit_begin")
         self.times.begin()

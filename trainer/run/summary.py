@@ -50,6 +50,7 @@ def build_summary(
         "hooks": {hook.name: _of_hook(hook, run) for hook in run.hooks},
         **measure_size(run.networks.values(), stored).as_json(),
         "digest": run.digest,
+        "started_from": list(journal.started_from),
         "resumed_at": list(journal.resumed_at),
         "rolled_back": list(journal.rolled_back),
         "warnings": list(journal.warnings),

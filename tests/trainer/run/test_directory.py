@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.run.directory import choose_directory, initial_checkpoints, locked, make_directory
+from hookline.trainer.run.directory import check_initial, choose_directory, locked, make_directory
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
@@ -55,10 +55,14 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch) -> Non
         choose_directory(str(tmp_path / "run"), "bnn", NOW)
 
 
-def test_a_file_to_start_from_is_refused_as_one(tmp_path) -> None:
-    (tmp_path / "model.keras").write_text("")
-    with pytest.raises(UserError, match="is a file"):
-        initial_checkpoints(str(tmp_path / "model.keras"))
+def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path) -> None:
+    for name in ("model.keras", "model.weights.h5", "model.safetensors", "model.pkl"):
+        (tmp_path / name).write_text("")
+    for name in ("model.keras", "model.weights.h5", "model.safetensors"):
+        check_initial(str(tmp_path / name))
+    for name in ("model.pkl", "absent.keras"):
+        with pytest.raises(UserError, match=rf"{name} (is a file|has no checkpoints).*\.safetensors"):
+            check_initial(str(tmp_path / name))
 
 
 ROOT = Path(__file__).parents[3]

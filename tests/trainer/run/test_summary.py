@@ -12,7 +12,8 @@ from tests.trainer.run.test_run import Diary
 
 KEYS = (
     "recipe status stop_reason steps epochs seconds images_per_second final best test hooks params bytes networks "
-    "run_dir input digest resumed_at rolled_back warnings time_to_first_step peak_memory_bytes precision replicas"
+    "run_dir input digest resumed_at rolled_back started_from warnings time_to_first_step peak_memory_bytes "
+    "precision replicas"
 )
 
 

@@ -1,0 +1,204 @@
+"""A network starts from the weights of a run or of a file, whatever its layers are called, and says what it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import hookline
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.initial_weights import load_file, load_run, take_weights
+from hookline.trainer.run.weight_files import by_path, held
+
+layers = keras.layers
+CALM = {"hooks": [{"advisor": None}]}  # it warns of batches that are this small
+GENERATOR = np.random.default_rng(1)
+X = np.random.default_rng(0).normal(size=(6, 12, 4)).astype(np.float32)
+
+
+def network(model: keras.Model) -> Network:
+    return Network("model", model, keras.optimizers.SGD())
+
+
+def fresh(make: Callable[..., keras.Model], *arguments, **options) -> keras.Model:
+    """Return a model with weights of its own; its layers have the numbers that come next in this process."""
+    model = make(*arguments, **options)
+    for variable in model.weights:
+        if variable.dtype == "float32":
+            variable.assign(GENERATOR.uniform(0.5, 1.0, variable.shape))
+    return model
+
+
+def plain(classes: int = 3, width: int = 4) -> keras.Model:
+    """Dense layers of one shape, so that a shift by one would not show in the shapes."""
+    stack = [layers.Dense(width, "tanh") for _ in range(3)]
+    return keras.Sequential([keras.Input((12, 4)), *stack, layers.BatchNormalization(), layers.Dense(classes)])
+
+
+def named(classes: int = 3, first: str = "one", **options) -> keras.Model:
+    inputs = keras.Input((12, 4))
+    x = layers.Dense(5, name=first)(inputs)
+    x = layers.BatchNormalization(name="norm", **options)(layers.Dropout(0.3)(x))
+    return keras.Model(inputs, layers.Dense(classes, name="head")(x))
+
+
+class Transformer(keras.Model):
+    """A subclassed model, with layers in a list and weights of its own."""
+
+    def __init__(self, classes: int = 3):
+        super().__init__()
+        self.blocks = [layers.MultiHeadAttention(2, 4), layers.MultiHeadAttention(2, 4)]
+        self.norms = [layers.LayerNormalization(), layers.LayerNormalization()]
+        self.place = self.add_weight((12, 4), name="place")
+        self.head = layers.Dense(classes)
+
+    def call(self, x):
+        x = x + self.place
+        for block, norm in zip(self.blocks, self.norms, strict=True):
+            x = norm(x + block(x, x))
+        return self.head(x[:, 0])
+
+
+def transformer(classes: int = 3) -> keras.Model:
+    model = Transformer(classes)
+    model(X)
+    return model
+
+
+def recurrent() -> keras.Model:
+    return keras.Sequential(
+        [keras.Input((12, 4)), layers.GRU(5, return_sequences=True), layers.GRU(5), layers.Dense(3)]
+    )
+
+
+def save_safetensors(model: keras.Model, path: Path) -> None:
+    save_file({name: each.numpy() for name, each in network(model).weights.items()}, path)
+
+
+SAVED = {
+    "a.keras": lambda model, path: model.save(path),
+    "a.weights.h5": lambda model, path: model.save_weights(path),
+    "a.safetensors": save_safetensors,
+}
+
+
+@pytest.mark.parametrize("make", [plain, named, transformer, recurrent])
+@pytest.mark.parametrize("name", SAVED)
+def test_a_model_of_the_same_kind_computes_what_the_saved_one_does(make: Callable, name: str, tmp_path: Path):
+    if name == "a.safetensors" and make in (plain, recurrent):
+        keras.utils.clear_session()  # names are all that such a file knows
+    before = fresh(make)
+    SAVED[name](before, tmp_path / name)
+    if name == "a.safetensors":
+        keras.utils.clear_session()
+    after = network(fresh(make))
+    assert np.abs(np.asarray(after.model(X)) - before(X)).max() > 1e-2
+    load_file([after], str(tmp_path / name))
+    np.testing.assert_array_equal(after.model(X), before(X))
+    assert len(after.started_from) == 1, after.started_from
+
+
+def test_other_numbers_of_unnamed_layers_shift_nothing(tmp_path: Path):
+    keras.utils.clear_session()
+    layers.Dense(1)
+    saved = fresh(plain)  # dense_1 .. dense_4
+    saved.save(tmp_path / "a.keras")
+    keras.utils.clear_session()
+    own = network(fresh(plain))  # dense .. dense_3
+    load_file([own], str(tmp_path / "a.keras"))
+    for mine, theirs in zip(own.model.weights, saved.weights, strict=True):
+        np.testing.assert_array_equal(mine.numpy(), theirs.numpy())
+    assert "by place" in own.started_from[0]
+
+
+def test_a_head_for_other_classes_stays_as_it_was(tmp_path: Path):
+    for make in (named, plain, transformer):
+        fresh(make, 7).save_weights(tmp_path / "a.weights.h5")
+        own = network(fresh(make, 3))
+        kernel = own.model.weights[-2 if make is not named else 6].numpy()
+        load_file([own], str(tmp_path / "a.weights.h5"))
+        first, left, unused = own.started_from
+        assert "layers of 'model'" in first
+        assert ("Left as they were: " in left, "3]" in left, "7]" in unused) == (True, True, True)
+        assert any(np.array_equal(each.numpy(), kernel) for each in own.model.weights)
+
+
+def test_a_layer_is_taken_whole_or_not_at_all(tmp_path: Path):
+    fresh(named).save(tmp_path / "a.keras")
+    own = network(fresh(named, scale=False))  # what is left of the norm has the shapes of the file's first three
+    before = [each.numpy() for each in own.model.get_layer("norm").weights]
+    load_file([own], str(tmp_path / "a.keras"))
+    for one, other in zip(before, own.model.get_layer("norm").weights, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+    assert "Left as they were: norm" in own.started_from[1]
+
+
+def test_names_count_more_than_places_where_both_fit(tmp_path: Path):
+    def two(names: tuple[str, str]) -> keras.Model:
+        return keras.Sequential([keras.Input((4,)), *(layers.Dense(4, name=name) for name in names)])
+
+    saved = fresh(two, ("a", "b"))
+    saved.save(tmp_path / "a.keras")
+    own = network(fresh(two, ("b", "a")))
+    load_file([own], str(tmp_path / "a.keras"))
+    for name in ("a", "b"):
+        kernels = (each.get_layer(name).kernel.numpy() for each in (own.model, saved))
+        np.testing.assert_array_equal(*kernels)
+    renamed = network(fresh(two, ("c", "d")))
+    load_file([renamed], str(tmp_path / "a.keras"))
+    np.testing.assert_array_equal(renamed.model.get_layer("d").kernel.numpy(), saved.get_layer("b").kernel.numpy())
+
+
+def test_nothing_that_fits_is_an_error_with_names_of_both(tmp_path: Path):
+    fresh(named, first="two").save(tmp_path / "a.keras")
+    with pytest.raises(UserError, match=r"No layer of init_from=.* it has .*two.*\[4, 5\].* such as .*\[3, 9\]"):
+        load_file([network(keras.Sequential([keras.Input((3,)), layers.Dense(9)]))], str(tmp_path / "a.keras"))
+    with pytest.raises(UserError, match="networks model, other"):
+        load_file([network(named()), Network("other", named(), keras.optimizers.SGD())], str(tmp_path / "a.keras"))
+
+
+def test_numbers_of_another_kind_are_no_weights():
+    own = network(named())
+    given = by_path({name: held(np.ones(each.shape, np.int8)) for name, each in own.weights.items()})
+    with pytest.raises(UserError, match="No layer"):
+        take_weights(own, given, "init_from=x")
+
+
+@pytest.mark.full
+def test_python_starts_from_a_file_and_from_a_run(tmp_path: Path):
+    def trained(**options) -> hookline.Trainer:
+        model = named(first="one")
+        model = keras.Model(model.inputs, layers.GlobalAveragePooling1D()(model.outputs[0]))
+        trainer = hookline.Trainer(
+            model, keras.optimizers.SGD(1e-12), "sparse_categorical_crossentropy", **options, **CALM
+        )
+        trainer.fit(X, np.arange(6) % 3, batch_size=6, verbose=0)
+        return trainer
+
+    saved = fresh(named)
+    saved.save(tmp_path / "a.keras")
+    one = trained(init_from=tmp_path / "a.keras", run_dir=tmp_path / "run")
+    np.testing.assert_allclose(one.model.get_layer("head").kernel, saved.get_layer("head").kernel, atol=1e-6)
+    two = trained(init_from=tmp_path / "run")
+    np.testing.assert_allclose(two.model.get_layer("head").kernel, saved.get_layer("head").kernel, atol=1e-6)
+    assert [line.partition(":")[0] for line in two._state.run.journal.started_from] == [f"init_from={tmp_path / 'run'}"]
+    again = hookline.load(tmp_path / "run")
+    again.fit(X, np.arange(6) % 3, batch_size=6, verbose=0)  # it is the same trainer
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        trained(init_from=tmp_path / "a.txt")
+
+
+@pytest.mark.full
+def test_a_run_without_the_network_is_refused(tmp_path: Path):
+    trainer = hookline.Trainer(named(), loss="mse", run_dir=tmp_path / "run", **CALM)
+    trainer.fit(X, np.zeros((6, 12, 3)), verbose=0)
+    both = [network(named()), Network("other", named(), keras.optimizers.SGD())]
+    with pytest.raises(UserError, match="no network 'other'"):
+        load_run(both, tmp_path / "run" / "checkpoints", "x")
