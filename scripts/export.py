@@ -129,7 +129,7 @@ def write(
 ) -> tuple[Contents, dict[str, float], Difference | None]:
     """Write under another name, check that it loads and is as good as the run, then rename it."""
     from hookline.deploy.compare import compare
-    from hookline.deploy.plain_model import own_classes
+    from hookline.trainer.own_classes import own_classes
 
     with put_in_place(path, form) as temporary:
         contents = form.write(run, options.network, temporary, export_options(options))

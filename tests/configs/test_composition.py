@@ -25,7 +25,7 @@ from hookline.trainer.run.build import split_binding
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
 RESULTS = CONFIG_DIR.parent / "recipes" / "results.json"
 INJECTED = {
-    "model": {"input_shape", "classes", "role", "latent_size", "stacked"},
+    "model": {"input_shape", "classes", "role", "latent_size", "stacked", "preparation", "packages"},
     "task": {"parts"},
     "schedule": {"learning_rate", "total_steps"},
     "optimizer": {"name"},

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from hookline.trainer.config.build import TARGET, build
+from hookline.trainer.config.build import TARGET, build, parameters_of, resolve
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.data import Data
@@ -103,7 +103,10 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
 
     def build_model(**injected: Any) -> keras.Model:
         with told_in_one_line(f"model._target_={config['model'].get(TARGET)}", data):
-            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected)
+            offered = {"preparation": data.preparation, "packages": tuple(plugins)}
+            target = resolve(config["model"][TARGET], group="model", plugins=plugins)
+            wanted = {name: each for name, each in offered.items() if name in parameters_of(target)[0]}
+            model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected, **wanted)
         check_names(model)
         return model
 

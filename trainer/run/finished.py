@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,9 +27,18 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     if (config.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(f"run={run} was trained by Python. Expected hookline.load('{run}') there, and what it offers.")
     check_plugins(config, plugins, "run")
-    # The weights come from the checkpoint; what the run once started from no longer matters.
     named = list(dict.fromkeys([*(config.get("plugins") or []), *plugins]))
-    return {**config, "init_from": None, "plugins": named}
+    return {**without_initial(config), "plugins": named}
+
+
+def without_initial(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run whose weights come from a checkpoint: what it once began with no longer matters.
+
+    That is `init_from`, and the `weights` of a model where they are a file, or a name such as "imagenet".
+    """
+    model = config["model"]
+    begins = isinstance(model, Mapping) and isinstance(model.get("weights"), str)
+    return {**config, "init_from": None, "model": {**model, "weights": None} if begins else model}
 
 
 def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:

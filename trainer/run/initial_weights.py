@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 from keras.src.saving import saving_lib
 
 from hookline.trainer.errors import UserError, one_line, user_path
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, name_variables
 from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.weight_files import BFLOAT16, Layer, by_path, held, open_weights
 
@@ -72,17 +73,48 @@ def take_weights(network: Network, given: Sequence[Layer], source: str) -> list[
     Raises:
         UserError: no layer fits.
     """
-    own = _layers_of(network) if any(each.numbered for each in given) else by_path(network.weights)
+    own, how, pairs = _match(network.model, network.weights, given, source)
+    _assign(pairs)
+    return _told(network, own, given, pairs, source, how)
+
+
+def load_whole(model: keras.Model, path: Path, source: str) -> None:
+    """Give a model the weights of a file, which must have every layer of it.
+
+    Args:
+        model: built.
+        path: of a .keras, .weights.h5, .h5 or .safetensors file.
+        source: what it is called in messages, such as "model.weights=net.h5".
+
+    Raises:
+        UserError: the file cannot be read, or a layer fits none of it.
+    """
+    with open_weights(path) as given:
+        own, _, pairs = _match(model, name_variables(model.weights), given, source)
+        taken = {id(mine) for mine, _ in pairs}
+        if left := [layer for layer in own if id(layer) not in taken]:
+            raise UserError(f"{source} has no weights for {_listed(left)}. Expected a file for a '{model.name}'.")
+        _assign(pairs)
+
+
+def _match(
+    model: keras.Model, weights: Mapping[str, keras.Variable], given: Sequence[Layer], source: str
+) -> tuple[list[Layer], str, Pairs]:
+    """Return the model's layers, by which reading some belong to given ones, and these pairs."""
+    own = _layers_of(model) if any(each.numbered for each in given) else by_path(weights)
     how, pairs = max(((how, _pairs(own, given, key)) for how, key in READINGS.items()), key=lambda each: len(each[1]))
     if not pairs:
         raise UserError(
-            f"No layer of {source} fits one of '{network.name}': it has {_listed(given)}; expected layers of the same "
+            f"No layer of {source} fits one of '{model.name}': it has {_listed(given)}; expected layers of the same "
             f"names and shapes, such as {_listed(own)}."
         )
+    return own, how, pairs
+
+
+def _assign(pairs: Pairs) -> None:
     for mine, theirs in pairs:
         for name, variable in mine.tensors.items():
             variable.assign(theirs.tensors[name].read().astype(variable.dtype))
-    return _told(network, own, given, pairs, source, how)
 
 
 def _by_path(layers: Sequence[Layer]) -> list[str]:
@@ -156,10 +188,10 @@ class _Recorder(saving_lib.H5IOStore):
         self.variables.setdefault(self._place, {})[key] = value
 
 
-def _layers_of(network: Network) -> list[Layer]:
-    """Return the layers of a network by their place in the files of Keras."""
-    recorder, weights = _Recorder(), {id(each) for each in network.weights.values()}
-    saving_lib._save_state(network.model, recorder, None, "", set())
+def _layers_of(model: keras.Model) -> list[Layer]:
+    """Return the layers of a model by their place in the files of Keras."""
+    recorder, weights = _Recorder(), {id(each) for each in model.weights}
+    saving_lib._save_state(model, recorder, None, "", set())
     layers = []
     for place, variables in recorder.variables.items():
         if all(id(each) in weights for each in variables.values()):

@@ -20,6 +20,7 @@ from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run
 from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
 from hookline.trainer.run.directory import choose_directory, config_text, environment, locked, make_directory
+from hookline.trainer.run.finished import without_initial
 from hookline.trainer.run.interruption import Interrupted, Interruption, termination_interrupts
 from hookline.trainer.run.precision import check_precision
 from hookline.trainer.run.process import estimated, memory_errors, released_graphs
@@ -209,8 +210,8 @@ def prepare(
     keras.utils.clear_session()
     settings, workers = config["trainer"], workers or Workers()
     _set_threads(settings["threads"])
-    blueprint = from_config(config, recipe)
-    blueprint = replace(blueprint, init_from=None) if begun else blueprint
+    blueprint = from_config(without_initial(config) if begun else config, recipe)
+    blueprint = replace(blueprint, config=config)
     run = build_run(blueprint, replicas=workers.replicas(settings), workers=workers, **given)
     if plan is not None:
         describe = plan

@@ -56,7 +56,7 @@ class Transformer(keras.Model):
         self.blocks = [layers.MultiHeadAttention(2, 4), layers.MultiHeadAttention(2, 4)]
         self.norms = [layers.LayerNormalization(), layers.LayerNormalization()]
         self.place = self.add_weight((12, 4), name="place")
-        self.head = layers.Dense(classes)
+        self.head = layers.Dense(classes, name="head")
 
     def call(self, x):
         x = x + self.place
@@ -73,7 +73,7 @@ def transformer(classes: int = 3) -> keras.Model:
 
 def recurrent() -> keras.Model:
     return keras.Sequential(
-        [keras.Input((12, 4)), layers.GRU(5, return_sequences=True), layers.GRU(5), layers.Dense(3)]
+        [keras.Input((12, 4)), layers.GRU(5, return_sequences=True), layers.GRU(5), layers.Dense(3, name="head")]
     )
 
 

@@ -1,0 +1,67 @@
+"""A whole model in a .keras file, as a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import keras
+
+from hookline.trainer.deferred import prechecked
+from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.own_classes import own_classes
+
+ENDING = ".keras"
+
+
+def check_file(path: str) -> None:
+    """Refuse a path that is no .keras file."""
+    given = user_path(path, "model.path")
+    if given.suffix != ENDING or not given.is_file():
+        reason = "is no .keras file" if given.exists() else "does not exist"
+        raise UserError(
+            f"model.path={path} {reason}. Expected a file that model.save('net.keras') has written; weights alone go "
+            "into a model of the same layers, by init_from=."
+        )
+
+
+@prechecked(check_file)
+def keras_file(
+    input_shape: Sequence[int], classes: int, *, path: str, weights: bool = True, packages: Sequence[str] = ()
+) -> keras.Model:
+    """Return the model of a .keras file.
+
+    Keras reads it in its safe mode: of what the file names, classes of Keras are built, and those that `plugins=` names
+    a package of. Lambdas are refused.
+
+    Args:
+        input_shape: of the data's examples.
+        classes: of the data.
+        path: of the file.
+        weights: whether it starts from the weights of the file; otherwise from new ones.
+        packages: of the user, with classes that the file names.
+
+    Raises:
+        UserError: Keras refuses the file, or the model has another number of outputs than the data has classes.
+    """
+    check_file(path)
+    with own_classes(packages):
+        try:
+            model = keras.saving.load_model(user_path(path, "model.path"), compile=False, safe_mode=True)
+        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
+            innermost = str(error).rpartition("Exception encountered: ")[2].partition("Full object config")[0]
+            reason = " ".join(innermost.split())[:300].rstrip(" .")
+            raise UserError(
+                f"model.path={path} cannot be loaded by Keras in safe mode: {reason}. Expected layers of Keras alone, "
+                "or plugins=[<module>] with the others. Weights alone need neither: use init_from=."
+            ) from error
+        if not weights:
+            model = keras.models.clone_model(model)
+            if not model.built:
+                model(keras.Input(tuple(input_shape)))
+    shape = getattr(model, "output_shape", None)
+    if isinstance(shape, tuple) and isinstance(shape[-1], int) and shape[-1] != classes:
+        raise UserError(
+            f"The model of model.path={path} has {shape[-1]} outputs, and the data has {classes} classes. Expected one "
+            f"for each. To keep its other layers, use a model that ends in {classes} units, and init_from={path}."
+        )
+    return model

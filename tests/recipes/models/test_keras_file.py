@@ -1,0 +1,79 @@
+"""A whole model of a file is a network, built of nothing but Keras's own classes, or of those that the user names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from hookline.recipes.models.keras_file import keras_file
+from hookline.trainer.errors import UserError
+from tests.support.command import run_small
+
+SHAPE, CLASSES = (8, 8, 1), 10
+X = np.random.default_rng(0).uniform(-1, 1, (4, *SHAPE)).astype(np.float32)
+MODULE = """
+import keras
+
+class Twice(keras.layers.Layer):
+    def call(self, x):
+        return 2.0 * x
+"""
+
+
+def saved(path: Path, *extra: keras.Layer, classes: int = CLASSES) -> keras.Model:
+    head = keras.layers.Dense(classes, "softmax", name="head")
+    model = keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten(), *extra, keras.layers.Dense(6, "relu"), head])
+    model.save(path)
+    return model
+
+
+def test_the_model_computes_what_the_file_says_or_begins_anew(tmp_path: Path):
+    model = saved(tmp_path / "a.keras")
+    own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
+    np.testing.assert_array_equal(own(X), model(X))
+    fresh = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"), weights=False)
+    assert [(each.name, each.shape) for each in fresh.weights] == [(each.name, each.shape) for each in own.weights]
+    assert not np.allclose(fresh(X), model(X), atol=1e-3)
+
+
+def test_code_in_the_file_is_not_run(tmp_path: Path):
+    saved(tmp_path / "a.keras", keras.layers.Lambda(lambda x: x))
+    with pytest.raises(UserError, match=r"a.keras cannot be loaded by Keras in safe mode: .*init_from="):
+        keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
+
+
+def test_a_class_of_the_users_is_one_that_plugins_name(tmp_path: Path, monkeypatch):
+    (tmp_path / "keras_file_plugin.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = saved(tmp_path / "a.keras", __import__("keras_file_plugin").Twice())
+    with pytest.raises(UserError, match="Twice.*plugins="):
+        keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
+    own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"), packages=["keras_file_plugin"])
+    np.testing.assert_array_equal(own(X), model(X))
+
+
+def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Path):
+    saved(tmp_path / "a.keras", classes=1000)
+    (tmp_path / "a.h5").write_text("")
+    (tmp_path / "b.keras").write_text("no zip")
+    for name, words in (
+        ("a.keras", "1000 outputs, and the data has 10 classes.*init_from="),
+        ("a.h5", "is no .keras file.*init_from="),
+        ("b.keras", "cannot be loaded"),
+        ("c.keras", "does not exist"),
+    ):
+        with pytest.raises(UserError, match=words):
+            keras_file(SHAPE, CLASSES, path=str(tmp_path / name))
+
+
+@pytest.mark.full
+def test_a_run_trains_it_with_hooks(tmp_path: Path):
+    saved(tmp_path / "a.keras")
+    file = ("model=keras_file", f"model.path={tmp_path / 'a.keras'}")
+    summary = run_small("frozen_mask", *file, run_dir=tmp_path / "run")
+    assert summary["hooks"]["prune"]
+    with pytest.raises(UserError, match="model.path"):
+        run_small("baseline", "model=keras_file", "model.path=nowhere.keras", run_dir=tmp_path / "no")
