@@ -90,6 +90,7 @@ class FreezeLayers(GraphHook):
         self,
         *,
         layers: str | Sequence[str],
+        but: str | Sequence[str] | None = None,
         stop: str = "weights",
         batch_norm: str = "frozen",
         begin_epoch: float = 0.0,
@@ -100,6 +101,7 @@ class FreezeLayers(GraphHook):
 
         Args:
             layers: patterns on paths or names of layers of any kind; a layer that holds layers means all of them.
+            but: patterns of those among them that train, such as the head of a network whose other layers are frozen.
             stop: "weights" freezes these layers, "upstream" also every layer before them (functional models only).
             batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" keeps updating them,
                 "inference" keeps them and uses them in training, too (only for a whole run).
@@ -108,6 +110,7 @@ class FreezeLayers(GraphHook):
             network: name of the network.
         """
         self.layers = check_patterns("layers", layers)
+        self.but = [] if but is None else check_patterns("but", but)
         self.stop = check_choice("stop", stop, STOPS)
         self.batch_norm = check_choice("batch_norm", batch_norm, BATCH_NORMS)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
@@ -137,6 +140,8 @@ class FreezeLayers(GraphHook):
         """Return every layer to freeze, by path: layers that hold layers and those inside them."""
         chosen = select_layers(model, self.layers)
         frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
+        if self.but:
+            frozen -= with_inner_layers(select_layers(model, self.but))
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:

@@ -130,6 +130,18 @@ def test_inference_makes_a_frozen_norm_use_its_moving_statistics():
     assert hook.summary()["statistics_held"] == ["toy/norm/beta", "toy/norm/gamma", *STATISTICS]
 
 
+def test_layers_are_left_out_of_what_is_frozen():
+    network = toy_network()
+    hook = named(layers="*", but=["logits"])
+    loop = toy_loop([hook], network=network)
+    start = values_of(network)
+    loop.run(0, 4)
+    assert latent_moved(network, start) == {"toy/logits/kernel", "toy/logits/bias"}
+    assert hook.summary()["layers"] == ["hidden", "norm"]
+    with pytest.raises(UserError, match="logit"):
+        named(layers="*", but="logit").build(build_context(toy_network()))
+
+
 class Penalty(StatelessHook):
     """Pull the latent kernel itself, past the weights of the forward pass, and look at what is left of its gradient."""
 

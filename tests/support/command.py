@@ -25,6 +25,12 @@ FOR_RECIPE = {
     "multi_label": {"model": "plain_cnn", "model.filters": "[2,2,2]", "data.train_examples": "256"},
     "segmentation": {"model": "u_net", "model.filters": "[2,4]", "data.train_examples": "256"},
     "custom_gradient": {"model": "toy_product"},
+    "fine_tuning": {
+        "model": "plain_cnn",
+        "model.filters": "[4,8]",
+        "hooks.freeze_layers.end_epoch": "1",
+        "trainer.batch_size": "64",  # a step of each rate
+    },
     "center_loss": {"model": "lenet_plus_plus", "model.filters": "[2,2,2]"},
     "gradient_reversal": {
         "model": "two_headed_cnn",
