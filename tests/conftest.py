@@ -33,6 +33,7 @@ FULL = (
     "contract/test_held_out_networks",
     "contract/test_hooks_on_several_networks",
     "contract/test_no_false_alarms",
+    "contract/test_outputs_of_loaded_models.py",
     "contract/test_technique_pairs",
     "deploy/test_litert.py",
     "deploy/test_sparse.py",

@@ -1,0 +1,91 @@
+"""A model that starts from a file computes what Keras computes, with every hook that changes nothing before a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import hookline
+from hookline.trainer.network import Network
+from hookline.trainer.run.initial_weights import load_file
+from tests.support.spread import spread
+from tests.trainer.run.test_initial_weights import X as SEQUENCES
+from tests.trainer.run.test_initial_weights import recurrent, transformer
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 32, 32, 3)).astype(np.float32)
+QUIET = [{"advisor": None}, {"nan_guard": None}]
+HOOKS = {
+    "none": [],
+    "prune": [{"prune": {"begin_epoch": 0.5}}],
+    "frozen_mask": [{"frozen_mask": {"masks": "magnitude"}}],
+    "freeze_layers": [{"freeze_layers": {"layers": "*", "but": "head"}}],
+    "ema": ["ema"],
+    "clip_gradients": ["clip_gradients"],
+    "center_loss": ["center_loss"],
+    "gradient_override": [{"gradient_override": {"layers": "head", "backward": {"name": "reverse"}}}],
+    "incremental_quantization": [{"incremental_quantization": {"begin_epoch": 0.5}}],
+    "synchronized_batch_norm": ["synchronized_batch_norm"],
+}
+GRAPHS_ONLY = ("center_loss", "gradient_override")
+APPLICATIONS = ("DenseNet121", "EfficientNetB0", "MobileNetV3Small")
+TOGETHER = ("prune", "frozen_mask", "freeze_layers", "ema", "clip_gradients")
+
+
+def of_keras(name: str) -> Callable[[], keras.Model]:
+    def make() -> keras.Model:
+        function = getattr(keras.applications, name)
+        base = function(include_top=False, weights=None, pooling="avg", input_shape=(32, 32, 3))
+        return keras.Model(base.input, keras.layers.Dense(3, name="head")(base.output))
+
+    return make
+
+
+def saved(make: Callable[[], keras.Model], path: Path) -> keras.Model:
+    model = spread(make())
+    model.save(path) if path.suffix == ".keras" else model.save_weights(path)
+    return model
+
+
+def check(outputs: np.ndarray, wanted: np.ndarray) -> None:
+    np.testing.assert_allclose(outputs, wanted, atol=1e-5 * max(1.0, np.abs(wanted).max()))
+    assert wanted.std(axis=0).min() > 0  # they depend on the inputs
+
+
+def compare(make: Callable[[], keras.Model], name: str, hooks: list, inputs: np.ndarray, place: Path) -> None:
+    wanted = np.asarray(saved(make, place / name)(inputs, training=False))
+    after = make()
+    assert np.abs(np.asarray(after(inputs, training=False)) - wanted).max() > 1e-2 * np.abs(wanted).max()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    trainer = hookline.Trainer(after, "sgd", loss, hooks=[*QUIET, *hooks], init_from=place / name)
+    trainer.prepare(inputs, np.arange(len(inputs)) % 3, epochs=4, batch_size=len(inputs))
+    check(trainer.predict(inputs), wanted)
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_networks_of_keras_applications(name: str, tmp_path: Path):
+    path = tmp_path / ("a.keras" if name == "MobileNetV3Small" else "a.weights.h5")
+    before = saved(of_keras(name), path)
+    own = Network("model", of_keras(name)(), keras.optimizers.SGD())
+    load_file([own], str(path))
+    check(np.asarray(own.model(IMAGES, training=False)), np.asarray(before(IMAGES, training=False)))
+
+
+@pytest.mark.long  # tracing the step of hundreds of layers takes minutes
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_networks_of_keras_applications_with_hooks(name: str, tmp_path: Path):
+    hooks = [hook for each in TOGETHER for hook in HOOKS[each]]
+    compare(of_keras(name), "a.keras" if name == "MobileNetV3Small" else "a.weights.h5", hooks, IMAGES, tmp_path)
+
+
+@pytest.mark.parametrize("hook", [each for each in HOOKS if each not in GRAPHS_ONLY])
+def test_a_subclassed_transformer(hook: str, tmp_path: Path):
+    compare(transformer, "a.weights.h5", HOOKS[hook], SEQUENCES, tmp_path)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_recurrent_network(hook: str, tmp_path: Path):
+    compare(recurrent, "a.keras", HOOKS[hook], SEQUENCES, tmp_path)
