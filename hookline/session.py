@@ -59,17 +59,15 @@ class Trainer:
             optimizer: a name, or a Keras optimizer, perhaps with a schedule; with `networks` one for each by name, or a
                 name for all.
             loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
-                one value for each example. Cross-entropies are computed from logits: a final softmax or sigmoid is
-                taken off in training, and is there in all that is shipped; outputs of a layer without an activation
-                are taken as logits. Of several outputs: {name: loss}.
+                one value for each example; of several outputs {name: loss}. Cross-entropies are computed from logits:
+                a final softmax or sigmoid is taken off in training and is there in all that is shipped.
             metrics: names, `keras.metrics.Metric` objects, or functions like a loss. Of several outputs: {name: list}.
             hooks: hook objects, classes, names of configs, {name: object} or {name: options}; {name: None} removes a
                 default one. An object is a template: each fit trains with a new one of its arguments. A host hook is
                 used itself.
             seed: everything random follows from it, but for the weights, which the model has already.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
-            init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from;
-                None for those that the model has.
+            init_from: a run, or a .keras, .weights.h5 or .safetensors file, whose weights the first fit starts from.
             loss_weights: factors of the losses of several outputs, by name.
             networks: several models by name, in the place of `model`.
             objectives: what a step minimises, in the place of `loss`.

@@ -9,6 +9,7 @@ import keras
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.own_classes import own_classes
+from hookline.trainer.run.trained_model import check_parts
 
 ENDING = ".keras"
 
@@ -44,6 +45,10 @@ def keras_file(
         UserError: Keras refuses the file, or the model has another number of outputs than the data has classes.
     """
     check_file(path)
+    try:
+        check_parts(user_path(path, "model.path"), packages)
+    except UserError as error:
+        raise UserError(f"model.path={path}: {error} Classes of your own need plugins=[<module>].") from error
     with own_classes(packages):
         try:
             model = keras.saving.load_model(user_path(path, "model.path"), compile=False, safe_mode=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def read_model(path: str, key: str) -> keras.Model:
     given = user_path(path, key)
     try:
         if given.suffix == SUFFIX:
-            _check_parts(given)
+            check_parts(given)
             return made_beside(lambda: _load(given))
         return shipped_network(path, read_config(path)).model
     except UserError as error:
@@ -54,8 +54,8 @@ def _load(path: Path) -> keras.Model:
     return model
 
 
-def _check_parts(path: Path) -> None:
-    """Refuse a file that names code to import other than Keras's: loading it would execute that."""
+def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
+    """Refuse a .keras file that names code other than Keras's, or of packages that the user allows: loading runs it."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(CONFIG) as stored:
             if len(text := stored.read(MAX_BYTES + 1)) > MAX_BYTES:
@@ -64,22 +64,23 @@ def _check_parts(path: Path) -> None:
     except (OSError, ValueError, KeyError, NotImplementedError, zipfile.BadZipFile) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"it cannot be read ({reason:.200}). Expected a file of model.save('<name>.keras').") from error
-    if foreign := sorted(set(_foreign_parts(config))):
+    if foreign := sorted(set(_foreign_parts(config, {"keras", *packages}))):
         raise UserError(
             f"it has parts that are not of Keras: {', '.join(foreign):.200}. Expected a model of Keras's own layers, "
             "the directory of a run, or a keras.Model in Python."
         )
 
 
-def _foreign_parts(config: Any) -> Iterator[str]:
-    """Yield what a serialized model would have to import or look up outside of Keras."""
+def _foreign_parts(config: Any, known: Set[str]) -> Iterator[str]:
+    """Yield what a serialized model would have to import or look up outside of known packages."""
     if isinstance(config, Mapping):
         if "class_name" in config and "config" in config:
             module, registered = config.get("module"), str(config.get("registered_name") or "")
-            if ">" in registered or str(module or "keras").partition(".")[0] != "keras":
+            root = str(module or "keras").partition(".")[0]
+            if root not in known or (">" in registered and len(known) == 1):
                 yield str(config["class_name"])
         for value in config.values():
-            yield from _foreign_parts(value)
+            yield from _foreign_parts(value, known)
     elif isinstance(config, list):
         for value in config:
-            yield from _foreign_parts(value)
+            yield from _foreign_parts(value, known)

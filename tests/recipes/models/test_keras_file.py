@@ -62,7 +62,7 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
     for name, words in (
         ("a.keras", "1000 outputs, and the data has 10 classes.*init_from="),
         ("a.h5", "is no .keras file.*init_from="),
-        ("b.keras", "cannot be loaded"),
+        ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),
     ):
         with pytest.raises(UserError, match=words):
@@ -70,6 +70,7 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
 
 
 @pytest.mark.full
+@pytest.mark.filterwarnings("ignore:Network 'model' trains from the logits")
 def test_a_run_trains_it_with_hooks(tmp_path: Path):
     saved(tmp_path / "a.keras")
     file = ("model=keras_file", f"model.path={tmp_path / 'a.keras'}")
