@@ -77,8 +77,7 @@ class Trainer:
             UserError: something that cannot be trained, in one line. It is a ValueError.
         """
         models = _models(model, networks)
-        _check_losses(loss, objectives, networks)
-        _check_values(seed, init_from)
+        _check_given(loss, objectives, networks, seed, init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
@@ -404,7 +403,8 @@ def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> 
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
 
 
-def _check_values(seed: Any, init_from: str | Path | None) -> None:
+def _check_given(loss: Any, objectives: Any, networks: Any, seed: Any, init_from: str | Path | None) -> None:
+    _check_losses(loss, objectives, networks)
     if not _is_count(seed, least=0) or seed >= 2**31:
         raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
     if init_from is not None:

@@ -66,7 +66,8 @@ def keras_file(
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and isinstance(shape[-1], int) and shape[-1] != classes:
         raise UserError(
-            f"The model of model.path={path} has {shape[-1]} outputs, and the data has {classes} classes. Expected one "
-            f"for each. To keep its other layers, use a model that ends in {classes} units, and init_from={path}."
+            f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}: one for each class of the "
+            f"data, or what else the task asks for. To keep its other layers, use a model that ends in {classes} "
+            f"units, and init_from={path}."
         )
     return model

@@ -60,7 +60,7 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
     (tmp_path / "a.h5").write_text("")
     (tmp_path / "b.keras").write_text("no zip")
     for name, words in (
-        ("a.keras", "1000 outputs, and the data has 10 classes.*init_from="),
+        ("a.keras", "1000 outputs. Expected 10: .*init_from="),
         ("a.h5", "is no .keras file.*init_from="),
         ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),
