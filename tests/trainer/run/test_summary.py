@@ -30,7 +30,13 @@ def test_keys_are_the_documented_ones_and_nan_is_null(tmp_path) -> None:
     plain = {"epochs": 1.5, "images_per_second": 160.0, "steps": 6, "digest": "0a", "test": test, "resumed_at": [2]}
     assert {key: summary[key] for key in plain} == plain
     assert summary["seconds"] >= 60.0
-    assert summary["best"] == {"monitor": "metric/accuracy", "value": 0.97, "step": 6, "values": run.best.values}
+    assert summary["best"] == {
+        "monitor": "metric/accuracy",
+        "mode": "max",
+        "value": 0.97,
+        "step": 6,
+        "values": run.best.values,
+    }
     assert summary["time_to_first_step"] == {"seconds": 3.5, "step": 3.5}
     assert (summary["hooks"], summary["replicas"]["count"]) == ({"diary": {"host_seconds": 0.25}}, 1)
     network = summary["networks"]["model"]
