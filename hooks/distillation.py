@@ -213,6 +213,11 @@ class Distillation(GraphHook):
         return {"teacher": name, "digest": self._digest, "temperature": self.temperature, "alpha": self.alpha}
 
     def advise(self, run: Run) -> Sequence[str]:
+        if not run.data.classes:
+            raise UserError(
+                f"hooks.{self._prefix} softens a softmax over classes, and the targets of data '{run.data.name}' are "
+                f"none. Expected hooks.{self._prefix}=null."
+            )
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()

@@ -195,6 +195,11 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
+def test_several_labels_are_no_distribution(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="softmax over classes"):
+        run_small("multi_label", "+hooks=distillation", run_dir=tmp_path / "run")
+
+
 def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:
     model = teacher()
     model.save(tmp_path / "teacher.keras")
