@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,7 +13,7 @@ from hookline.recipes.classification import Classification
 from hookline.recipes.losses import BINARY, ENDS, ONE, ONE_HOT, SPARSE, Loss, losses_of, metrics_of, weights_of
 from hookline.recipes.measures import Measures, beside
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, take_off
+from hookline.trainer.final_activation import FinalActivation, check_logits, ends_linear, first_outputs, take_off
 from hookline.trainer.graph import as_functional, is_graph
 from hookline.trainer.input.data import Data
 from hookline.trainer.model_checks import check_inputs, check_names
@@ -184,9 +184,10 @@ def recipe_of(
         own = ClassLoss(classes=classes, label_smoothing=loss.label_smoothing, measures=measures)
         return Recipe([network], [own])
     heads = {
-        name: _head(model, name, losses.get(name), metrics.get(name, ()), shapes, ends, (weights or {}).get(name, 1.0))
+        name: _head(model, name, losses.get(name), metrics.get(name, ()), shapes, ends, data)
         for name in dict.fromkeys([*losses, *metrics])
     }
+    heads = {name: replace(head, weight=float((weights or {}).get(name, 1.0))) for name, head in heads.items()}
     names = output_names(model)
     return Recipe([network], [KerasLoss(heads, names, classes=data.classes, reconstructs=reconstructs)])
 
@@ -198,15 +199,15 @@ def _head(
     metrics: Sequence[Any],
     shapes: Mapping[str, Sequence[int | None]],
     ends: Mapping[str, str],
-    weight: float,
+    data: Data,
 ) -> Head:
     """Return what is minimised and measured of an output; `ends` has the activations that were taken off."""
     kind = None if loss is None else loss.kind
-    gives_logits = _gives_logits(model, loss, name)
+    gives_logits = name not in ends and _gives_logits(model, loss, name, data)
     shown = ENDS[kind] if kind and gives_logits else ends.get(name)
     measures = Measures(metrics, shapes.get(name, ()), activation=shown, kind=kind, prefix=f"{name}_" if name else "")
     from_logits = gives_logits or name in ends or (loss is not None and loss.from_logits)
-    return Head(loss, measures, from_logits, float(weight))
+    return Head(loss, measures, from_logits)
 
 
 def output_names(model: keras.Model) -> list[str]:
@@ -259,12 +260,23 @@ def _takes_off(loss: Loss, end: FinalActivation) -> bool:
     return loss.kind is not None and ENDS[loss.kind] == end.name and not loss.from_logits
 
 
-def _gives_logits(model: keras.Model, loss: Loss | None, name: str) -> bool:
-    """Return whether a cross-entropy that expects probabilities meets an output without an activation."""
+def _gives_logits(model: keras.Model, loss: Loss | None, name: str, data: Data) -> bool:
+    """Return whether a cross-entropy that expects probabilities meets an output that is none.
+
+    It is none behind a layer without an activation; and where it leaves [0, 1] on the first examples, as that of a
+    batch norm does.
+    """
     names = output_names(model)
-    if loss is None or loss.kind is None or loss.from_logits or name not in names:
+    if loss is None or loss.kind is None or loss.from_logits:
         return False
-    return ends_linear(model, names.index(name))
+    if name in names and ends_linear(model, names.index(name)):
+        return True
+    outputs = first_outputs(model, data)
+    found = outputs if name == ONE or outputs is None else _item(outputs, name, names)
+    if not isinstance(found, tf.Tensor):
+        return False
+    values = tf.cast(found, tf.float32).numpy()
+    return bool((values < 0).any() or (values > 1).any() or not ((values > 0) & (values < 1)).any())
 
 
 def supervised(

@@ -86,19 +86,25 @@ def check_logits(model: keras.Model, data: Data) -> None:
     """Refuse a model whose outputs are probabilities though no final activation could be taken off."""
     if not model.built or ends_linear(model):
         return
-    inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
-    listed = (model.trainable_variables, model.non_trainable_variables)
-    trained, others = ([each.value for each in variables] for variables in listed)
-    try:
-        outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
-    except Exception:  # noqa: BLE001 - the first step says what is wrong with it
-        return
+    outputs = first_outputs(model, data)
     if isinstance(outputs, tf.Tensor) and are_probabilities(np.asarray(tf.cast(outputs, tf.float32))):
         raise UserError(
             f"The network '{model.name}' returns probabilities (on the first examples, in [0, 1] with a sum of 1), and "
             "its loss would apply a second softmax. Expected logits: leave out the final softmax, or let a functional "
             "or Sequential model end with it."
         )
+
+
+def first_outputs(model: keras.Model, data: Data) -> Any:
+    """Return what a model gives for the first training examples; None where it cannot be run on them."""
+    inputs = data.train.source.gather(tf.constant(data.train.indices[:EXAMPLES]))["inputs"]
+    listed = (model.trainable_variables, model.non_trainable_variables)
+    trained, others = ([each.value for each in variables] for variables in listed)
+    try:
+        outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
+    except Exception:  # noqa: BLE001 - the first step says what is wrong with it
+        return None
+    return outputs
 
 
 def _name_of(function: Any) -> str | None:

@@ -159,6 +159,10 @@ def test_a_network_without_an_activation_gives_logits() -> None:
     assert [len(each.networks[0].final_activations) for each in ends] == [1, 0]
     found = [evaluator_of(each, data).run(0) for each in ends]
     assert found[0] == found[1]
+    linear = ends[1].networks[0].model
+    normed = keras.Model(linear.inputs[0], keras.layers.BatchNormalization(epsilon=0.0)(linear.outputs[0]))
+    recipe = supervised(parts=parts_of(data, model=lambda: normed), **loss)
+    assert evaluator_of(recipe, data).run(0) == pytest.approx(found[0], rel=1e-5)
     probabilities = dense(3, "sigmoid")(VECTORS[90:120]).numpy()
     assert found[0]["metric/accuracy"] == pytest.approx(np.mean((probabilities > 0.5) == SIGNS[90:120]))
 
