@@ -23,7 +23,7 @@ INSTEAD = {
     "ModelCheckpoint": "Trainer(run_dir=...), which keeps the best and the last checkpoint",
     "OrbaxCheckpoint": "Trainer(run_dir=...), which keeps the best and the last checkpoint",
     "ProgbarLogger": "fit(..., verbose=1)",
-    "ReduceLROnPlateau": "a keras.optimizers.schedules object as the optimizer's learning_rate",
+    "ReduceLROnPlateau": "hooks=[hookline.hooks.ReduceOnPlateau(factor=..., patience=...)]",
     "SwapEMAWeights": "hooks=[hookline.hooks.Ema()]",
     "TensorBoard": "Trainer(run_dir=...), which writes TensorBoard's files",
     "TerminateOnNaN": "nothing: a step with NaN changes no variable, and ends the run (hookline.hooks.NanGuard)",

@@ -1,7 +1,8 @@
-"""Schedules of Keras that hold another one: after a warm-up, over several updates a step, at a share of its rate."""
+"""Schedules of Keras: one cycle, and those that hold another: a warm-up, several updates a step, a share of it."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 import keras
@@ -38,6 +39,29 @@ class Warmup(_Holder):
     def __call__(self, step: Any) -> tf.Tensor:
         rate = self.schedule(step) if callable(self.schedule) else self.schedule
         return tf.cast(rate, tf.float32) * tf.minimum(tf.cast(step, tf.float32) / self.steps, 1.0)
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class OneCycle(keras.optimizers.schedules.LearningRateSchedule):
+    """Rise from a share of the rate to all of it, then fall to another share, each along half a cosine."""
+
+    def __init__(self, rate: float, top: int, total: int, first_fraction: float, final_fraction: float) -> None:
+        super().__init__()
+        self.rate, self.top, self.total = rate, top, total
+        self.first_fraction, self.final_fraction = first_fraction, final_fraction
+
+    def __call__(self, step: Any) -> tf.Tensor:
+        step = tf.cast(step, tf.float32)
+        rising = step < self.top
+        low = tf.where(rising, self.first_fraction, self.final_fraction)
+        left = (self.top - step) / self.top
+        passed = (step - self.top) / max(1, self.total - self.top)
+        share = (1.0 + tf.cos(math.pi * tf.clip_by_value(tf.where(rising, left, passed), 0.0, 1.0))) / 2.0
+        return self.rate * (low + (1.0 - low) * share)
+
+    def get_config(self) -> dict[str, Any]:
+        shares = {"first_fraction": self.first_fraction, "final_fraction": self.final_fraction}
+        return {"rate": self.rate, "top": self.top, "total": self.total, **shares}
 
 
 @keras.saving.register_keras_serializable(package="hookline")

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: constant, in steps, along a cosine; each after an optional linear warm-up.
+"""Schedules of the learning rate: constant, in steps, along a cosine, exponential, one cycle; most after a warm-up.
 
 Each takes the full rate, the steps of the run, and how long the rate first rises from 0: `warmup_steps`, fewer than
 all, or `warmup_fraction`, the same as a share of all steps, in [0, 1). What is out of range is a `UserError`.
@@ -94,6 +94,59 @@ def cosine(
         warmup_target=learning_rate if warmup else None,
         warmup_steps=warmup,
     )
+
+
+def _check_exponential(final_fraction: float, warmup_steps: int, warmup_fraction: float) -> None:
+    if not 0 < final_fraction <= 1:
+        raise UserError(f"schedule.final_fraction={final_fraction} received. Expected a number above 0, up to 1.")
+    _check_warmup(warmup_steps, warmup_fraction)
+
+
+@prechecked(_check_exponential)
+def exponential(
+    learning_rate: float,
+    total_steps: int,
+    *,
+    final_fraction: float = 0.01,
+    warmup_steps: int = 0,
+    warmup_fraction: float = 0.0,
+) -> Schedule:
+    """Return a rate that falls by the same factor in every step, to `final_fraction`, in (0, 1], of the full rate.
+
+    It falls during the warm-up, too, which it is multiplied by.
+    """
+    _check_exponential(final_fraction, 0, 0.0)
+    falling = keras.optimizers.schedules.ExponentialDecay(learning_rate, total_steps, final_fraction)
+    return _warmed(falling, _warmup_length(total_steps, warmup_steps, warmup_fraction))
+
+
+def _check_one_cycle(first_fraction: float, peak: float, final_fraction: float) -> None:
+    for name, value in {"first_fraction": first_fraction, "final_fraction": final_fraction}.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"schedule.{name}={value} received. Expected a number in [0, 1].")
+    if not 0 < peak < 1:
+        raise UserError(f"schedule.peak={peak} received. Expected a share of all steps, above 0 and below 1.")
+
+
+@prechecked(_check_one_cycle)
+def one_cycle(
+    learning_rate: float,
+    total_steps: int,
+    *,
+    first_fraction: float = 0.04,
+    peak: float = 0.3,
+    final_fraction: float = 4e-6,
+) -> Schedule:
+    """Return a rate that rises to the full one and falls far below its beginning, each along half a cosine.
+
+    "Super-convergence" of Smith and Topin 2018 (arXiv 1708.07120), with the defaults of PyTorch's OneCycleLR. The full
+    rate, which may be several times the usual one, is reached at `peak`, a share of all steps.
+    """
+    _check_one_cycle(first_fraction, peak, final_fraction)
+    from hookline.trainer.rate_schedules import OneCycle
+
+    top = max(1, round(peak * total_steps))
+    return OneCycle(learning_rate, top, total_steps, first_fraction, final_fraction)
 
 
 def _warmed(schedule: float | Schedule, warmup: int) -> float | Schedule:

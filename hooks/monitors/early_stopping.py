@@ -81,7 +81,11 @@ class EarlyStopping(HostHook):
             return
         self._waited += 1
         if self._waited >= self._patience and run.step < run.total_steps:
-            run.control.stop(self._reason(run.best.monitor))
+            self.lose_patience(run)
+
+    def lose_patience(self, run: Run) -> None:
+        """Do what follows from too many evaluations without an improvement."""
+        run.control.stop(self._reason(run.best.monitor))
 
     def _improves(self, value: float, mode: str) -> bool:
         if not math.isfinite(value):

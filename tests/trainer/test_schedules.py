@@ -42,6 +42,18 @@ def test_cosine_follows_its_formula(total: int, final: float, share: float) -> N
         assert float(schedule(step)) == pytest.approx(expected, abs=1e-6)
 
 
+def test_an_exponential_and_one_cycle_follow_their_formulas() -> None:
+    falling = schedules.exponential(0.5, 4, final_fraction=1 / 16)
+    assert rates(falling, 5) == pytest.approx([0.5 / 2**n for n in range(5)])
+    schedule = schedules.one_cycle(2.0, 100, first_fraction=0.1, peak=0.25, final_fraction=0.01)
+    found = rates(schedule, 101)
+    assert [found[step] for step in (0, 25, 100)] == pytest.approx([0.2, 2.0, 0.02], rel=1e-5)
+    assert found[10] == pytest.approx(2.0 * (0.1 + 0.9 * (1 - math.cos(math.pi * 10 / 25)) / 2), rel=1e-5)
+    assert found[75] == pytest.approx(2.0 * (0.01 + 0.99 * (1 + math.cos(math.pi * 50 / 75)) / 2), rel=1e-5)
+    again = type(schedule).from_config(schedule.get_config())
+    assert rates(again, 101) == found
+
+
 def test_an_optimizer_follows_the_schedule() -> None:
     optimizer = keras.optimizers.SGD(schedules.step(1.0, 4, milestones=[0.5], factor=0.5, warmup_steps=1))
     variable = keras.Variable(0.0)

@@ -366,6 +366,12 @@ class Run:
         self.from_checkpoint = True
         self.call("on_fit_begin")
 
+    def lower_rates(self, factor: float) -> None:
+        """Multiply the learning rate of every network from now on, in all processes of the run."""
+        for network in self.trainer.networks.values():
+            network.lower_rate(factor)
+        self.workers.take(self.step, trainer_variables(self.trainer))
+
     def _held_back(self, why: str) -> NonFiniteError:
         return NonFiniteError(f"Step {self.step} was held back by {', '.join(self.vetoes)}, and {why}.")
 

@@ -1,0 +1,75 @@
+"""Reduce on plateau: lower the learning rate when the monitored validation metric no longer improves."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from hookline.hooks.monitors.early_stopping import EarlyStopping
+from hookline.hooks.options import check_number
+
+if TYPE_CHECKING:
+    from hookline.trainer.run.run import Run
+
+
+class ReduceOnPlateau(EarlyStopping):
+    """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then wait anew.
+
+    What counts as an improvement is as in `early_stopping`, whose patience should be the longer one. The schedule
+    continues at the lower share of its rate; with `schedule=constant` the rate is what this hook makes of it.
+
+    Group:
+        monitor
+
+    State:
+        best: the best value that counted; null before the first.
+        best_step: where it was.
+        seen_step: the step of the last evaluation that counted.
+        waited: evaluations since the best one, or since the rate was lowered.
+        share: of the full rate.
+
+    Cost:
+        One comparison per evaluation.
+
+    Pitfalls:
+        tests/hooks/monitors/test_reduce_on_plateau.py: the count begins anew once the rate is lower; a resumed run
+            has the lower rate, and lowers it again where the whole run would.
+
+    Example:
+        python train.py recipe=baseline schedule=constant +hooks=reduce_on_plateau
+    """
+
+    def __init__(self, *, factor: float = 0.1, patience: int = 5, min_delta: float = 0.0, least: float = 0.001) -> None:
+        """Set how the rate is lowered.
+
+        Args:
+            factor: what the rate is multiplied by each time, above 0, up to 1.
+            patience: evaluations on the validation split without an improvement before the rate is lowered; at least 1.
+            min_delta: the gain that an improvement must exceed, in units of the metric; at least 0.
+            least: share of the full rate below which it is not lowered, above 0, up to 1.
+        """
+        self._factor = check_number("factor", factor, minimum=0, maximum=1, above_minimum=True)
+        self._least = check_number("least", least, minimum=0, maximum=1, above_minimum=True)
+        super().__init__(patience=patience, min_delta=min_delta)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "share": self._share}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._share: float = state.get("share", 1.0)
+
+    def summary(self) -> dict[str, Any]:
+        return {**super().summary(), "share": self._share}
+
+    def lose_patience(self, run: Run) -> None:
+        self._waited = 0
+        if self._share * self._factor < self._least:
+            return
+        self._share *= self._factor
+        run.lower_rates(self._factor)
+        warnings.warn(
+            f"{run.best.monitor} did not improve in {self._patience} evaluations: the learning rate is now "
+            f"{self._share:.3g} of its schedule.",
+            stacklevel=2,
+        )
