@@ -22,6 +22,7 @@ SUBCOMMANDS = {
     "predict": ("scripts.predict", "Predict with an exported network or a run"),
     "export": ("scripts.export", "Write the finished model of a run for other programs"),
     "compare": ("scripts.compare", "Compare finished runs"),
+    "find-rate": ("scripts.find_rate", "Train some steps at rising learning rates, to find a good one"),
     "verify": ("scripts.verify", "Say whether a run directory is sound; replay=<steps> trains steps of it again"),
     "ablate": ("scripts.ablate", "Run a recipe without each of its technique hooks in turn"),
     "sensitivity": ("scripts.sensitivity", "Measure how much each layer of a finished run can be pruned"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import NoneType, UnionType
@@ -88,6 +89,9 @@ def _value(key: str, text: str, hint: Any) -> Any:
         value = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
         raise UserError(f"'{key}={text}' is no value. Expected such as {key}=<value>; see --help.") from error
+    if float in kinds and isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)  # 1e-3, which YAML takes for a text
     if not any(_fits(value, kind) for kind in kinds):
         expected = " or ".join(EXPECTED[kind] for kind in kinds if kind in EXPECTED)
         raise UserError(f"Invalid {key}: {value!r}. Expected {expected}; see --help.")

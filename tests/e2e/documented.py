@@ -38,6 +38,7 @@ SHORT = {
     "kill_runs.py": ["kills=1", "recipes=[bnn]"],
     "benchmark.py": ["repeats=1", "seconds=0.05", "contenders=hookline*"],
     "ablate.py": ["seeds=0"],
+    "find_rate.py": ["count=5"],
     "reproduce.py": ["--list"],  # the targets, without the hours that they take
 }
 """What other scripts get in the place of what is printed."""

@@ -1,0 +1,180 @@
+"""Find a learning rate: `python scripts/find_rate.py recipe=<name> ...` trains some steps at rates that rise.
+
+The range test of Smith, Cyclical Learning Rates, 2017 (arXiv 1506.01186), section 3.3. Nothing is kept but a picture.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
+
+from hookline.scripts.command import make_main, new_figure, parse_options, plain_table
+from hookline.trainer.errors import UserError, user_path
+
+if TYPE_CHECKING:
+    from hookline.trainer.config.preflight import Job
+    from hookline.trainer.step.loop import ChunkLoop
+
+USAGE = """python scripts/find_rate.py recipe=<name> [key=value ...]
+
+Takes what train.py takes, and trains some steps at learning rates that rise by the same factor. The loss falls, stands
+still, and rises: a good rate lies where it falls fastest, or a tenth of where it is lowest.
+
+  lowest    first learning rate (1e-6)
+  highest   last one, unless the loss diverges before (1)
+  count     training steps (200)
+  picture   PNG file of loss against rate (learning_rate.png); it must not exist
+"""
+SMOOTHING = 0.9
+DIVERGED = 4.0
+"""Times the lowest loss, from which on it is not worth going further."""
+
+
+@dataclass
+class Range:
+    """Hold the options of the test itself."""
+
+    lowest: float = 1e-6
+    highest: float = 1.0
+    count: int = 200
+    picture: str = "learning_rate.png"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hold what was measured.
+
+    Attributes:
+        rates: learning rate of each step.
+        losses: total loss of each step, smoothed.
+        picture: where it was drawn.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    picture: Path
+
+    @property
+    def steepest(self) -> float:
+        """Return the rate at which the loss falls fastest, by the slope over the logarithm of the rate."""
+        until = self.losses.index(min(self.losses))
+        slopes = [after - before for before, after in zip(self.losses[:until], self.losses[1 : until + 1], strict=True)]
+        return self.rates[slopes.index(min(slopes))] if slopes else self.rates[0]
+
+    @property
+    def lowest(self) -> float:
+        """Return the rate at which the loss is lowest."""
+        return self.rates[self.losses.index(min(self.losses))]
+
+
+def parse(arguments: Sequence[str]) -> tuple[Range, Job]:
+    """Return the options of the test, and the run that it trains."""
+    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.preflight import preflight
+
+    own = [each for each in arguments if each.partition("=")[0] in Range.__dataclass_fields__]
+    options, rest = parse_options(own, Range), [each for each in arguments if each not in own]
+    if not 0 < options.lowest < options.highest:
+        raise UserError(f"lowest={options.lowest:g} and highest={options.highest:g} received. Expected a rising range.")
+    if user_path(options.picture, "picture").exists():
+        raise UserError(f"picture={options.picture} exists. Expected a new file: picture=<name>.png.")
+    command = parse_command(rest)
+    if command.sweep or command.display or command.explain:
+        raise UserError(f"'{' '.join(rest)}' received. Expected the values of one run, such as recipe=bnn.")
+    (job,) = preflight(command)
+    return options, job
+
+
+def find(options: Range, job: Job) -> Found:
+    """Train a run at rising rates until its loss diverges, and draw the losses."""
+    from hookline.trainer.quiet import plain_warnings, quiet_start
+
+    factor = (options.highest / options.lowest) ** (1.0 / max(1, options.count - 1))
+    rising = {"initial_learning_rate": options.lowest, "decay_steps": 1, "decay_rate": factor}
+    schedule = {"_target_": "keras.optimizers.schedules.ExponentialDecay", **rising}
+    trainer = {**job.config["trainer"], "epochs": None, "steps": options.count}
+    with quiet_start():
+        import keras
+
+        from hookline.trainer.run.blueprint import from_config
+        from hookline.trainer.run.build_run import build_run
+    keras.utils.clear_session()
+    with plain_warnings():
+        run = build_run(from_config({**job.config, "schedule": schedule, "trainer": trainer}))
+        losses = train(run.loop, options.count)
+    if len(losses) < 2:
+        raise UserError(f"The loss diverged at once. Expected a rate to begin with below lowest={options.lowest:g}.")
+    rates = [options.lowest * factor**step for step in range(len(losses))]
+    found = Found(rates, smoothed(losses), user_path(options.picture, "picture"))
+    draw(found)
+    return found
+
+
+def train(loop: ChunkLoop, count: int) -> list[float]:
+    """Return the total loss of each step, until one is held back, or the smoothed loss is far above its lowest."""
+    losses: list[float] = []
+    for step in range(count):
+        _, vetoes = loop.run(step, 1)
+        values = loop.accumulators.read()
+        loop.accumulators.reset()
+        loss = sum(value for name, value in values.items() if name.endswith("loss/total"))
+        if vetoes or not math.isfinite(loss):
+            break
+        losses.append(loss)
+        if (averages := smoothed(losses))[-1] > DIVERGED * min(averages):
+            break
+    return losses
+
+
+def smoothed(losses: Sequence[float]) -> list[float]:
+    """Return the exponential average of losses, without the bias of its beginning."""
+    average, values = 0.0, []
+    for step, loss in enumerate(losses, start=1):
+        average = SMOOTHING * average + (1.0 - SMOOTHING) * loss
+        values.append(average / (1.0 - SMOOTHING**step))
+    return values
+
+
+def draw(found: Found) -> None:
+    """Write the picture."""
+    figure = new_figure(8.0, 4.2)
+    axes = figure.subplots()
+    axes.plot(found.rates, found.losses, color="#1b6ca8")
+    for rate, label in ((found.steepest, "falls fastest"), (found.lowest, "lowest")):
+        axes.axvline(rate, color="#d1495b", linestyle="--", linewidth=1)
+        axes.annotate(f"{label}: {rate:.2g}", (rate, max(found.losses)), rotation=90, va="top", ha="right", fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("loss (smoothed)")
+    figure.savefig(found.picture, dpi=110, format="png")
+
+
+def print_found(found: Found) -> None:
+    """Print some rates, and what to try."""
+    from hookline.hooks.monitors.console import open_console
+
+    console = open_console()
+    places = sorted({round(place * (len(found.rates) - 1) / 9) for place in range(10)})
+    rows = [(f"{found.rates[place]:.2e}", f"{found.losses[place]:.4f}") for place in places]
+    console.print(plain_table(("learning rate", "loss"), rows, left=0))
+    low, high = sorted((found.steepest, found.lowest / 10))
+    console.print(
+        f"falls fastest at {found.steepest:.2g}, lowest at {found.lowest:.2g}: try "
+        f"optimizer.learning_rate={low:.1g} to {high:.1g}; picture {found.picture}",
+        soft_wrap=True,
+        highlight=False,
+        markup=False,
+    )
+
+
+main = make_main(USAGE, parse, lambda asked: print_found(find(*asked)))
+
+if __name__ == "__main__":
+    sys.exit(main())

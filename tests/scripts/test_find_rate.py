@@ -1,0 +1,33 @@
+"""The range test: rates rise by one factor, the loss ends where it diverges, the picture is drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookline.scripts.find_rate import Found, find, main, parse, smoothed
+from hookline.trainer.errors import UserError
+
+
+def test_rates_rise_until_the_loss_diverges(tmp_path, capsys) -> None:
+    picture = tmp_path / "rates.png"
+    command = ["recipe=baseline", "model.units=[16]", "optimizer=sgd", "count=60", "lowest=1e-4", "highest=1e4"]
+    assert main([*command, f"picture={picture}"]) == 0
+    assert picture.stat().st_size > 5000
+    shown = capsys.readouterr().out
+    assert "1.00e-04" in shown
+    assert "try optimizer.learning_rate=" in shown
+    found = find(*parse([*command, f"picture={tmp_path / 'again.png'}"]))
+    assert found.rates[1] / found.rates[0] == pytest.approx(1e8 ** (1 / 59))
+    assert found.losses[0] > 2.0 > min(found.losses)
+    assert 1e-3 < found.steepest <= found.lowest
+    with pytest.raises(UserError, match="exists"):
+        parse([*command, f"picture={picture}"])
+    with pytest.raises(UserError, match="rising range"):
+        parse(["recipe=baseline", "lowest=1", "highest=0.1"])
+
+
+def test_the_steepest_slope_lies_before_the_lowest_loss(tmp_path) -> None:
+    losses = [2.0, 1.9, 1.4, 1.2, 1.3, 0.9, 3.0]
+    found = Found([10.0**n for n in range(7)], losses, tmp_path)
+    assert (found.steepest, found.lowest) == (10.0, 1e5)
+    assert smoothed([1.0, 1.0, 1.0]) == pytest.approx([1.0, 1.0, 1.0])
