@@ -116,7 +116,7 @@ def test_a_file_that_is_no_such_file_is_refused_in_a_line(kind: str, tmp_path: P
         read(path)
 
 
-def test_links_in_a_circle_come_to_an_end_and_a_claimed_size_costs_nothing(tmp_path: Path):
+def test_links_in_a_circle_end_and_a_claimed_size_costs_nothing(tmp_path: Path):
     def change(group: h5py.Group) -> None:
         group.create_dataset("0", (2**20, 2**20), "f4", chunks=(2**10, 2**10), compression="gzip")
         group.parent["again"] = group.parent.parent  # a hard link
