@@ -26,7 +26,7 @@ def advice_on(*overrides: str, directory: Path) -> list[str]:
     keras.utils.clear_session()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_trace_loop", lambda trainers, *_: SimpleNamespace(trainer=trainers[0]))
-        patch.setattr(module, "HeldOut", lambda trainer, split, **_: SimpleNamespace(split=split))
+        patch.setattr(module, "HeldOut", lambda trainer, split, **_: SimpleNamespace(split=split, names=[]))
         run = module.build_run(from_config(job.config, job.recipe), directory=directory)
     return [line for hook in run.hooks for line in hook.advise(run)]
 

@@ -148,11 +148,17 @@ def _defaults(bundle: Path) -> str:
 
 def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
     """Return a line, or several, for each name with its text."""
-    column = max(len(name) for name, _ in options) + 2
-    wrapper = textwrap.TextWrapper(max(columns, 40), subsequent_indent=" " * (column + 2), break_on_hyphens=False)
+    columns = max(columns, 40)
+    column = min(max(len(name) for name, _ in options) + 2, columns - 24)  # a text needs some room
+    wrapper = textwrap.TextWrapper(columns, subsequent_indent=" " * (column + 2), break_on_hyphens=False)
     lines = []
     for name, text in options:
         wrapper.initial_indent = f"  {name:<{column}}"
+        if len(name) > column - 2:  # a long one has a line of its own
+            lines.append(f"  {name}")
+            wrapper.initial_indent = wrapper.subsequent_indent
+            if not text.strip():
+                continue
         lines += wrapper.wrap(text or "-") or [wrapper.initial_indent]
     return lines
 

@@ -116,7 +116,7 @@ def test_optuna_is_told_what_came_of_every_job(tmp_path: Path, monkeypatch: pyte
     ]
     (tmp_path / "1").mkdir()
     (tmp_path / "1/summary.json").write_text(json.dumps({"status": "completed", "best": {"value": 0.75}}))
-    config = {"seed": 2, "trainer": {"monitor_mode": "min"}}
+    config = {"seed": 2, "task": {}, "trainer": {"monitor": "loss/total", "monitor_mode": "auto"}}
     optuna.params = {"optimizer.learning_rate": 0.0123456, "model.units": "[128,1]", "x": 2}
     found = Search(Sweep(tmp_path, jobs), fixed, space, config).suggest()
     assert found == ["recipe=bnn", "optimizer.learning_rate=0.01235", "model.units=[128,1]", "x=2"]
