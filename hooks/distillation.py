@@ -50,7 +50,7 @@ class Distillation(GraphHook):
         L_features: sum over the pairs of layers of mean (h - h_teacher)^2
 
     State:
-        teacher/<variable>: value at the begin, where the network is its own teacher.
+        teacher/<variable>: initial value, where the network is its own teacher.
 
     Scalars:
         loss/distillation: alpha T^2 KL, in training.
@@ -215,8 +215,8 @@ class Distillation(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         if not run.data.classes:
             raise UserError(
-                f"hooks.{self._prefix} softens a softmax over classes, and the targets of data '{run.data.name}' are "
-                f"none. Expected hooks.{self._prefix}=null."
+                f"hooks.{self._prefix} softens a softmax over classes, and data '{run.data.name}' has no classes. "
+                f"Expected hooks.{self._prefix}=null."
             )
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:

@@ -77,7 +77,7 @@ class KerasLoss(Objective):
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         if SOFT_TARGETS in batch:
             raise UserError(
-                "task=supervised received examples that augmentation mixed, whose targets are shares of classes. "
+                "task=supervised received examples mixed by augmentation, whose targets are shares of classes. "
                 "Expected loss=sparse_categorical_crossentropy, or augment.<name>=null."
             )
         outputs, targets = forward(MODEL, batch["inputs"]), batch.get("targets")
@@ -288,7 +288,7 @@ def supervised(
     outputs: int | None = None,
     targets: str = TARGETS,
 ) -> Recipe:
-    """Build the network of the config with any loss and metrics of Keras: regression, multi-label, dense, none.
+    """Build the network of the config with any loss and metrics of Keras: regression, multi-label, dense prediction.
 
     A final softmax or sigmoid is left out in training where the loss takes logits, and is back in exports; a network
     that ends without one is taken to give logits. The arguments are those of `configs/task/supervised.yaml`.

@@ -110,7 +110,7 @@ def find(options: Range, job: Job) -> Found:
         run = build_run(from_config({**job.config, "schedule": schedule, "trainer": trainer}))
         losses = train(run.loop, options.count)
     if len(losses) < 2:
-        raise UserError(f"The loss diverged at once. Expected a rate to begin with below lowest={options.lowest:g}.")
+        raise UserError(f"The loss diverged at once, at {options.lowest:g}. Set a smaller lowest=<rate>.")
     rates = [options.lowest * factor**step for step in range(len(losses))]
     found = Found(rates, smoothed(losses), user_path(options.picture, "picture"))
     draw(found)

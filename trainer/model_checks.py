@@ -63,8 +63,8 @@ def check_classes(data: Data, task: str) -> None:
     """Refuse data without classes for a task that needs the class of each example."""
     if not data.classes:
         raise UserError(
-            f"task={task} needs the class of each example, and the targets of data '{data.name}' are none. Expected "
-            "integers [examples]; for numbers, several labels or maps begin with recipe=regression, multi_label or "
+            f"task={task} needs a class for each example, and data '{data.name}' has no classes. Expected integer "
+            "targets [examples]; for numbers, several labels or maps begin with recipe=regression, multi_label or "
             "segmentation."
         )
 

@@ -81,10 +81,10 @@ class EarlyStopping(HostHook):
             return
         self._waited += 1
         if self._waited >= self._patience and run.step < run.total_steps:
-            self.lose_patience(run)
+            self.out_of_patience(run)
 
-    def lose_patience(self, run: Run) -> None:
-        """Do what follows from too many evaluations without an improvement."""
+    def out_of_patience(self, run: Run) -> None:
+        """Act on too many evaluations without an improvement: end the run."""
         run.control.stop(self._reason(run.best.monitor))
 
     def _improves(self, value: float, mode: str) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOnPlateau(EarlyStopping):
-    """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then wait anew.
+    """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then count again.
 
     What counts as an improvement is as in `early_stopping`, whose patience should be the longer one. The schedule
     continues at the lower share of its rate; with `schedule=constant` the rate is what this hook makes of it.
@@ -32,8 +32,8 @@ class ReduceOnPlateau(EarlyStopping):
         One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_reduce_on_plateau.py: the count begins anew once the rate is lower; a resumed run
-            has the lower rate, and lowers it again where the whole run would.
+        tests/hooks/monitors/test_reduce_on_plateau.py: the count starts again once the rate is lower; a resumed run
+            has the lower rate, and lowers it again where an uninterrupted run would.
 
     Example:
         python train.py recipe=baseline schedule=constant +hooks=reduce_on_plateau
@@ -62,7 +62,7 @@ class ReduceOnPlateau(EarlyStopping):
     def summary(self) -> dict[str, Any]:
         return {**super().summary(), "share": self._share}
 
-    def lose_patience(self, run: Run) -> None:
+    def out_of_patience(self, run: Run) -> None:
         self._waited = 0
         if self._share * self._factor < self._least:
             return

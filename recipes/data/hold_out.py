@@ -66,7 +66,7 @@ def hold_out(
             return split_indices(size, held_out, seed, labels, groups=found)
         return split_indices(size, held_out, seed, keys=found)
     if split == "stratified" and labels is None:
-        raise UserError("data.split=stratified needs classes, and the targets are none. Set data.split=random.")
+        raise UserError("data.split=stratified needs classes, and the data has none. Set data.split=random.")
     return split_indices(size, held_out, seed, None if split == "random" else labels)
 
 

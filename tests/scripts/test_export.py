@@ -256,7 +256,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Runs, tmp_pa
     (tmp_path / "folder.keras").mkdir()
     (tmp_path / "kept.keras").write_text("precious")
     run, bare = f"run={runs / 'bnn'}", f"run={tmp_path / 'bare'}"
-    shutil.copytree(runs / "bnn", tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copytree(runs / "bnn", tmp_path / "bare", ignore=shutil.ignore_patterns("checkpoints", "export"))
     before = sorted(tmp_path.rglob("*")), sorted(runs.directory.rglob("*"))
 
     def refused(word: str, *arguments: str) -> None:

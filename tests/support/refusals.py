@@ -29,5 +29,5 @@ def assert_one_line(main: Callable[..., int], arguments: Any, word: str, capture
     """Check that a command ends with exit code 2 and one line of errors, which holds a word."""
     assert main(arguments) == 2, arguments
     error = capture.readouterr().err
-    assert word in error
+    assert word in error, error
     assert error.count("\n") == 1

@@ -68,7 +68,7 @@ class Augmentation:
             with _named(augment):
                 if augment.mixes and not self.classes:
                     raise UserError(
-                        "it mixes examples of classes, and the targets of the data are none. Expected "
+                        "it mixes examples of different classes, and the data has no classes. Expected "
                         f"augment.{augment.name}=null."
                     )
                 augment.check(batch)

@@ -155,8 +155,8 @@ def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
     for name in ("classes_per_batch", "class_sampling", "class_weights"):
         if settings.get(name) is not None and not data.classes:
             raise UserError(
-                f"trainer.{name}={settings[name]} needs the class of each example, and the targets of data "
-                f"'{data.name}' are none. Expected trainer.{name}=null."
+                f"trainer.{name}={settings[name]} needs a class for each example, and data '{data.name}' has no "
+                f"classes. Expected trainer.{name}=null."
             )
 
 

@@ -31,7 +31,7 @@ def test_it_stops_at_the_least_share(make_run) -> None:
     hook, run = ReduceOnPlateau(factor=0.1, patience=1, least=0.005), make_run()
     run.lower_rates = lambda factor: None
     for _ in range(5):
-        hook.lose_patience(run)
+        hook.out_of_patience(run)
     assert hook.summary()["share"] == pytest.approx(0.01)
     with pytest.raises(UserError, match="factor"):
         ReduceOnPlateau(factor=0.0)
