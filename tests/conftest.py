@@ -79,10 +79,11 @@ TESTS = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of the full tier; pytest's own `-m` selects afterwards."""
+    """Mark the tests of the full tier; pytest's own `-m` selects afterwards. A test is in one tier: long wins."""
     for item in items:
-        place = item.path.relative_to(TESTS).as_posix()
-        if place.startswith(FULL) and item.get_closest_marker("long") is None:
+        if item.get_closest_marker("long") is not None:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "full"]
+        elif item.path.relative_to(TESTS).as_posix().startswith(FULL):
             item.add_marker(pytest.mark.full)
 
 

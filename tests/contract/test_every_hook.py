@@ -50,21 +50,20 @@ def test_hook_constructs_from_its_config_and_declares_what_it_is(name: str) -> N
     assert 0 <= hook_class.priority <= 100
 
 
+WITHOUT_TECHNIQUES = [name for name in HOOKS if name in DEFAULTS or issubclass(load(name), HostHook)]
+
+
 @pytest.fixture(scope="module")
-def fits_of_defaults(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    """Return the summaries of two runs with the hooks that every run has."""
-    directory = tmp_path_factory.mktemp("defaults")
-    return [run_small("baseline", run_dir=directory / f"run_{attempt}") for attempt in range(2)]
+def fits(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    """Return the summaries of two runs with all of these hooks."""
+    directory, more = tmp_path_factory.mktemp("fits"), [name for name in WITHOUT_TECHNIQUES if name not in DEFAULTS]
+    given = (f"+hooks=[{','.join(more)}]", *overrides_for(*more))
+    return [run_small("baseline", *given, run_dir=directory / f"run_{attempt}") for attempt in range(2)]
 
 
-@pytest.mark.parametrize("name", [name for name in HOOKS if name in DEFAULTS or issubclass(load(name), HostHook)])
-def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, tmp_path, request) -> None:
+@pytest.mark.parametrize("name", WITHOUT_TECHNIQUES)
+def test_hook_survives_two_fits_in_one_process_and_its_time_is_measured(name: str, fits: list[dict]) -> None:
     """Techniques do so in tests/resume/test_every_hook_goes_on.py, which compares three fits of each."""
-    if name in DEFAULTS:
-        fits = request.getfixturevalue("fits_of_defaults")
-    else:
-        override = [f"+hooks={name}", *overrides_for(name)]
-        fits = [run_small("baseline", *override, run_dir=tmp_path / f"run_{attempt}") for attempt in range(2)]
     for summary in fits:
         assert summary["status"] == "completed"
         assert name in summary["hooks"]

@@ -106,7 +106,7 @@ def cases() -> Iterator[Any]:
     """Yield each network with the chain and each technique; outside of the long tier, each technique is on one."""
     alone = [hook for hook in TECHNIQUES if hook not in CHAIN]
     for number, network in enumerate(NETWORKS):
-        yield pytest.param(network, CHAIN, id=f"{network}-chain", marks=[pytest.mark.long] if number % 2 else [])
+        yield pytest.param(network, CHAIN, id=f"{network}-chain", marks=[pytest.mark.long] if number % 4 else [])
         quick = [hook for index, hook in enumerate(alone) if (number - index) % len(NETWORKS) == 2]
         for hook in TECHNIQUES:
             marks = [] if hook in quick else [pytest.mark.long]
@@ -132,7 +132,7 @@ def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, 
 
 
 @pytest.mark.parametrize(
-    "network", [pytest.param(each, marks=() if n % 2 else pytest.mark.long) for n, each in enumerate(NETWORKS)]
+    "network", [pytest.param(each, marks=() if n % 4 == 1 else pytest.mark.long) for n, each in enumerate(NETWORKS)]
 )
 def test_without_hooks_it_descends_as_in_keras_and_is_exported(network: str, runs: Runs, tmp_path: Path) -> None:
     """Full-batch gradient descent: every loss relatively, and every weight after it."""

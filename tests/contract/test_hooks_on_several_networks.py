@@ -31,6 +31,7 @@ TWO = ("plugins=[tests]", "task._target_=tests.support.two_networks.two_networks
 MONITOR = ("trainer.monitor=train_generator/metric/accuracy", "trainer.monitor_mode=max")
 WITH_STATE = ("bernoulli_attention", "center_loss", "ema", "incremental_quantization", "nan_guard", "prune")
 WITH_STATE_OR_LONG = [pytest.param(each, marks=() if each in WITH_STATE else pytest.mark.long) for each in HOOKS]
+FEW_OR_LONG = [pytest.param(each, marks=() if each in ("center_loss", "ema") else pytest.mark.long) for each in HOOKS]
 
 
 def loop_of(name: str, network: str, objectives, names=NAMES) -> ChunkLoop:
@@ -64,7 +65,7 @@ def alike_draws(monkeypatch) -> None:
     monkeypatch.setattr(StepContext, "stateless_seed", lambda context, salt: seed_of("any", context.step))
 
 
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
 def test_hook_does_for_each_network_what_it_does_for_one(name: str, alike_draws: None) -> None:
     both, reported = trained(loop_of(name, "*", [ToyObjective(each, f"train_{each}") for each in NAMES]))
     for network in NAMES[1:]:  # that of which the other one stands first
@@ -82,7 +83,7 @@ def test_hook_does_for_each_network_what_it_does_for_one(name: str, alike_draws:
             assert reported[found] == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
+@pytest.mark.parametrize("name", FEW_OR_LONG)
 def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
     loop = loop_of(name, "*", watching_pair())
     hooks = loop.trainer.hooks
@@ -99,7 +100,7 @@ def test_hook_on_two_networks_keeps_all_its_names_apart(name: str) -> None:
         hook.warning(values)  # finds what it measures under the names that it gave
 
 
-@pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
+@pytest.mark.parametrize("name", FEW_OR_LONG)
 def test_hook_may_sit_out_an_objective_that_changes_its_network(name: str) -> None:
     class Second(ToyObjective):
         pass

@@ -14,13 +14,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def cases() -> list[object]:
-    paired = {name for pair in PAIRS for name in pair} - {*QUICK}
-    every = [(), *((name,) for name in techniques() if name not in paired), *PAIRS]
+    paired = {name for pair in PAIRS for name in pair}
+    every = [*((name,) for name in QUICK), (), *PAIRS, *((name,) for name in techniques() if name not in paired)]
+    tiers = [()] * len(QUICK) + [pytest.mark.full] * (1 + len(PAIRS))
+    tiers += [pytest.mark.long] * (len(every) - len(tiers))
     return [
-        pytest.param(
-            each, id="+".join(each) or "none", marks=() if each in [(QUICK[0],), (QUICK[1],)] else pytest.mark.full
-        )
-        for each in every
+        pytest.param(each, id="+".join(each) or "none", marks=tier) for each, tier in zip(every, tiers, strict=True)
     ]
 
 

@@ -113,6 +113,8 @@ def run_small(recipe: str, *overrides: str, run_dir: Path) -> dict[str, Any]:
     given = {override.partition("=")[0] for override in overrides}
     if "model" in given or "model" in defaults:
         del defaults["model.units"]  # the other model has other values
+    if not any(key.startswith("hooks.tensorboard") for key in given):
+        defaults["hooks.tensorboard.graph"] = "false"
     texts = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     (job,) = preflight(parse_command([*texts, *overrides]))
     return execute(job.config, job.recipe, job.overrides)

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from hookline.trainer.config import schema
-from hookline.trainer.config.compose import CONFIG_DIR, SCHEMA_NAME, Composer, with_values
+from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, SCHEMA_NAME, Composer, with_values
 from hookline.trainer.config.keys import TARGET, is_group_choice
 from hookline.trainer.config.schema import NAMED, children, follow, lookup
 from hookline.trainer.config.values import show
@@ -207,6 +207,14 @@ PARTS = ("data", "model", "schedule", "optimizer", "task")
 BINDING = ("network", "objective")
 """Keys that the config of any hook may have, whatever its constructor takes."""
 RECIPES = "recipe/"
+
+
+def chooses_parts(overrides: Sequence[Override], recipe: str, composer: Composer) -> bool:
+    """Return whether another than a recipe of ours chose a part: only then can files have set values for others."""
+    found = composer.load(f"{RECIPES}{recipe}")
+    if composer.config_name != CONFIG_NAME or found is None or found.provider != "main":
+        return True
+    return any(each.key_or_group in PARTS or TARGET in str(each.input_line) for each in overrides)
 
 
 def without_leftovers(

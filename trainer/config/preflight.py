@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
-from hookline.trainer.config.origins import without_leftovers
+from hookline.trainer.config.origins import chooses_parts, without_leftovers
 from hookline.trainer.config.plugins import check_found
 from hookline.trainer.config.resume import resumed_config, resumed_run
 from hookline.trainer.config.schema import NAMED
@@ -108,7 +108,7 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], Dict
     config = typed(composed)
     validate(config)
     check_found(config["plugins"])
-    if run is None:
+    if run is None and chooses_parts(overrides, recipe, composer):
         config, left_out = without_leftovers(config, overrides, composer)
         with plain_warnings():
             for line in left_out:
