@@ -152,7 +152,9 @@ def test_the_module_runs_beside_files_of_the_same_names(site: Path, place: Path)
 
 @pytest.mark.full
 def test_processes_that_it_starts_run_there_too(site: Path, place: Path):
-    (place / "my_models.py").write_text((ROOT / "README.md").read_text().split("# my_models.py\n")[1].split("```")[0])
+    (place / "my_models.py").write_text(
+        (ROOT / "recipes" / "OWN.md").read_text().split("# my_models.py\n")[1].split("```")[0]
+    )
     own = ("plugins=[my_models]", "model=custom", "model._target_=my_models.small_cnn", "+model.width=4")
     shared = [each for each in SHORT if not each.startswith("model.")]
     program = [sys.executable, "-m", "hookline"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from hookline.cli import SUBCOMMANDS, resume_arguments
 
 PAGES = (
-    *("README.md", "CONTRIBUTING.md", "hookline/MIGRATION.md"),
-    *("recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md"),
+    *("README.md", "CONTRIBUTING.md", "hookline/README.md", "hookline/MIGRATION.md", "hookline/COMPARISON.md"),
+    *("recipes/OWN.md", "recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md"),
 )
 DRAWINGS = ("runs/<recipe>/<date_time>/", "batch(step)")
 """The first word of fences without a language that show a tree of files, or stages, and no commands."""

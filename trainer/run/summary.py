@@ -22,7 +22,7 @@ from hookline.trainer.run.times import HOOKS, judge_input
 def build_summary(
     run: Run, *, status: str, reason: str | None, test: Mapping[str, Any], failed: bool = False
 ) -> dict[str, Any]:
-    """Return what summary.json holds. Its keys are stable and documented in the README."""
+    """Return what summary.json holds. Its keys are stable and documented in trainer/README.md."""
     journal, times, trainer, settings = run.journal, run.times, run.trainer, run.settings
     forms = shipped_forms(trainer, run.shipped(run.step))
     unknown: dict[str, Any] = {}
