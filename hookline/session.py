@@ -322,11 +322,12 @@ class Trainer:
             split = None if x is None else evaluation_split(x, y, None, self._spec.form)
             return self._shipped.export(Path(path), format, name, split, options)
 
+    @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
         """Return the first half of a step: losses, and the gradients after every hook's `transform_gradients`.
 
         For a step of one's own, inside a `tf.function`, once `prepare` or `fit` has built hooks and optimizers; the
-        README has an example.
+        page hookline/README.md has an example.
 
         Args:
             x: inputs [batch, ...], as the model takes them.
@@ -342,6 +343,7 @@ class Trainer:
         with self._spec.ending(as_given=False):
             return first_half(self._trained, x, y, sample_weight)
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, half: OwnStep) -> dict[str, tf.Tensor]:
         """Make the rest of a step: hooks' updates, vetoes, the optimizer, projections; the step count goes up by one.
 
