@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from hookline.hooks.kernels import Kernel, Target, entry_shares, left_out_advice, left_out_weights
 from hookline.hooks.masking import mask_pictures
-from hookline.hooks.options import project_with_average
+from hookline.hooks.options import check_epochs, epoch_start, project_with_average
+from hookline.hooks.pruning.rewinding import Rewinding, check_rewind
 from hookline.hooks.pruning.selector import MaskSelector, kept_counts
 from hookline.hooks.pruning.settings import (
     check_structure,
@@ -54,6 +55,15 @@ class Prune(GraphHook):
     are exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or
     regularizers would do. Add the hook `frozen_mask` to clear the optimizer's slots, too.
 
+    With `rewind_epoch` this finds lottery tickets: in the step that makes the masks final, and in that of every stage,
+    survivors go back to what they were at that epoch. So does all that training has moved: biases, moving statistics,
+    the optimizer's slots, and its count of steps, hence also the schedule of the learning rate, as in the paper. (Its
+    code begins with new slots; of Adam these would be off by the bias that the count says is gone.) The run does not
+    become longer, so the schedule should suit the steps that are left: schedule=constant, or milestones of
+    schedule=step that lie within them. Draws, the order of examples, and what other hooks hold, such as averages and a
+    lowered rate, go on. Layers that `freeze_layers` froze after that epoch go back, too; `incremental_quantization`
+    is refused beside it.
+
     Under a name other than "prune", the hook's reports are prefixed with that name and "/".
 
     Group:
@@ -65,6 +75,7 @@ class Prune(GraphHook):
         forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
         after the optimizer:  w <- m w, for splicing from t1 on; and so its moving average
         splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
+        rewinding:            w <- m w_k, k the step of `rewind_epoch`, in the step of final or a stage's masks
 
     State:
         mask/<variable>: True where an entry is kept.
@@ -80,7 +91,8 @@ class Prune(GraphHook):
 
     Cost:
         Two passes over the kernels per step; the sort for the masks runs only when they change. Measured: 0.97 of the
-        speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network.
+        speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network. With `rewind_epoch`,
+        checkpoints and memory hold the weights and slots a second time, as state early/<variable>.
 
     Pitfalls:
         tests/hooks/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final
@@ -88,16 +100,21 @@ class Prune(GraphHook):
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
             and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; with
             splicing, entries get the gradient of the masked network, and come back.
+        tests/hooks/pruning/test_rewinding.py: survivors go back, and with them all that the optimizer holds; what
+            they go back to is of one step, before its update.
         tests/hooks/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
 
     Reference:
         Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626
-        (iterative); Guo et al. 2016, "Dynamic Network Surgery", arXiv 1608.04493, equation 3 (splicing).
+        (iterative); Guo et al. 2016, "Dynamic Network Surgery", arXiv 1608.04493, equation 3 (splicing);
+        Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis", arXiv 1903.01611, algorithm 1 (rewinding).
 
     Example:
         python train.py recipe=frozen_mask hooks.prune.final_sparsity=0.95
         python train.py recipe=baseline +hooks=prune "hooks.prune.structure={n_m: [2, 4]}"
         python train.py recipe=baseline +hooks=prune hooks.prune.schedule=splicing
+        python train.py recipe=baseline schedule=constant +hooks=prune hooks.prune.schedule=one_shot \
+            hooks.prune.begin_epoch=50 hooks.prune.rewind_epoch=2
     """
 
     before = ("bnn_rounding", "frozen_mask")
@@ -118,6 +135,7 @@ class Prune(GraphHook):
         stages: Sequence[float | Mapping[str, float]] | None = None,
         stage_epochs: float | None = None,
         hysteresis: float = 1.1,
+        rewind_epoch: float | None = None,
         scope: str = "per_layer",
         structure: str | Mapping[str, Sequence[int]] = "unstructured",
         criterion: str = "magnitude",
@@ -139,6 +157,8 @@ class Prune(GraphHook):
             stages: rising sparsities, each as `final_sparsity`, for "iterative"; the last one is the final one.
             stage_epochs: epochs from one stage to the next.
             hysteresis: of at least 1, for "splicing"; a pruned entry so many times as large as a kept one replaces it.
+            rewind_epoch: before the masks are final, for "iterative" before the first ones; survivors go back to what
+                they were after so many epochs. None to train on.
             scope: "per_layer", or "global" to rank the entries of all kernels together.
             structure: "unstructured"; "channel" for whole output channels; {"n_m": [n, m]} to keep n of every m
                 consecutive inputs (input channels of a convolution) of an output; {"block": [rows, columns]} of the
@@ -146,14 +166,18 @@ class Prune(GraphHook):
             criterion: how blocks and channels are ranked: "magnitude" (L1 norm) or "l2".
             network: name of the network.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "network")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "network", "rewind_epoch")}
         self.settings = parse_settings(given)
+        self.rewind_epoch = None if rewind_epoch is None else check_epochs("rewind_epoch", rewind_epoch)
+        if rewind_epoch is not None:
+            self.conflicts = ("incremental_quantization",)  # whose levels it would put back, too
         self.network = network
         self._kernels: list[Kernel] = []
         self._steps: list[int] = []
         self._others: list[Target] = []  # kernels that stay dense
         self._masks: dict[str, tf.Variable] = {}
         self._updates: Any = None  # the variable, once built
+        self._rewinding: Rewinding | None = None
 
     def build(self, context: BuildContext) -> None:
         settings, network = self.settings, context.network
@@ -176,6 +200,15 @@ class Prune(GraphHook):
         )
         self._masks = {kernel.name: kernel.new_mask() for kernel in self._kernels}
         self._updates = tf.Variable(0, trainable=False, dtype=tf.int64, name="updates")
+        if self.rewind_epoch is not None:
+            step = epoch_start(self.rewind_epoch, context.steps_per_epoch)
+            check_rewind(self.rewind_epoch, step, self._steps[self._rewound_from])
+            self._rewinding = Rewinding(network, step)
+
+    @property
+    def _rewound_from(self) -> int:
+        """Return the first update that is followed by rewinding: of stages every one, else only the last."""
+        return 0 if self.settings.stages else len(self._steps) - 1
 
     @property
     def _splices(self) -> bool:
@@ -185,7 +218,9 @@ class Prune(GraphHook):
     def declare(self) -> Declaration:
         state = {f"mask/{name}": mask for name, mask in self._masks.items()}
         state |= {} if self._updates is None else {"updates": self._updates}
-        return Declaration(state, writes=state, projected=set(self._masks), best_from_step=self._settled)
+        state |= {} if self._rewinding is None else self._rewinding.state
+        projected = self._masks if self._rewinding is None else self._network.trainable_variables
+        return Declaration(state, writes=state, projected=set(projected), best_from_step=self._settled)
 
     @property
     def _settled(self) -> int:
@@ -210,9 +245,26 @@ class Prune(GraphHook):
         kept = tf.convert_to_tensor(mask)
         return tf.logical_or(kept, self._updates < len(self._steps)) if self._splices else kept
 
+    def _wanted(self, context: StepContext) -> tf.Tensor:
+        """Return how often the masks should have changed when this step is done."""
+        return tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
+
+    def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
+        if self._rewinding is None:
+            return new_state
+        wanted = self._wanted(context)
+        changes = tf.logical_and(wanted > self._updates, wanted > self._rewound_from)
+        context.taps[self._tap] = tf.logical_and(changes, self._rewinding.is_kept)
+        return self._rewinding.early_or(new_state, context.taps[self._tap])
+
+    @property
+    def _tap(self) -> str:
+        """Return the name under which later stages find whether this step rewinds."""
+        return f"{self.name}/rewinds"
+
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
         done = tf.convert_to_tensor(self._updates)
-        wanted = tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
+        wanted = self._wanted(context)
         masks = {name: tf.convert_to_tensor(mask) for name, mask in self._masks.items()}
         # Masks are computed at due steps only. Counting updates makes up for a due step that was held back.
         changed = tf.cond(
@@ -221,9 +273,12 @@ class Prune(GraphHook):
             lambda: [tf.identity(mask) for mask in masks.values()],
         )
         assigned = [mask.assign(value) for mask, value in zip(self._masks.values(), changed, strict=True)]
-        return [*assigned, self._updates.assign(tf.maximum(wanted, done))]
+        kept = [] if self._rewinding is None else self._rewinding.keep(context)
+        return [*assigned, *kept, self._updates.assign(tf.maximum(wanted, done))]
 
     def project(self, context: StepContext) -> None:
+        if self._rewinding is not None and self._tap in context.taps:  # the hook takes part
+            self._rewinding.put_back(context.latent, context.taps[self._tap])
         for kernel in self._kernels:
             trained = self._trained(self._masks[kernel.name])
             project_with_average(context.network.optimizer, kernel.variable, partial(zero_unless, trained))
@@ -258,10 +313,14 @@ class Prune(GraphHook):
             "structure": self.settings.structure.config,
             "final_sparsity": self.settings.final_sparsity,
             "settled_at": self._settled,
+            **({} if self._rewinding is None else {"rewound_to": self._rewinding.early_step}),
             **layer_report(self._network, self._kernels, self._masks, self._others),
         }
 
     def advise(self, run: Run) -> Sequence[str]:
         covered = [kernel.name for kernel in self._kernels]
         reason = "Of layers of your own, weights that are named 'kernel' are pruned."
-        return left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)
+        lines = left_out_advice(self._network, self.settings.layers, covered, state="dense", reason=reason)
+        if self._rewinding is not None:
+            lines += self._rewinding.advise(last=self._steps[-1], total=run.total_steps)
+        return lines

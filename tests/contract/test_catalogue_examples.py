@@ -24,6 +24,7 @@ def examples() -> list[str]:
 SHORT = ("trainer.epochs=null", "trainer.steps=2", "trainer.evaluate_every_epochs=1000")
 OWN_LENGTH = {
     "schedule=splicing": ("hooks.prune.begin_epoch=0",),
+    "rewind_epoch": ("hooks.prune.begin_epoch=0.05", "hooks.prune.rewind_epoch=0"),
     "end_epoch=10": ("hooks.freeze_layers.end_epoch=0.05",),
     "recipe=incremental_quantization": ("hooks.incremental_quantization.shares=[0.5,1.0]",),
     "+hooks=incremental_quantization": ("hooks.incremental_quantization.shares=[0.5,1.0]",),

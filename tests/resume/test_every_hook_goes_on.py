@@ -59,12 +59,14 @@ TOGETHER = [
     ("freeze_layers", "prune"),
     ("frozen_mask", "fused_batch_norm"),
 ]
+REWOUND = ["hooks.prune.rewind_epoch=0.3", "hooks.prune.end_epoch=1", "hooks.prune.frequency=2", "schedule=constant"]
 ALONE = [(name,) for name in HOOKS if name not in itertools.chain(*TOGETHER)]
 
 
 @pytest.mark.parametrize("names", [*TOGETHER, *ALONE], ids="+".join)
 def test_a_run_with_the_hook_resumes_with_its_bits(names: tuple[str, ...], tmp_path: Path) -> None:
     parts = ["trainer.accumulation_steps=2"] if "ema" in names else []
+    parts += REWOUND if "prune" in names else []
     overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *parts]
     whole = run_small("baseline", *overrides, run_dir=tmp_path / "whole")
     found = run_cut("baseline", *overrides, cuts=[7], run_dir=tmp_path / "cut")

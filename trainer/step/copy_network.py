@@ -96,7 +96,8 @@ def fingerprint(network: Network) -> str:
 
 def _pairs(source: Network, target: Network, part: str) -> list[Pair]:
     """Return the variables of both models, or of both optimizers without the learning rates, that correspond."""
-    ours, theirs = (list((_moving(each) if part == OPTIMIZER else each.variables).items()) for each in (source, target))
+    found = (moving_variables(each) if part == OPTIMIZER else each.variables for each in (source, target))
+    ours, theirs = (list(each.items()) for each in found)
     for (name, old), (other, new) in zip(ours, theirs, strict=False):
         if old is new:
             reason = f"they share the variable '{name}', so that there is nothing to copy"
@@ -120,7 +121,7 @@ def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor
     """Yield the optimizer's variables, without the learning rate, with the values that a new optimizer has."""
     with ThreadPoolExecutor(1) as thread:  # a step that is being traced may create no variables, nor may its scopes
         values = thread.submit(_new_slots, network).result()
-    for variable, value in zip(_moving(network).values(), values, strict=True):
+    for variable, value in zip(moving_variables(network).values(), values, strict=True):
         uniform = value.size and (value == value.flat[0]).all()
         yield variable, tf.fill(value.shape, value.flat[0]) if uniform else tf.constant(value)
 
@@ -128,7 +129,7 @@ def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor
 def _new_slots(network: Network) -> list[np.ndarray]:
     fresh = Network(network.name, network.model, _new_optimizer(network))
     fresh.optimizer.build(network.model.trainable_variables)
-    return [variable.value.numpy() for variable in _moving(fresh).values()]
+    return [variable.value.numpy() for variable in moving_variables(fresh).values()]
 
 
 def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
@@ -145,7 +146,7 @@ def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
     return made
 
 
-def _moving(network: Network) -> dict[str, keras.Variable]:
+def moving_variables(network: Network) -> dict[str, keras.Variable]:
     """Return the variables of the optimizer that training moves: iterations, slots, a loss scale; not the rate."""
     rates = {id(each._learning_rate) for each in _nested(network.optimizer)}
     return {name: variable for name, variable in network.optimizer_variables.items() if id(variable) not in rates}
