@@ -13,6 +13,7 @@ from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.plain_cnn import plain_cnn
+from hookline.recipes.models.resnet_8 import resnet_8
 from hookline.recipes.models.two_headed_cnn import two_headed_cnn
 from hookline.trainer.graph import layer_input, layer_output
 from tests.support.refusals import assert_refused
@@ -128,6 +129,16 @@ def test_the_flat_head_knows_places_and_the_pooled_head_does_not():
     assert np.abs(flat(image) - flat(moved)).max() > 1e-3
 
 
+def test_the_residual_network_of_mlperf_tiny_is_the_published_one() -> None:
+    model = resnet_8((32, 32, 3), 10)
+    assert (model.count_params(), model.output_shape) == (78_666, (None, 10))
+    shapes = {model.get_layer(f"block_{block}_add").output.shape[1:] for block in (1, 2, 3)}
+    assert shapes == {(32, 32, 16), (16, 16, 32), (8, 8, 64)}
+    decayed = [layer.name for layer in model.layers if getattr(layer, "kernel_regularizer", None)]
+    assert len(decayed) == 9  # every convolution, shortcuts with them
+    assert model.layers[-1].activation is keras.activations.linear
+
+
 def test_the_heads_stand_on_one_body_under_readable_names() -> None:
     model = two_headed_cnn((12, 12, 1), 10)
     assert {layer.name for layer in model.layers} == {
@@ -180,6 +191,8 @@ def test_a_wrong_argument_is_one_clear_line():
         (lenet_plus_plus, image, {"filters": [4, 4]}, "Expected 3 whole"),
         (plain_cnn, image, {"first_stride": 3}, "first_stride: 3"),
         (plain_cnn, image, {"head": "flaten"}, "'flatten'"),
+        (resnet_8, (3, 4, 1), {}, "at least 4"),
+        (resnet_8, image, {"weight_decay": -1.0}, "weight_decay: -1.0"),
         (two_headed_cnn, (3, 4, 1), {}, "at least 4 pixels a side"),
         (two_headed_cnn, image, {"class_units": [0]}, r"class_units: \[0\]"),
         (two_headed_cnn, image, {"kernel_size": 0}, "kernel_size: 0"),
