@@ -209,9 +209,9 @@ class GraphHook(Hook):
     objectives. So the stages that define it are called wherever it runs: `rebuild_model`, `request_taps`,
     `frozen_entries`, `transform_weights`, `around_forward`. So is `project`, which keeps a promise about its variables,
     after every objective that changes them. The other stages of a step and of evaluations, those of training, run
-    within the objectives that change the network: `add_losses`, `evaluate`, `transform_gradients`, `transform_state`,
-    `veto`, `update_ops`, `measure`. Of these objectives a hook takes part in those that match `objective`. Its state is
-    thus written by them alone, and read by all.
+    within the objectives that change the network: `add_losses`, `evaluate`, `gradient_point`, `transform_gradients`,
+    `transform_state`, `veto`, `update_ops`, `measure`. Of these objectives a hook takes part in those that match
+    `objective`. Its state is thus written by them alone, and read by all.
 
     Attributes:
         network: name of the network that the hook works on; in a config, or before a run is assembled, a pattern.
@@ -308,6 +308,15 @@ class GraphHook(Hook):
     def evaluate(self, context: StepContext) -> Evaluated:
         """Return metrics of an evaluation batch, and what to keep of it for metrics of the split, or for `show`."""
         return Evaluated()
+
+    def gradient_point(self, latent: Tensors, context: StepContext) -> Tensors:
+        """Return the values of the latent variables at which the gradients are taken, under the same names.
+
+        `context.gradients` are those at the variables' own values. Where a hook overrides this, a second forward and
+        backward pass gives the gradients of the step: on the same batch with the same draws, at these values. All else
+        is that of the first pass: losses, metrics, moving statistics, and what hooks see in later stages.
+        """
+        return latent
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
         """Return the gradients that the optimizer gets, under the same names."""

@@ -127,8 +127,10 @@ class _Drawing:
         forward = self._box("forward", lines, WORK, [self.sources[""], *weights])
         losses = self._stage("add_losses", [self._box("losses", ("losses",), WORK, [forward])])
         lines = ("compute_gradients", f"of {', '.join(self.objective.trains)}")
-        gradients = self._stage("transform_gradients", [self._box("compute_gradients", lines, WORK, losses)])
-        return self._stage("transform_state", [forward], "new state")[0], gradients[0]
+        computed: Sequence[str] = [self._box("compute_gradients", lines, WORK, losses)]
+        for stage in ("gradient_point", "transform_gradients"):
+            computed = self._stage(stage, computed)
+        return self._stage("transform_state", [forward], "new state")[0], computed[0]
 
     def _updates(self, state: str, gradients: str) -> list[str]:
         """Draw UPDATE_OPS and return the keys of its boxes; ops that are alike share one."""

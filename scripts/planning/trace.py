@@ -39,6 +39,7 @@ STEP_STAGES = (
     "transform_weights",
     "around_forward",
     "add_losses",
+    "gradient_point",
     "transform_gradients",
     "transform_state",
     "veto",

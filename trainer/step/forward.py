@@ -79,12 +79,21 @@ class NetworkPass:
 
 
 def read_network(
-    network: Network, hooks: Sequence[GraphHook], context: StepContext, *, keeps_state: bool = True
+    network: Network,
+    hooks: Sequence[GraphHook],
+    context: StepContext,
+    *,
+    keeps_state: bool = True,
+    latent: dict[str, tf.Tensor] | None = None,
 ) -> NetworkPass:
-    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from."""
+    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from.
+
+    `latent` are values in place of those of the latent variables.
+    """
     with named_scope("read_variables", network.name):
         context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
         context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
+    context.latent = context.latent if latent is None else latent
     own = [hook for hook in hooks if hook.network == network.name]
     if not context.training:
         context.frozen_entries = _held_entries(own, context)

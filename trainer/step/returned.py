@@ -271,6 +271,7 @@ EXPECTED: dict[str, tuple[str, Check]] = {
         ),
     ),
     "split_metrics": _SCALARS,
+    "gradient_point": (_SAME, _dict(_like_given, all_given=True, others=False)),
     "transform_gradients": (_SAME + ", or None for no gradient", _dict(_gradient, all_given=True, others=False)),
     "batch_sums": ("a dict of float tensors by name, of fixed shapes", _dict(_sum)),
     "veto": ("a dict of bool tensors of shape [] by name", _dict(_flag)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 
 import tensorflow as tf
@@ -116,6 +117,27 @@ class Trainer:
             begun = begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
             forward = self.forward(step, batch, objective=objective.name, training=True, update=update)
+        computed, gradients, overflow = self._differentiate(objective, forward, batch)
+        contexts = forward.contexts(objective)
+        points = self._gradient_points(contexts, gradients)
+        if points:
+            with tf.control_dependencies(begun), named_scope("second_pass"):
+                gradients, second = self._second_pass(objective, forward, points)
+            overflow = None if overflow is None else tf.logical_or(overflow, second)
+        norms = GradientNorms(gradients)
+        for name, context in contexts.items():
+            context.gradients = gradients[name]
+        for hook, context in taking_part(self.hooks, contexts):
+            context.gradients = ask(hook, "transform_gradients", dict(context.gradients), context, given=context.latent)
+            norms.add(hook, context.gradients)
+        with named_scope("gradient_norms"):
+            sampled = norms.sample(step, self.norms_every)
+        return HalfStep(objective, update, batch, forward, computed, contexts, begun, *sampled, held_back, overflow)
+
+    def _differentiate(
+        self, objective: Objective, forward: Forward, batch: Batch
+    ) -> tuple[Computed, dict[str, Gradients], tf.Tensor | None]:
+        """Return what an objective computes, its gradients, and whether they overflowed, joined over replicas."""
         changed = {name: forward.passes[name] for name in objective.trains}
         if self.accumulation_steps == 1:
             computed = self.losses(objective, forward, batch)
@@ -126,23 +148,45 @@ class Trainer:
                 forward, batch, changes=changed, compute=compute, count=count, scale=self._scale
             )
             gradients = self.compute_gradients(reached, changed, upstream)
-        contexts = forward.contexts(objective)
         with named_scope("join_replicas"):
-            gradients = join_replicas(self.replica, gradients, contexts, computed)
+            gradients = join_replicas(self.replica, gradients, forward.contexts(objective), computed)
         overflow = None
         if self.loss_scale is not None:
             with named_scope("loss_scale"):
                 overflow = self.loss_scale.overflow(computed.losses["total"], gradients.values(), forward.overflows)
                 (overflow,) = self.replica.any([overflow])
-        norms = GradientNorms(gradients)
-        for name, context in contexts.items():
-            context.gradients = gradients[name]
+        return computed, gradients, overflow
+
+    def _gradient_points(
+        self, contexts: Mapping[str, StepContext], gradients: Mapping[str, Gradients]
+    ) -> dict[str, dict[str, tf.Tensor]]:
+        """Return where hooks want the gradients to be taken instead, by network; empty where none does."""
+        points: dict[str, dict[str, tf.Tensor]] = {}
         for hook, context in taking_part(self.hooks, contexts):
-            context.gradients = ask(hook, "transform_gradients", dict(context.gradients), context, given=context.latent)
-            norms.add(hook, context.gradients)
-        with named_scope("gradient_norms"):
-            sampled = norms.sample(step, self.norms_every)
-        return HalfStep(objective, update, batch, forward, computed, contexts, begun, *sampled, held_back, overflow)
+            if type(hook).gradient_point is not GraphHook.gradient_point:
+                name, context.gradients = context.network.name, gradients[context.network.name]
+                latent = points.get(name, context.latent)
+                points[name] = ask(hook, "gradient_point", dict(latent), context, given=context.latent)
+        return points
+
+    def _second_pass(
+        self, objective: Objective, first: Forward, points: Mapping[str, dict[str, tf.Tensor]]
+    ) -> tuple[dict[str, Gradients], tf.Tensor | None]:
+        """Return the gradients at other latent values, and whether they overflowed; the first pass stays as it is.
+
+        It has copies of the hooks: what these keep while they are traced is of the first pass.
+        """
+        twin, context = copy(self), next(iter(first.passes.values())).context
+        twin.hooks = [copy(hook) for hook in self.hooks]
+        forward = twin.forward(
+            first.draws.step,
+            context.batch,
+            objective=objective.name,
+            training=True,
+            update=first.draws.update,
+            points=points,
+        )
+        return twin._differentiate(objective, forward, context.batch)[1:]
 
     def second_half(self, half: HalfStep) -> StepResult:
         """Trace the rest of the run: state, vetoes, updates, apply, projections, measures."""
@@ -187,7 +231,16 @@ class Trainer:
         self.commits.append(record)
         return measures
 
-    def forward(self, step: tf.Tensor, batch: Batch, *, objective: str, training: bool, update: int = 0) -> Forward:
+    def forward(
+        self,
+        step: tf.Tensor,
+        batch: Batch,
+        *,
+        objective: str,
+        training: bool,
+        update: int = 0,
+        points: Mapping[str, dict[str, tf.Tensor]] | None = None,
+    ) -> Forward:
         """Return a forward pass with the weights of every network read and transformed.
 
         Args:
@@ -196,6 +249,7 @@ class Trainer:
             objective: name of the objective; empty for none in particular.
             training: whether layers run in training mode.
             update: which of the objective's runs in this step.
+            points: latent values in place of the variables' own, by network and name.
         """
         trains = next((each.trains for each in self.objectives if each.name == objective), tuple(self.networks))
         several = len(self.networks) > 1 or len(self.objectives) > 1
@@ -206,7 +260,8 @@ class Trainer:
             context = StepContext(
                 step, self.seed, training, objective, network, batch, update=update, stream=stream, replica=replica
             )
-            passes[name] = read_network(network, self.hooks, context, keeps_state=name in trains)
+            latent = (points or {}).get(name)
+            passes[name] = read_network(network, self.hooks, context, keeps_state=name in trains, latent=latent)
         draws = Draws(self.seed, step, objective, update, training, replica=self.replica.index)
         scale = self.loss_scale.inner() if training and self.loss_scale is not None else None
         return Forward(passes, training, draws, scale)

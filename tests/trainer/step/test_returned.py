@@ -56,7 +56,7 @@ ACCEPTED = {
     **{stage: {"{'a': None}", "{'a': 'x'}"} for stage in ("summary", "state_dict")},
 }
 """Of `WRONG`, what a stage may return, or what is looked at elsewhere."""
-HANDED_ON = ("transform_weights", "transform_gradients", "transform_state")
+HANDED_ON = ("transform_weights", "gradient_point", "transform_gradients", "transform_state")
 MISSING = [{}, {"a": FLOATS["a"]}]
 OTHERS: dict[str, list[Any]] = {
     **{

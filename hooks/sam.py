@@ -1,0 +1,73 @@
+"""Sharpness-aware minimization: gradients taken a little uphill, so that training ends where the loss is flat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from hookline.hooks.options import check_number
+from hookline.trainer.hook import Declaration, GraphHook, Tensors
+from hookline.trainer.step.context import StepContext
+
+SMALL = 1e-12  # beside a norm, so that gradients of 0 climb nowhere
+
+
+class Sam(GraphHook):
+    """Minimize the highest loss near the weights: climb along the gradient, and take the step's gradient there.
+
+    Every step has two forward and backward passes, on the same batch with the same draws, such as dropout. The
+    optimizer gets the gradients of the second one, and applies them to the weights where they were. Losses, metrics,
+    and the moving statistics of batch norm are of the first, as if the second had not been.
+
+    The climb is by the gradient of the whole batch, however it is cut into micro batches or shared by replicas; the
+    paper's replicas each climb on their own. Weights whose gradient is 0 or withheld, such as pruned or frozen ones,
+    stay where they are in the climb. With `bnn_rounding` it is the latent weights that climb. Of several networks that
+    an objective changes, only `network` climbs. A layer that writes variables of TensorFlow itself in its call does so
+    twice a step; those of Keras are safe. The hook keeps no state.
+
+    Group:
+        optimization
+
+    Equation:
+        e = radius * g / ||g||,  g = dL/dw at w, ||g|| over all weights of the network together
+        the optimizer gets dL/dw at w + e
+
+    Cost:
+        A second forward and backward pass.
+
+    Pitfalls:
+        tests/hooks/test_sam.py: the gradient at w + e, applied at w; statistics are written once, and dropout draws the
+            same twice, also in micro batches; hooks that note tensors in a pass note those of the first.
+
+    Reference:
+        Foret et al. 2021, "Sharpness-Aware Minimization for Efficiently Improving Generalization", arXiv 2010.01412,
+        equation 2 with p = 2, and algorithm 1.
+
+    Example:
+        python train.py recipe=baseline +hooks=sam hooks.sam.radius=0.1
+    """
+
+    priority = 50
+
+    def __init__(self, *, radius: float = 0.05, network: str = "model") -> None:
+        """Check the options.
+
+        Args:
+            radius: above 0, the paper's rho: how far to climb.
+            network: name of the network.
+        """
+        self.radius = check_number("radius", radius, minimum=0.0, above_minimum=True)
+        self.network = network
+
+    def declare(self) -> Declaration:
+        return Declaration()
+
+    def gradient_point(self, latent: Tensors, context: StepContext) -> Tensors:
+        gradients = {name: tf.cast(each, tf.float32) for name, each in context.gradients.items() if each is not None}
+        scale = self.radius / (tf.linalg.global_norm(list(gradients.values())) + SMALL)
+        moved = {name: latent[name] + tf.cast(scale * each, latent[name].dtype) for name, each in gradients.items()}
+        return {**latent, **moved}
+
+    def summary(self) -> dict[str, Any]:
+        return {"radius": self.radius}
