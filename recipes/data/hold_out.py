@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -110,6 +110,21 @@ def _check_groups(parts: Mapping[str, np.ndarray], groups: np.ndarray) -> None:
                     "together, or let data.split=group make all parts."
                 )
             seen[group] = name
+
+
+def chosen_parts(what: str, given: Collection[str], parts: Sequence[str] | None) -> list[str]:
+    """Return which of the splits of a set are used: those that `data.parts` names, or all that we know."""
+    there = [part for part in PARTS if part in given]
+    for part in parts or ():
+        if part not in there:
+            raise unknown_name("split in data.parts", part, there)
+    chosen = there if parts is None else [part for part in there if part in parts]
+    if TRAIN not in chosen:
+        raise UserError(
+            f"{what} is used with {', '.join(chosen) or 'none'} of its splits {', '.join(given)}; expected train among "
+            "them. Choose another set, or fix data.parts."
+        )
+    return chosen
 
 
 def splits_of(sources: Mapping[str, Source], rows: Mapping[str, np.ndarray]) -> dict[str, Split]:

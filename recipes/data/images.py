@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.checks import is_whole_number
@@ -122,6 +122,17 @@ def decode_image(data: bytes, form: ImageForm) -> np.ndarray:
 def fit_pixels(pixels: np.ndarray, form: ImageForm) -> np.ndarray:
     """Return pixels that are decoded already, in the form."""
     return _fitted(_image(pixels), form, 1)
+
+
+def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return an image uint8 [height, width, 1 or 3] resized to cover a size, with its middle cut out."""
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+        raise UserError(
+            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size; expected uint8 images "
+            "[height, width, 1 or 3]. Set data.image_size=null"
+        )
+    fitted = np.asarray(ImageOps.fit(_image(pixels), (size[1], size[0]), Image.Resampling.BILINEAR))
+    return fitted[..., None] if pixels.shape[2] == 1 else fitted
 
 
 def _fitted(image: Image.Image, form: ImageForm, orientation: int) -> np.ndarray:

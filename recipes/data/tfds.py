@@ -6,16 +6,15 @@ import importlib
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from hookline.recipes.data.custom import ExampleReader, read_data
-from hookline.recipes.data.hold_out import PARTS, check_split
-from hookline.recipes.data.images import sides_of
+from hookline.recipes.data.hold_out import check_split, chosen_parts
+from hookline.recipes.data.images import covering, sides_of
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.input.data import Data
 
 PACKAGE = "tensorflow_datasets"
-INSTALL = "pip install tensorflow-datasets array-record"
+INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
 FORMAT = "array_record"
 RESIZE = "Set data.image_size to bring all to one size."
 SPLITS = ("stratified", "random")
@@ -50,7 +49,7 @@ def tfds(
         raise UserError(f"data.split={split} received with data=tfds; expected {' or '.join(SPLITS)}. Choose one.")
     size = None if image_size is None else sides_of(image_size)
     given = _open(name, data_dir)
-    chosen = _chosen(name, given, parts)
+    chosen = chosen_parts(f"The TensorFlow Dataset '{name}'", given, parts)
     features = given["train"].dataset_info.features
     for option, feature in (("data.inputs", inputs), ("data.targets", targets)):
         if feature not in features:
@@ -88,7 +87,7 @@ class _Examples:
     def __getitem__(self, row: int) -> tuple[np.ndarray, Any]:
         example = self._source[row]
         values = np.asarray(example[self._inputs])
-        return (values if self._size is None else _resized(values, self._size)), example[self._targets]
+        return (values if self._size is None else covering(values, self._size)), example[self._targets]
 
     @property
     def labels(self) -> np.ndarray:
@@ -118,29 +117,3 @@ def _open(name: str, data_dir: str | None, **options: Any) -> dict[str, Any]:
             "data.data_dir; a set is downloaded once, which takes a connection."
         ) from error
     return {str(part): source for part, source in found.items()}
-
-
-def _chosen(name: str, given: dict[str, Any], parts: list[str] | None) -> list[str]:
-    there = [part for part in PARTS if part in given]
-    for part in parts or ():
-        if part not in there:
-            raise unknown_name("split in data.parts", part, there)
-    chosen = there if parts is None else [part for part in there if part in parts]
-    if "train" not in chosen:
-        raise UserError(
-            f"The TensorFlow Dataset '{name}' is used with {', '.join(chosen) or 'none'} of its splits "
-            f"{', '.join(given)}; expected train among them. Choose another set, or fix data.parts."
-        )
-    return chosen
-
-
-def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return an image uint8 [height, width, channels] resized to cover a size, with its middle cut out."""
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-        raise UserError(
-            f"inputs {pixels.dtype} of shape {list(pixels.shape)} received with data.image_size; expected uint8 images "
-            "[height, width, 1 or 3]. Set data.image_size=null"
-        )
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    fitted = np.asarray(ImageOps.fit(image, (size[1], size[0]), Image.Resampling.BILINEAR))
-    return fitted[..., None] if pixels.shape[2] == 1 else fitted

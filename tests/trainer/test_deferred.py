@@ -65,7 +65,17 @@ with without_frameworks():
         resolve(path, group=group)
 assert not {"tensorflow.python", "keras.src", "sklearn", "matplotlib"} & set(sys.modules)
 """
-SOURCES = ("arrays", "cluttered", "digits", "domains", "image_folder", "keras_dataset", "tfds", "tfrecord")
+SOURCES = (
+    "arrays",
+    "cluttered",
+    "digits",
+    "domains",
+    "hugging_face",
+    "image_folder",
+    "keras_dataset",
+    "tfds",
+    "tfrecord",
+)
 
 
 def run(code: str, *arguments: str) -> None:

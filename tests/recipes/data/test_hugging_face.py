@@ -1,0 +1,118 @@
+"""Data sets of Hugging Face, with the real package on sets made here; missing in one line."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from hookline.recipes.data.hugging_face import hugging_face
+from tests.support.refusals import assert_refused
+
+NAMES = ["ant", "bee", "cat"]
+
+
+@pytest.fixture(scope="module")
+def package():
+    """The package, as offline as the machine may be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield pytest.importorskip("datasets", reason="data=hugging_face needs pip install datasets")
+
+
+def pixels(row: int, *, shape=(6, 5)) -> np.ndarray:
+    return np.full(shape, row, np.uint8)
+
+
+def images(package, rows, *, mode="L", offset=0):
+    """A set of images whose pixels are their row, and of three classes."""
+    columns = {
+        "picture": [Image.fromarray(pixels(row + offset)).convert(mode) for row in range(rows)],
+        "kind": [row % 3 for row in range(rows)],
+        "note": ["x"] * rows,
+    }
+    label, text = package.ClassLabel(names=NAMES), package.Value("string")
+    return package.Dataset.from_dict(columns, features=package.Features(picture=package.Image(), kind=label, note=text))
+
+
+@pytest.fixture
+def saved(package, tmp_path):
+    """A folder of save_to_disk with 60 training and 9 test examples, in another framework's format."""
+    parts = {"train": images(package, 60), "test": images(package, 9, offset=100)}
+    package.DatasetDict(parts).with_format("numpy").save_to_disk(tmp_path / "bugs")
+    return str(tmp_path / "bugs")
+
+
+COLUMNS = {"inputs": "picture", "targets": "kind"}
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_splits_classes_and_pixels_are_those_of_the_set(saved, cache):
+    data = hugging_face(path=saved, **COLUMNS, validation=6, cache=cache)
+    assert [data.train.size, data.validation.size, data.test.size] == [54, 6, 9]
+    assert (data.name, data.input_shape, data.classes) == ("bugs", (6, 5, 1), 3)
+    assert data.class_names == tuple(NAMES)
+    batch = data.test.source.gather(tf.constant([7, 2], tf.int64))
+    np.testing.assert_allclose(batch["inputs"][:, 5, 4, 0], np.array([107, 102]) / 127.5 - 1, atol=1e-6)
+    np.testing.assert_array_equal(batch["targets"], [1, 2])
+    assert sorted(np.bincount(data.validation.labels)) == [2, 2, 2]
+    few = hugging_face(path=saved, **COLUMNS, parts=["train"], examples=30, validation=3, test=3, cache=cache)
+    assert [few.train.size, few.validation.size, few.test.size] == [24, 3, 3]
+
+
+def test_a_stream_of_parquet_files_gives_what_random_reading_gives(package, tmp_path):
+    images(package, 40, mode="RGB").to_parquet(tmp_path / "files" / "train.parquet")
+    options = {"path": str(tmp_path / "files"), "cache_dir": str(tmp_path / "cache"), **COLUMNS, "validation": 3}
+    streamed = hugging_face(**options, test=3, streaming=True, examples=30)
+    read = hugging_face(**options, test=3, examples=30)
+    assert streamed.train.size == read.train.size == 24
+    assert streamed.class_names == read.class_names == tuple(NAMES)
+    rows = tf.constant([29, 0, 11], tf.int64)
+    for name in ("inputs", "targets"):
+        one, two = (each.train.source.gather(rows)[name].numpy() for each in (streamed, read))
+        np.testing.assert_array_equal(one, two)
+    assert one.tolist() == [2, 0, 2]
+
+
+def test_colours_sizes_and_numbers_without_classes(package, tmp_path):
+    mixed = [Image.new("RGBA", (8, 4), (9, 9, 9, 5)), Image.new("L", (5, 6), 9), Image.new("1", (6, 6), 1)] * 4
+    values = np.linspace(0, 1, 24, dtype=np.float32).reshape(12, 2)
+    given = {"image": mixed, "vector": values, "label": values[:, 0]}
+    features = package.Features(
+        image=package.Image(), vector=package.List(package.Value("float32")), label=package.Value("float32")
+    )
+    package.Dataset.from_dict(given, features=features).save_to_disk(tmp_path / "mixed")
+    options = {"path": str(tmp_path / "mixed"), "validation": 2, "test": 2}
+    data = hugging_face(**options, image_size=[4, 6], mode="RGB", scale="none")
+    assert (data.input_shape, data.classes) == ((4, 6, 3), 0)
+    batch = data.train.source.gather(tf.range(3, dtype=tf.int64))
+    assert batch["inputs"].numpy()[:, 0, 0].tolist() == [[9, 9, 9], [9, 9, 9], [255, 255, 255]]
+    np.testing.assert_array_equal(batch["targets"].numpy(), values[:3, 0])
+    assert_refused("row 1: .*Set data.image_size .* or data.mode", hugging_face, **options, cache="memory")
+    vectors = hugging_face(**options, inputs="vector")
+    np.testing.assert_array_equal(vectors.train.source.gather(tf.range(12, dtype=tf.int64))["inputs"], values)
+
+
+def test_what_the_set_has_not_is_refused_in_one_line(saved, tmp_path):
+    for options, message in (
+        ({"path": str(tmp_path / "nowhere")}, "cannot open '.*nowhere'"),
+        ({"inputs": "image"}, "'image'.*picture"),
+        ({"targets": "label"}, "'label'.*kind"),
+        ({"inputs": "note"}, "bugs, train, row 0: inputs of dtype .U1"),
+        ({"parts": ["train", "validation"]}, "'validation'"),
+        ({"parts": ["test"]}, "expected train"),
+        ({"streaming": True}, "data.examples"),
+        ({"examples": 0}, "data.examples=0"),
+        ({"mode": "CMYK"}, "data.mode"),
+        ({"split": "group"}, "data.split=group"),
+        ({"image_size": [1, 2, 3]}, "image_size"),
+    ):
+        assert_refused(message, hugging_face, **{"path": saved, **COLUMNS, **options})
+
+
+def test_without_the_package_one_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert_refused("data=hugging_face needs the package datasets.*pip install", hugging_face, path="ylecun/mnist")
