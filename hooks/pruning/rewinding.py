@@ -9,10 +9,8 @@ import tensorflow as tf
 from hookline.hooks.options import inner_of
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
-from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.copy_network import moving_variables
-from hookline.trainer.step.forward import seed_names
 
 NOT_YET = -1
 TOO_HIGH = 1.5  # times the rate that a schedule ends with
@@ -26,6 +24,8 @@ class Rewinding:
 
     def __init__(self, network: Network, begin: int) -> None:
         """Make the state for what is kept at the step `begin`."""
+        from hookline.trainer.step.forward import seed_names
+
         self._network, self._begin = network, begin
         own = {name: each for name, each in network.variables.items() if name not in seed_names(network)}
         self._optimizer = {f"optimizer/{name}": each for name, each in moving_variables(network).items()}
@@ -88,6 +88,8 @@ class Rewinding:
             last: the step in which the network goes back for the last time.
             total: steps of the run.
         """
+        from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates
+
         rate, left = inner_of(self._network.optimizer)._learning_rate, total - 1 - last
         while isinstance(rate, ScaledRate | SeveralUpdates):
             rate = rate.schedule
