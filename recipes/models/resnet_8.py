@@ -49,8 +49,7 @@ def resnet_8(
         x = keras.layers.Activation("relu", name=f"{name}_activation")(
             keras.layers.Add(name=f"{name}_add")([shortcut, y])
         )
-    x = keras.layers.AveragePooling2D(min(x.shape[1:3]), name="pool")(x)
-    x = keras.layers.Flatten(name="flatten")(x)
+    x = keras.layers.GlobalAveragePooling2D(name="global_pooling")(x)
     return keras.Model(
         inputs, keras.layers.Dense(classes, kernel_initializer="he_normal", name="logits")(x), name="resnet_8"
     )
