@@ -122,3 +122,45 @@ def _single(tensors: list[Any], layer: keras.Layer, what: str) -> Any:
     if len(tensors) != 1:
         raise UserError(f"The layer '{layer.name}' has {len(tensors)} {what}. Expected one that has one.")
     return tensors[0]
+
+
+CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D", "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose")
+FOLDING = ("Dense", *CONVOLUTIONS, "DepthwiseConv1D", "DepthwiseConv2D")
+
+
+def folded_norms(model: keras.Model) -> list[tuple[keras.Layer, keras.Layer]]:
+    """Return the layers that have a kernel, each with the batch norm that can be folded into it; inner models too.
+
+    The layer has no activation, is called once, and nothing but the batch norm takes its output.
+    """
+    pairs = []
+    for graph in (each for each in model._flatten_layers() if is_graph(each)):
+        nodes = _nodes(graph)
+        for node in (each for each in nodes if is_of(each.operation, ["BatchNormalization"])):
+            source = maker(graph, node.input_tensors[0], node)
+            layer = None if source is None else source.operation
+            once = [sum(each.operation is part for each in nodes) for part in (node.operation, layer)] == [1, 1]
+            if once and is_linear(layer) and not _is_output(graph, node.input_tensors[0]) and _is_last(node):
+                pairs.append((layer, node.operation))
+    return pairs
+
+
+def is_linear(layer: Any) -> bool:
+    """Return whether a layer is a product with a kernel and nothing else but a bias."""
+    return is_of(layer, FOLDING) and layer.activation is keras.activations.linear
+
+
+def fold_shape(layer: keras.Layer, kernel: Any) -> tuple[int, ...]:
+    """Return the shape in which one number for each output channel of a layer multiplies its kernel."""
+    if is_of(layer, ["DepthwiseConv1D", "DepthwiseConv2D"]):
+        return tuple(kernel.shape[-2:])
+    return (-1, 1) if type(layer).__name__.endswith("Transpose") else (-1,)
+
+
+def _is_output(model: keras.Model, tensor: Any) -> bool:
+    return any(each is tensor for each in model.outputs)
+
+
+def _is_last(node: Any) -> bool:
+    """Return whether a batch norm's axis is the last one."""
+    return node.operation.axis in (-1, len(node.input_tensors[0].shape) - 1)

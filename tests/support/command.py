@@ -22,6 +22,7 @@ FOR_RECIPE = {
         "trainer.monitor": "loss/cross_entropy",  # two epochs leave the accuracy at chance, where one digit decides
         "trainer.monitor_mode": "min",
     },
+    "int8": {"model": "plain_cnn", "model.filters": "[4,8]"},
     "multi_label": {"model": "plain_cnn", "model.filters": "[2,2,2]", "data.train_examples": "256"},
     "segmentation": {"model": "u_net", "model.filters": "[2,4]", "data.train_examples": "256"},
     "custom_gradient": {"model": "toy_product"},

@@ -1,0 +1,213 @@
+"""Where an integer runtime rounds the tensors of a functional model, and quantizers put there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hookline.hooks.attention.place import nodes_in_order
+from hookline.hooks.quantization.fake import quantize_activations
+from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
+from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
+
+RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
+KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
+KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
+AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool", "UpSampling2D"}
+JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
+ADDING = {"Add", "Subtract"}
+FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Say whose range a quantizer has."""
+
+    index: int
+    observes: bool = True  # whether what comes in moves the range; not so where it is that of the input
+    after: str = ""  # the operation whose output it rounds
+    left_out: bool = False  # whether it does nothing
+
+
+@dataclass
+class Pass:
+    """Hold what the quantizers of a network do while a forward pass is traced; nothing without `active`."""
+
+    bits: int = 8
+    ranges: tf.Tensor | None = None  # float32 [points, 2], nudged
+    active: tf.Tensor | None = None  # bool scalar: whether values are rounded
+    seen: dict[int, list[tf.Tensor]] | None = None  # by point, the extremes of each call; None: not observed
+
+    def __call__(self, point: Point, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the inputs, rounded; note their extremes."""
+        if self.active is None or self.ranges is None or point.left_out:
+            return inputs
+        if self.seen is not None and point.observes:
+            extremes = tf.stack([tf.reduce_min(inputs), tf.reduce_max(inputs)])
+            self.seen.setdefault(point.index, []).append(tf.stop_gradient(tf.cast(extremes, tf.float32)))
+        limits = self.ranges[point.index]
+        return tf.cond(
+            self.active, lambda: quantize_activations(inputs, limits, self.bits), lambda: tf.identity(inputs)
+        )
+
+
+@dataclass
+class Inserter:
+    """Put quantizers into a model.
+
+    Attributes:
+        now: what all quantizers follow.
+        names: of the points, after the operations whose outputs they round.
+        fixed: the ranges of those points that have one from the first, by index.
+    """
+
+    now: Pass
+    names: list[str] = field(default_factory=list)
+    fixed: dict[int, tuple[float, float]] = field(default_factory=dict)
+    _inner: dict[int, keras.Model] = field(default_factory=dict)
+    _layers: list[Any] = field(default_factory=list)
+    _first: list[int] = field(default_factory=list)  # of each point, the one whose range it shares, or itself
+
+    def rebuilt(self, model: keras.Model, *, outer: bool = True) -> keras.Model:
+        """Return the model with quantizers: the same layers, the same variables."""
+        graph, places = as_functional(model), _Places(as_functional(model))
+        new: dict[int, Any] = {}
+        points: dict[int, int] = {}  # of a tensor of the old graph: whose range it has
+        for tensor in graph.inputs if outer else ():
+            if _is_float(tensor):
+                new[id(tensor)] = self._own(tensor, tensor, tensor.name, points)
+        for node in nodes_in_order(graph):
+            operation = node.operation
+            if is_graph(operation):
+                if id(operation) not in self._inner:
+                    self._inner[id(operation)] = self.rebuilt(operation, outer=False)
+                operation = self._inner[id(operation)]
+            args, kwargs = node.arguments.fill_in({id(each): new.get(id(each), each) for each in node.input_tensors})
+            made = keras.tree.flatten(operation(*args, **kwargs))
+            for old, tensor in zip(node.output_tensors, made, strict=True):
+                new[id(old)] = self._placed(node, old, tensor, places, points)
+        outputs = [new.get(id(tensor), tensor) for tensor in graph.outputs]
+        packed = keras.tree.pack_sequence_as(graph._outputs_struct, outputs)
+        if outer:
+            self._number()
+        return keras.Model(graph._inputs_struct, packed, name=model.name)
+
+    def _number(self) -> None:
+        """Give the points new numbers, once it is known which share a range."""
+        kept = [index for index, first in enumerate(self._first) if index == first]
+        new = {old: index for index, old in enumerate(kept)}
+        self.names = [self.names[index] for index in kept]
+        self.fixed = {new[index]: limits for index, limits in self.fixed.items()}
+        for layer in self._layers:
+            layer.point = replace(layer.point, index=new[self._first[layer.point.index]])
+
+    def leave_out(self, operations: Collection[str]) -> None:
+        """Let the quantizers behind operations do nothing."""
+        for layer in self._layers:
+            layer.point = replace(layer.point, left_out=layer.point.after in operations)
+
+    def _joined(self, given: Sequence[int | None]) -> int | None:
+        """Let points share a range, and return the first of them; None where one has no range that could move."""
+        if not given or any(each is None or self._first[each] in self.fixed for each in given):
+            return None
+        firsts = {self._first[each] for each in given if each is not None}
+        self._first = [min(firsts) if each in firsts else each for each in self._first]
+        return min(firsts)
+
+    def _placed(self, node: Any, old: Any, tensor: Any, places: _Places, points: dict[int, int]) -> Any:
+        """Return a tensor with the quantizer that its place asks for, if any."""
+        if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old):
+            return tensor
+        sources = [points.get(id(each)) for each in node.input_tensors]
+        given = sources[0] if sources else None
+        if type(node.operation).__name__ in JOINING and (joined := self._joined(sources)) is not None:
+            points[id(old)] = joined
+            return tensor
+        if _keeps(node.operation):
+            if given is not None:
+                points[id(old)] = given
+            return tensor
+        if type(node.operation).__name__ in AVERAGING and given is not None:
+            points[id(old)] = given
+            return self._layer(given, node.operation.name, observes=False)(tensor)
+        return self._own(old, tensor, node.operation.name, points, _fixed_range(node.operation, self.now.bits))
+
+    def _own(
+        self, old: Any, tensor: Any, name: str, points: dict[int, int], fixed: tuple[float, float] | None = None
+    ) -> Any:
+        """Return a tensor with a quantizer of a point of its own."""
+        points[id(old)] = len(self.names)
+        if fixed is not None:
+            self.fixed[len(self.names)] = fixed
+        self.names.append(name)
+        self._first.append(points[id(old)])
+        return self._layer(points[id(old)], name, observes=fixed is None)(tensor)
+
+    def _layer(self, point: int, name: str, *, observes: bool) -> keras.Layer:
+        from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer  # a class of Keras
+
+        layer = ActivationQuantizer(point, observes, name=f"{name}_quantizer_{len(self._layers) + 1}")
+        layer.now, layer.point = self.now, Point(point, observes, after=name)
+        self._layers.append(layer)
+        return layer
+
+
+class _Places:
+    """Tell which tensors of a graph are never written by an integer runtime: those inside of what it fuses."""
+
+    def __init__(self, graph: keras.Model) -> None:
+        nodes = list(nodes_in_order(graph))
+        self._taken = Counter(id(each) for node in nodes for each in node.input_tensors)
+        self._taken.update(id(each) for each in graph.outputs)
+        self._takers = {id(each): node.operation for node in nodes for each in node.input_tensors}
+        self._norms = {id(layer): id(norm) for layer, norm in folded_norms(graph)}
+
+    def is_fused(self, node: Any, tensor: Any) -> bool:
+        """Return whether the one operation that takes an output of a node is fused with it."""
+        taker = self._takers.get(id(tensor))
+        if taker is None or self._taken[id(tensor)] != 1:
+            return False
+        if self._norms.get(id(node.operation)) == id(taker):
+            return True
+        begins = is_linear(node.operation) or type(node.operation).__name__ in ADDING
+        return (begins or id(node.operation) in self._norms.values()) and _is_relu(taker)
+
+
+def _is_float(tensor: Any) -> bool:
+    return "float" in str(tensor.dtype)
+
+
+def _activation(operation: Any) -> str:
+    """Return the name of the activation that an operation is, or ends with; empty for none."""
+    function = getattr(operation, "activation", None)
+    return getattr(function, "__name__", "") if function is not None else type(operation).__name__.lower()
+
+
+def _is_relu(operation: Any) -> bool:
+    """Return whether an operation is a ReLU that integer runtimes fuse with what is before it."""
+    if is_of(operation, ["ReLU"]):
+        plain = not operation.negative_slope and not operation.threshold
+        return plain and operation.max_value in (None, 6)
+    is_activation = is_of(operation, ["Activation"]) or not isinstance(operation, keras.Layer)
+    return is_activation and _activation(operation) in FUSED_ACTIVATIONS
+
+
+def _keeps(operation: Any) -> bool:
+    """Return whether an integer runtime gives the output of an operation the range of its input."""
+    name = type(operation).__name__
+    if is_of(operation, ["Activation"]) and _activation(operation) == "linear":
+        return True
+    return name in KEEPING or (name == "UpSampling2D" and operation.interpolation == "nearest")
+
+
+def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
+    """Return the range that runtimes give the output of an operation whatever its values; None for most."""
+    name = _activation(operation)
+    if name == "tanh":
+        return -1.0, 1.0 - 2.0 ** (1 - bits)
+    return (0.0, 1.0 - 2.0**-bits) if name in ("sigmoid", "softmax") else None

@@ -1,0 +1,40 @@
+"""The layer that quantizes a tensor of a network as an integer runtime holds it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from hookline.hooks.quantization.activation_places import Pass, Point
+
+
+@keras.saving.register_keras_serializable(package="hookline")
+class ActivationQuantizer(keras.layers.Layer):
+    """Return its input, rounded to the range of its point where a hook is at work; it has no variables."""
+
+    def __init__(self, point: int, observes: bool = True, **options: Any) -> None:
+        """Take a point.
+
+        Args:
+            point: whose range counts.
+            observes: whether its input moves the range.
+            **options: of a Keras layer.
+        """
+        super().__init__(**{**options, "autocast": False})
+        self.point = Point(point, observes)
+        self.supports_masking = True
+        self.now = Pass()
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        return self.now(self.point, inputs)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Return what `call` returns, without running it."""
+        return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        config = {**super().get_config(), "point": self.point.index, "observes": self.point.observes}
+        config.pop("autocast", None)
+        return config

@@ -1,0 +1,98 @@
+"""Where quantizers stand in a graph: where a runtime writes tensors, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from hookline.hooks.quantization.activation_places import Inserter, Pass
+from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer
+from hookline.trainer.graph import folded_norms
+
+layers = keras.layers
+
+
+def inserted(model: keras.Model) -> tuple[list[str], keras.Model, Inserter]:
+    inserter = Inserter(Pass())
+    rebuilt = inserter.rebuilt(model)
+    assert [id(each) for each in rebuilt.variables] == [id(each) for each in model.variables]
+    given = np.random.default_rng(0).normal(size=(2, *model.input_shape[1:])).astype(np.float32)
+    np.testing.assert_array_equal(rebuilt(given), model(given))  # no hook at work
+    return inserter.names, rebuilt, inserter
+
+
+def small() -> tuple[Any, Any]:
+    inputs = keras.Input((8, 8, 3), name="image")
+    return inputs, inputs
+
+
+def test_a_layer_its_batch_norm_and_its_relu_are_one() -> None:
+    inputs, x = small()
+    x = layers.Conv2D(4, 3, name="conv")(x)
+    x = layers.ReLU(6.0, name="relu")(layers.BatchNormalization(name="norm")(x))
+    x = layers.Flatten()(layers.Dropout(0.1)(layers.MaxPooling2D(name="pool")(x)))
+    names, _, _ = inserted(keras.Model(inputs, layers.Dense(2, name="logits")(x)))
+    assert names == ["image", "relu", "logits"]
+
+
+def test_a_tensor_that_two_operations_take_is_rounded_before_them() -> None:
+    inputs, x = small()
+    x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
+    y = layers.Activation("relu", name="relu")(x)
+    x = layers.Activation("relu", name="sum_relu")(layers.Add(name="sum")([x, y]))
+    names, _, _ = inserted(keras.Model(inputs, layers.Multiply(name="product")([x, inputs])))
+    assert names == ["image", "conv", "relu", "sum_relu", "product"]
+
+
+def test_what_is_joined_has_one_range() -> None:
+    inputs, x = small()
+    x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
+    y = layers.Conv2D(3, 3, padding="same", name="other")(x)
+    x = layers.Concatenate(name="join")([x, y])
+    tanh = layers.Activation("tanh", name="tanh")(layers.Conv2D(3, 1, name="last")(x))
+    names, rebuilt, inserter = inserted(keras.Model(inputs, layers.Concatenate(name="fixed")([tanh, inputs])))
+    assert names == ["image", "conv", "last", "tanh", "fixed"]
+    assert inserter.fixed == {3: (-1.0, 127 / 128)}
+    points = [each.point.index for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
+    assert sorted(points) == [0, 1, 1, 2, 3, 4]
+
+
+def test_average_pooling_has_the_range_of_its_input() -> None:
+    inputs, x = small()
+    x = layers.AveragePooling2D(2, name="average")(layers.Conv2D(4, 3, activation="relu", name="conv")(x))
+    names, rebuilt, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(x)))
+    assert names == ["image", "conv", "mean"]
+    points = [each.point for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
+    assert [(each.index, each.observes) for each in points] == [(0, True), (1, True), (1, False), (2, True)]
+
+
+def test_tanh_and_softmax_have_the_ranges_of_runtimes() -> None:
+    inputs, x = small()
+    x = layers.Activation("tanh", name="tanh")(layers.Conv2D(4, 3, name="conv")(x))
+    x = layers.Softmax(name="softmax")(layers.Flatten()(x))
+    names, _, inserter = inserted(keras.Model(inputs, x))
+    assert names == ["image", "conv", "tanh", "softmax"]
+    assert inserter.fixed == {2: (-1.0, 127 / 128), 3: (0.0, 255 / 256)}
+
+
+def test_inner_models_are_rebuilt_and_shared_layers_have_a_point_for_each_call() -> None:
+    inputs, x = small()
+    body = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, name="conv"), layers.ReLU(name="relu")])
+    shared = layers.Dense(4, name="shared")
+    names, _, _ = inserted(keras.Model(inputs, shared(shared(body(x)))))
+    assert names == ["image", "relu", "shared", "shared"]
+
+
+def test_batch_norm_is_folded_only_into_the_one_layer_before_it() -> None:
+    inputs, x = small()
+    conv, act = layers.Conv2D(4, 3), layers.Conv2D(4, 3, activation="relu")
+    norms = [layers.BatchNormalization(name=f"norm_{index}") for index in range(3)]
+    x = norms[0](conv(x))
+    x = norms[1](act(x))
+    dense = layers.Dense(2)(x)
+    model = keras.Model(inputs, [norms[2](dense), dense])  # the model's output is seen without it
+    assert folded_norms(model) == [(conv, norms[0])]
+    names, _, _ = inserted(keras.Model(inputs, norms[1].output))
+    assert names == ["image", "norm_0", act.name, "norm_1"]

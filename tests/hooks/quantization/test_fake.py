@@ -1,0 +1,102 @@
+"""Fake quantization against NumPy: values, steps, zero points, gradients, ranges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hooks.quantization.fake import (
+    moved_ranges,
+    nudged,
+    on_grid,
+    quantize_activations,
+    quantize_weights,
+    weight_scales,
+)
+
+KERNEL = np.random.default_rng(0).normal(size=(3, 3, 2, 5)).astype(np.float32) * [0.1, 1.0, 3.0, 0.5, 2.0]
+
+
+def rounded(kernel: np.ndarray, bits: int, axes: tuple[int, ...]) -> np.ndarray:
+    """Return weights on their grid, in float64."""
+    most = 2 ** (bits - 1) - 1  # narrow: -127 to 127, not -128
+    others = tuple(axis for axis in range(kernel.ndim) if axis - kernel.ndim not in axes)
+    step = np.abs(kernel).max(axis=others, keepdims=True) / most
+    return np.round(kernel / step) * step
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("axes", [(), (-1,), (-2, -1)])
+def test_weights_lie_on_symmetric_grids_of_their_channels(bits: int, axes: tuple[int, ...]) -> None:
+    kernel = KERNEL.astype(np.float32)
+    found = quantize_weights(tf.constant(kernel), bits, axes).numpy()
+    np.testing.assert_allclose(found, rounded(kernel.astype(np.float64), bits, axes), rtol=1e-5)
+    steps = found / weight_scales(tf.constant(kernel), bits, axes).numpy()
+    assert np.abs(steps).max() == pytest.approx(2 ** (bits - 1) - 1)
+    assert on_grid(found, bits, axes)
+    assert not on_grid(kernel, bits, axes)
+
+
+def test_halves_are_rounded_to_even_and_zeros_stay_exact() -> None:
+    weights = tf.constant([7.0, 0.5, 1.5, 2.5, -0.5, -1.5, 0.0])  # 4 bits: a step is 1
+    assert quantize_weights(weights, 4, ()).numpy().tolist() == [7.0, 0.0, 2.0, 2.0, 0.0, -2.0, 0.0]
+    channels = tf.constant([[0.0, 1.0], [0.0, -0.3]])
+    assert quantize_weights(channels, 8, (-1,)).numpy()[:, 0].tolist() == [0.0, 0.0]
+
+
+def test_batch_norm_folds_into_a_rounded_kernel_of_channels_with_steps_of_their_own() -> None:
+    factors = np.array([2.0, -0.3, 1.0, -5.0, 0.01], np.float32)
+    kernel = KERNEL.astype(np.float32)
+    inside = quantize_weights(tf.constant(kernel * factors), 8, (-1,)).numpy()
+    outside = quantize_weights(tf.constant(kernel), 8, (-1,)).numpy() * factors
+    np.testing.assert_allclose(inside, outside, rtol=1e-4)
+    whole = quantize_weights(tf.constant(kernel), 8, (), tf.constant(factors)).numpy()
+    assert on_grid(whole * factors, 8, ())
+    assert not on_grid(whole, 8, ())
+
+
+def test_every_weight_gets_its_gradient_as_it_is() -> None:
+    kernel, upstream = tf.constant(KERNEL, tf.float32), tf.random.normal(KERNEL.shape)
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        found = quantize_weights(kernel, 3, (-1,))
+    np.testing.assert_array_equal(tape.gradient(found, kernel, upstream), upstream)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 6.0), (-0.13, 2.7), (-3.0, 0.0)])
+def test_activations_have_levels_of_which_one_is_zero(bits: int, low: float, high: float) -> None:
+    limits = nudged(tf.constant([low, high]), bits)
+    most = 2**bits - 1
+    step = (high - low) / most
+    zero = np.round(-low / step)
+    np.testing.assert_allclose(limits, [-zero * step, (most - zero) * step], rtol=1e-5, atol=1e-7)
+    values = np.random.default_rng(1).uniform(low - 1.0, high + 1.0, 500).astype(np.float32)
+    found = quantize_activations(tf.constant(values), limits, bits).numpy()
+    expected = step * (np.clip(np.round(values / step + zero), 0, most) - zero)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert quantize_activations(tf.constant(0.0), limits, bits).numpy() == 0.0
+    assert len(np.unique(found)) == 2**bits if bits == 4 else len(np.unique(found)) > 100
+
+
+def test_the_gradient_passes_up_to_both_ends_of_a_range() -> None:
+    limits = nudged(tf.constant([-1.0, 3.0]), 8)
+    low, high = limits.numpy()
+    values = tf.constant([low, high, np.nextafter(low, -9), np.nextafter(high, 9), 0.0], tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        found = quantize_activations(values, limits, 8)
+    assert tape.gradient(found, values).numpy().tolist() == [1.0, 1.0, 0.0, 0.0, 1.0]
+
+
+def test_ranges_hold_zero_and_follow_an_average() -> None:
+    before = tf.constant([[0.0, 0.0], [-1.0, 2.0], [0.0, 4.0]])
+    seen = tf.constant([[0.5, 3.0], [-2.0, 1.0], [-5.0, -1.0]])
+    expected = [[0.0, 3.0], [-1.1, 1.9], [-0.5, 3.6]]
+    np.testing.assert_allclose(moved_ranges(before, seen, 0.9), expected, rtol=1e-6)
+
+
+def test_a_range_that_saw_nothing_gives_zeros() -> None:
+    limits = nudged(tf.zeros([2]), 8)
+    assert quantize_activations(tf.constant([1.0, -2.0]), limits, 8).numpy().tolist() == [0.0, 0.0]

@@ -1,0 +1,224 @@
+"""Quantization-aware training: what a step computes, its ranges, its begin, zeros, what is shipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from hookline.hook_list import hook_name
+from hookline.hooks.ema import Ema
+from hookline.hooks.prune import Prune
+from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
+from hookline.trainer.errors import UserError
+from hookline.trainer.final_activation import take_off, with_final
+from hookline.trainer.hook import GraphHook
+from hookline.trainer.network import Network
+from hookline.trainer.order import order_hooks
+from hookline.trainer.run.state import shipped_forms, shipped_weights
+from hookline.trainer.step.evaluate import Evaluator
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model
+
+
+class Veto(StatelessHook):
+    """Hold back one step."""
+
+    def veto(self, context):
+        return {"held": context.step == 2}
+
+
+def hooked(*hooks: GraphHook, model: keras.Model | None = None) -> ChunkLoop:
+    network = Network("model", model or toy_model(), keras.optimizers.SGD(0.1))
+    ordered = order_hooks([_named(hook) for hook in hooks])
+    for hook in ordered:
+        network.model = hook.rebuild_model(network.model)
+    for hook in ordered:
+        hook.build(build_context(network))
+    network.optimizer.build(network.model.trainable_variables)
+    return ChunkLoop(Trainer([network], [ToyObjective()], ordered, seed=0), toy_batch, xla=False)
+
+
+def _named(hook: GraphHook) -> GraphHook:
+    hook.name = hook.name or hook_name(type(hook))
+    return hook
+
+
+def state_of(hook: GraphHook) -> dict[str, np.ndarray]:
+    return {name: each.numpy().copy() for name, each in hook.declare().state.items()}
+
+
+def used_by(loop: ChunkLoop, step: int) -> dict[str, np.ndarray]:
+    return shipped_weights(loop.trainer, step)["model"]
+
+
+def plain_sequential() -> keras.Model:
+    layers = [keras.Input((6,), name="given"), keras.layers.Dense(8, activation="relu"), keras.layers.Dense(3)]
+    return keras.Sequential(layers)
+
+
+def step_by_numpy(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
+    """Return the extremes of each point of the plain network, float [points, 2]."""
+    first, last = model.layers
+    hidden = np.maximum(inputs @ first.kernel.numpy() + first.bias.numpy(), 0.0)
+    outputs = hidden @ last.kernel.numpy() + last.bias.numpy()
+    return np.array([[min(each.min(), 0.0), max(each.max(), 0.0)] for each in (inputs, hidden, outputs)])
+
+
+def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> None:
+    model, hook = plain_sequential(), QuantizationAwareTraining(begin_epoch=10.0, range_decay=0.5)
+    loop = hooked(Veto("veto"), hook, model=model)
+    inputs, _ = toy_arrays()
+    expected = step_by_numpy(model, inputs[:16])
+    assert loop.run(0, 1) == (1, [])
+    np.testing.assert_allclose(state_of(hook)["ranges"], expected, rtol=1e-5)
+    expected = 0.5 * expected + 0.5 * step_by_numpy(model, inputs[16:32])
+    loop.run(1, 1)
+    np.testing.assert_allclose(state_of(hook)["ranges"], expected, rtol=1e-5)
+    before = state_of(hook)
+    assert loop.run(2, 1)[1] == ["held"]
+    for name, value in state_of(hook).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_a_quantized_step_is_that_of_numpy() -> None:
+    model, hook = plain_sequential(), QuantizationAwareTraining(range_decay=0.0)
+    loop = hooked(hook, model=model)
+    loop.run(0, 1)  # finds ranges
+    ranges, kernels = state_of(hook)["ranges"], used_by(loop, 1)
+
+    def rounded(values: np.ndarray, point: int) -> np.ndarray:
+        low, high = ranges[point]
+        step = (high - low) / 255
+        zero = np.round(-low / step)
+        return step * (np.clip(np.round(values / step + zero), 0, 255) - zero)
+
+    inputs, _ = toy_arrays()
+    values = rounded(inputs, 0)
+    for point, layer in enumerate(model.layers, start=1):
+        kernel = layer.kernel.numpy()
+        step = np.abs(kernel).max() / 127
+        on_grid = np.round(kernel / step) * step
+        np.testing.assert_allclose(kernels[layer.kernel.path], on_grid, atol=1e-6)
+        values = values @ on_grid + layer.bias.numpy()
+        values = rounded(np.maximum(values, 0.0) if point == 1 else values, point)
+    shipped = hook.strip_model(loop.trainer.networks["model"].model)
+    for variable, value in zip(shipped.weights, kernels.values(), strict=True):
+        variable.assign(value)
+    np.testing.assert_allclose(shipped(inputs), values, atol=1.01 * (ranges[2, 1] - ranges[2, 0]) / 255)
+    assert (np.abs(shipped(inputs) - values) < 1e-4).mean() > 0.98  # but for halves
+
+
+def test_it_is_float_before_the_begin() -> None:
+    hook, plain = QuantizationAwareTraining(begin_epoch=1.0), hooked()  # 4 steps
+    loop = hooked(hook)
+    loop.trainer.networks["model"].model.set_weights(plain.trainer.networks["model"].model.get_weights())
+    loop.run(0, 5)
+    plain.run(0, 5)
+    for mine, theirs in zip(*(used_by(each, 5).items() for each in (loop, plain)), strict=True):
+        assert mine[0] == theirs[0]
+        equal = np.array_equal(mine[1], theirs[1])
+        assert equal == ("kernel" not in mine[0])  # now evaluations are rounded
+    assert hook.declare().best_from_step == 5
+    loop.run(5, 1)
+    assert 0.0 < loop.accumulators.read()["quantization_aware_training/distance"] < 0.01
+
+
+def test_evaluations_compute_what_is_shipped() -> None:
+    hook = QuantizationAwareTraining(weight_bits=4)
+    loop = hooked(hook)
+    loop.run(0, 20)
+    network = loop.trainer.networks["model"]
+    found = Evaluator(loop.trainer, toy_batch, 4).run(0)
+    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
+    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
+    names = {id(variable): name for name, variable in network.variables.items()}
+    for variable in shipped.weights:
+        variable.assign(used[names[id(variable)]])
+    again = hooked(model=shipped)
+    assert Evaluator(again.trainer, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
+
+
+def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded() -> None:
+    loop = hooked(QuantizationAwareTraining())
+    loop.run(0, 6)
+    forms = shipped_forms(loop.trainer, shipped_weights(loop.trainer, 6))["model"]
+    assert sorted(forms.weight_bits.values()) == [8, 8]
+    assert sorted(forms.input_bits.values()) == [8, 8]
+    hidden = loop.trainer.networks["model"].model.get_layer("hidden")
+    steps = np.abs(hidden.kernel.numpy()).max() / 127
+    kernel = next(value for name, value in used_by(loop, 6).items() if name == hidden.kernel.path)
+    assert not np.allclose(kernel / steps, np.round(kernel / steps), atol=1e-2)  # on no grid of its own
+
+
+def test_a_convolution_has_a_step_for_each_channel_and_a_dense_layer_one() -> None:
+    layers = [keras.Input((6,)), keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3), keras.layers.Flatten()]
+    model = keras.Sequential([*layers, keras.layers.Dense(3)])
+    loop = hooked(QuantizationAwareTraining(weight_bits=3), model=model)
+    loop.run(0, 3)
+    used = used_by(loop, 3)
+    for layer, own in ((model.layers[1], (0, 1)), (model.layers[3], None)):
+        kernel = used[layer.kernel.path]
+        steps = 3.0 * kernel / np.abs(kernel).max(axis=own, keepdims=True)
+        np.testing.assert_allclose(steps, np.round(steps), atol=1e-4)
+        latent = layer.kernel.numpy()
+        np.testing.assert_allclose(np.abs(kernel).max(axis=own), np.abs(latent).max(axis=own), rtol=1e-5)
+
+
+def test_logits_whose_softmax_ships_inside_of_their_layer_are_not_rounded() -> None:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(3, activation="softmax")])
+    model, finals = take_off(model)
+    hook, inputs = _named(QuantizationAwareTraining()), toy_arrays()[0]
+    network = Network("model", hook.rebuild_model(model), keras.optimizers.SGD(0.1), final_activations=finals)
+    hook.build(build_context(network))
+    network.optimizer.build(network.model.trainable_variables)
+    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), toy_batch, xla=False)
+    loop.run(0, 2)
+    shipped = hook.strip_model(network.model)
+    assert len(np.unique(shipped(inputs))) > 180  # 64 x 3 logits
+    before = shipped(inputs)
+    np.testing.assert_allclose(with_final(shipped, finals)(inputs), keras.ops.softmax(before), atol=1e-6)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_zeros_of_a_pruned_network_stay_zeros(averaged: bool) -> None:
+    pruning = Prune(schedule="constant", final_sparsity=0.5)
+    extra = [Ema(decay=0.9)] if averaged else []
+    loop = hooked(*extra, pruning, QuantizationAwareTraining())
+    loop.run(0, 10)
+    for name, value in used_by(loop, 10).items():
+        assert "kernel" not in name or 0.5 <= (value == 0.0).mean() < 0.6
+
+
+class Subclassed(keras.Model):
+    """Hide its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+
+def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
+    model, hook = Subclassed(), QuantizationAwareTraining()
+    model(tf.zeros([1, 6]))
+    loop = hooked(hook, model=model)
+    loop.run(0, 2)
+    assert list(state_of(hook)) == ["active"]
+    kernel = next(value for name, value in used_by(loop, 2).items() if name.endswith("kernel"))
+    steps = kernel / np.abs(kernel).max() * 127
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
+    (line,) = hook.advise(None)  # nothing of the run is asked
+    assert "weights alone" in line
+
+
+def test_bad_values_are_refused() -> None:
+    for options in ({"weight_bits": 1}, {"weight_bits": 9}, {"activation_bits": 3}, {"range_decay": 1.0}):
+        with pytest.raises(UserError, match=next(iter(options))):
+            QuantizationAwareTraining(**options)
