@@ -13,8 +13,9 @@ import tensorflow as tf
 from tensorflow.lite.python.convert_phase import ConverterError
 
 from hookline.deploy.compare import with_model
+from hookline.deploy.integer import write_integer
 from hookline.deploy.options import Contents, ExportOptions, first_line
-from hookline.deploy.plain_model import plain_model, single_model
+from hookline.deploy.plain_model import is_fake_quantized, plain_model, single_model
 from hookline.deploy.runtime_files import layer_table
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
@@ -32,9 +33,15 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
     With `int8` weights are rounded to 8 bits, one scale for each output channel, and activations too, to the ranges
     that training examples give them. Inputs and outputs stay float32, so the file is called like any other: the first
     operation quantizes, the last one dequantizes.
+
+    A network that was trained with fake quantization is written in integers, inputs and outputs too, with its own
+    ranges.
     """
     with plain_model(run, network) as own:
-        notes = _convert(run, network, single_model(run, network, own, "litert"), path, options)
+        model = single_model(run, network, own, "litert")
+        if is_fake_quantized(model):
+            return layer_table(own, notes=(write_integer(model, path),), lossy=True)
+        notes = _convert(run, network, model, path, options)
         return layer_table(own, notes=notes, lossy=options.int8)
 
 

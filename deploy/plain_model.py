@@ -13,6 +13,7 @@ from hookline.deploy.card import card_of
 from hookline.deploy.options import first_line
 from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import put_back, with_final
+from hookline.trainer.graph import graph_calls, is_graph
 from hookline.trainer.network import Network
 from hookline.trainer.run.state import shipped_weights
 from hookline.trainer.step.returned import checked
@@ -39,6 +40,16 @@ def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[No
 
 MIXED = "mixed_"
 FULL = "float32"
+
+
+def is_fake(operation: Any) -> bool:
+    """Return whether an operation is Keras's fake quantization."""
+    return type(operation).__name__ == "FakeQuantWithMinMaxVars"
+
+
+def is_fake_quantized(model: keras.Model) -> bool:
+    """Return whether a model rounds the tensors between its layers, as integer runtimes do."""
+    return is_graph(model) and any(is_fake(call.operation) for call in graph_calls(model))
 
 
 def is_mixed(model: keras.Model) -> bool:

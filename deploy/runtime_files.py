@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.deploy.options import Contents, ExportOptions, first_line
-from hookline.deploy.plain_model import foreign_names, plain_model, single_model
+from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 from hookline.trainer.select import layer_paths
@@ -158,6 +158,8 @@ def write_onnx(run: Run, network: str, path: Path, options: ExportOptions) -> Co
     del options
     with plain_model(run, network) as own:
         model = single_model(run, network, own, "onnx")
+        if is_fake_quantized(model):  # tf2onnx converts it, to other values
+            raise UserError("format=onnx does not hold quantized activations. Expected format=litert or format=keras.")
         given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name

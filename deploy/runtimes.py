@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from hookline.trainer.quiet import silent
 
 
 def load_litert(path: Path) -> Predictor:
-    """Return what predicts with a .tflite file of one input and one output."""
+    """Return what predicts with a .tflite file of one input and one output, float32 or int8."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
     try:
         interpreter = runtime.Interpreter(model_path=str(path))
@@ -28,11 +30,31 @@ def load_litert(path: Path) -> Predictor:
             with silent():  # a notice of what computes
                 interpreter.allocate_tensors()
             size[:] = [len(inputs)]
-        interpreter.set_tensor(given["index"], np.asarray(inputs, np.float32))
+        interpreter.set_tensor(given["index"], _as_given(np.asarray(inputs, np.float32), given))
         interpreter.invoke()
-        return np.array(interpreter.get_tensor(made["index"]))
+        return _as_floats(np.array(interpreter.get_tensor(made["index"])), made)
 
     return predict
+
+
+def _as_given(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
+    """Return float32 values as a tensor of a LiteRT file holds them; halves as TensorFlow's fake quantization has them.
+
+    Images have few values, of which many may lie halfway between two levels: in float32 the order of operations counts.
+    """
+    if tensor["dtype"] != np.int8:
+        return values
+    scale, zero = np.float32(tensor["quantization"][0]), tensor["quantization"][1]
+    lowest, highest = scale * np.float32(-128 - zero), scale * np.float32(127 - zero)
+    steps = (np.clip(values, lowest, highest) - lowest) * (np.float32(1.0) / scale)
+    return (np.floor(steps - np.float32(zero + 128) + np.float32(0.5)) + zero).astype(np.int8)
+
+
+def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
+    if tensor["dtype"] != np.int8:
+        return values
+    scale, zero = tensor["quantization"]
+    return (values.astype(np.float32) - zero) * np.float32(scale)
 
 
 def load_onnx(path: Path) -> Predictor:

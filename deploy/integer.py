@@ -1,0 +1,171 @@
+"""Integer files for LiteRT, of networks that were trained with fake quantization: no calibration, no float inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, filterwarnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.lite.python.convert_phase import ConverterError
+
+from hookline.deploy.options import first_line, import_optional
+from hookline.deploy.plain_model import is_fake
+from hookline.trainer.errors import UserError
+from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
+from hookline.trainer.quiet import silent
+
+KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
+BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
+INT8 = 127.0
+
+
+def write_integer(model: keras.Model, path: Path) -> str:
+    """Write a .tflite file of 8-bit integers with the ranges of a model's fake quantization; return a note.
+
+    Batch norm is folded into the kernels before it. These lie on grids of 2 to 8 bits already, which the file keeps: as
+    int8, one step for each output channel of a convolution, one step for each dense layer.
+
+    Args:
+        model: functional, of one input and one output, with the weights that are shipped.
+        path: to write to.
+
+    Raises:
+        UserError: a kernel lies on no grid, or LiteRT cannot compute a layer with integers.
+    """
+    if fewer := {call.operation.num_bits for call in graph_calls(model) if is_fake(call.operation)} - {8}:
+        raise UserError(
+            f"hooks.quantization_aware_training.activation_bits={min(fewer)}, but LiteRT holds activations in 8 bits. "
+            "Expected a run with 8, or format=keras."
+        )
+    folded = Folded(model)
+    given = model.inputs[0]
+    call = tf.function(folded, input_signature=[tf.TensorSpec(given.shape, tf.float32)], autograph=False)
+    module = tf.Module()
+    module.call = call
+    try:
+        with silent(), catch_warnings():
+            filterwarnings("ignore", "Statistics for quantized inputs were expected")  # fake quantization has them
+            converter = tf.lite.TFLiteConverter.from_concrete_functions([call.get_concrete_function()], module)
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            converter.inference_input_type = converter.inference_output_type = tf.int8
+            content = converter.convert()
+    except (ConverterError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"LiteRT cannot hold this network in integers: {first_line(error)}. Expected layers that it has for int8, "
+            "or hooks.quantization_aware_training.activation_bits=null."
+        ) from error
+    path.write_bytes(content)
+    return _checked(content)
+
+
+def _checked(content: bytes) -> str:
+    """Return a note on a file, after checking that it holds integers alone."""
+    runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
+    interpreter = runtime.Interpreter(model_content=content)
+    if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
+        raise UserError(
+            f"LiteRT would compute {len(floats)} tensors in float32, the first of them '{floats[0]}'. Expected a "
+            "network of layers that it has for int8, whose activations are layers of their own."
+        )
+    (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
+    steps = [f"{each['quantization'][0]:.4g}" for each in (given, made)]
+    return f"int8: integers alone, trained ranges; a step of the inputs is {steps[0]}, of the outputs {steps[1]}"
+
+
+class Folded:
+    """Call a model with batch norm folded and kernels marked as integers, for the converter."""
+
+    def __init__(self, model: keras.Model) -> None:
+        """Compute what takes the place of variables."""
+        self._model = model
+        norms = {id(layer): norm for layer, norm in folded_norms(model)}
+        self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
+        self._values: list[tuple[keras.Variable, Any]] = []
+        for layer in (each for each in model._flatten_layers() if is_of(each, KERNEL_LAYERS)):
+            factors = None
+            if norm := norms.get(id(layer)):
+                factors, offset = _affine(norm)
+                if layer.use_bias:
+                    self._values.append((layer.bias, layer.bias.numpy() * factors))
+                self._offsets[id(norm)] = offset
+            self._values.append((layer.kernel, self._kernel(layer, factors)))
+
+    @staticmethod
+    def _kernel(layer: keras.Layer, factors: np.ndarray | None) -> tuple[Any, ...]:
+        values = layer.kernel.numpy()
+        if factors is not None:
+            values = values * factors.reshape(fold_shape(layer, values))
+        by_channel = is_of(layer, BY_CHANNEL)
+        flat = values.reshape([*values.shape[:-2], 1, -1]) if "Depthwise" in type(layer).__name__ else values
+        steps = grid_steps(flat, list(range(flat.ndim - 1)) if by_channel else None)
+        if steps is None:
+            raise UserError(
+                f"The kernel of '{layer.name}' is not rounded to 8 bits or fewer, as a file of integers needs. "
+                "Expected hooks.quantization_aware_training.layers='*', or activation_bits=null for a float file."
+            )
+        return flat.astype(np.float32), INT8 * steps, values.shape
+
+    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the model's output."""
+        values = [(variable, self._marked(each)) for variable, each in self._values]
+        with keras.StatelessScope(values):
+            return self._run(self._model, [inputs])[0]
+
+    @staticmethod
+    def _marked(value: Any) -> tf.Tensor:
+        """Return a value for a variable; that of a kernel under fake quantization that leaves it as it is."""
+        if isinstance(value, np.ndarray):
+            return tf.constant(value, tf.float32)
+        kernel, limits, shape = value
+        fake = tf.quantization.fake_quant_with_min_max_vars
+        if limits.ndim:
+            fake = tf.quantization.fake_quant_with_min_max_vars_per_channel
+        return tf.reshape(fake(tf.constant(kernel), -limits, limits, num_bits=8, narrow_range=True), shape)
+
+    def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the outputs of a graph, node by node."""
+        graph = model._functional if isinstance(model, keras.Sequential) else model
+        tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
+        for depth in sorted(graph._nodes_by_depth, reverse=True):
+            for node in (each for each in graph._nodes_by_depth[depth] if not each.is_input):
+                operation, given = node.operation, [tensors[id(each)] for each in node.input_tensors]
+                if id(operation) in self._offsets:
+                    made = [given[0] + self._offsets[id(operation)]]
+                elif is_graph(operation):
+                    made = self._run(operation, given)
+                else:
+                    args, kwargs = node.arguments.fill_in(tensors)
+                    made = keras.tree.flatten(operation(*args, **kwargs))
+                tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
+        return [tensors[id(each)] for each in graph.outputs]
+
+
+def _affine(norm: keras.layers.BatchNormalization) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a batch norm multiplies by, and what it adds, float32 [channels], with its moving statistics."""
+    factors = 1.0 / np.sqrt(norm.moving_variance.numpy().astype(np.float64) + norm.epsilon)
+    if norm.scale:
+        factors = factors * norm.gamma.numpy()
+    offsets = -norm.moving_mean.numpy() * factors + (norm.beta.numpy() if norm.center else 0.0)
+    return factors.astype(np.float32), offsets.astype(np.float32)
+
+
+def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | None:
+    """Return the steps of the coarsest symmetric grid of 2 to 8 bits that values lie on; None if there is no such grid.
+
+    Args:
+        values: float32, any shape.
+        axis: axes over which values share a step; None for all.
+
+    Returns:
+        float32 without these axes; 1 / 127 where all values are 0.
+    """
+    largest = np.abs(values).max(axis=None if axis is None else tuple(axis), keepdims=True)
+    for bits in range(2, 9):
+        steps = np.where(largest > 0.0, largest, 1.0) / (2.0 ** (bits - 1) - 1.0)
+        if (np.abs(values / steps - np.round(values / steps)) < 1e-3).all():
+            return np.squeeze(steps if axis is not None else steps.reshape([])).astype(np.float32)
+    return None

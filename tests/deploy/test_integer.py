@@ -1,0 +1,166 @@
+"""Files of integers: what quantization-aware training evaluates is what the runtime computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
+
+from hookline.deploy.formats import FORMATS
+from hookline.deploy.integer import grid_steps, write_integer
+from hookline.deploy.options import ExportOptions
+from hookline.deploy.plain_model import is_fake_quantized, plain_model, rebuilt
+from hookline.deploy.runtimes import load_litert
+from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
+from hookline.recipes.models.mlp import mlp
+from hookline.recipes.models.resnet_8 import resnet_8
+from hookline.scripts.export import main
+from hookline.trainer.errors import UserError
+from hookline.trainer.network import Network
+from hookline.trainer.run.finished import read_config, restore
+from hookline.trainer.run.state import shipped_weights
+from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.trainer import Trainer
+from tests.support.command import run_small
+from tests.support.toy import ToyObjective, build_context
+
+layers = keras.layers
+EXAMPLES, SIDE = 64, 12
+
+
+def images() -> tuple[np.ndarray, np.ndarray]:
+    """Return images [64, 12, 12, 3] of five brightnesses, and which one."""
+    generator = np.random.default_rng(0)
+    targets = np.arange(EXAMPLES) % 5
+    noise = generator.uniform(-0.5, 0.5, (EXAMPLES, SIDE, SIDE, 3))
+    return (noise + (targets / 4 - 0.5)[:, None, None, None]).astype(np.float32), targets
+
+
+def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+    inputs, targets = images()
+    rows = (step * 16 + tf.range(16, dtype=tf.int64)) % EXAMPLES
+    return {"inputs": tf.gather(tf.constant(inputs), rows), "targets": tf.gather(tf.constant(targets), rows)}
+
+
+def trained(model: keras.Model, steps: int = 40, **options: Any) -> keras.Model:
+    """Return the plain model that ships after some steps of quantization-aware training."""
+    hook = QuantizationAwareTraining(**options)
+    hook.name = "quantization_aware_training"
+    network = Network("model", hook.rebuild_model(model), keras.optimizers.Adam(0.003))
+    hook.build(build_context(network))
+    network.optimizer.build(network.model.trainable_variables)
+    loop = ChunkLoop(Trainer([network], [ToyObjective()], [hook], seed=0), batch, xla=False)
+    loop.run(0, steps)
+    used = shipped_weights(loop.trainer, steps)["model"]
+    stripped = hook.strip_model(network.model)
+    names = {id(variable): name for name, variable in network.variables.items()}
+    made = rebuilt(stripped)
+    for variable, own in zip(made.weights, stripped.weights, strict=True):
+        variable.assign(used[names[id(own)]])
+    return made
+
+
+def steps_apart(path: Path, model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return by how many steps a file's outputs differ from a model's, and for which share the class is the same."""
+    (output,) = Interpreter(model_path=str(path)).get_output_details()
+    found, expected = load_litert(path)(inputs), model(inputs).numpy()
+    same = (found.argmax(-1) == expected.argmax(-1)).mean()
+    return np.abs(np.round((found - expected) / output["quantization"][0])), float(same)
+
+
+def mobile() -> keras.Model:
+    """Return a network of depthwise and transposed convolutions, shared ranges and fixed ones."""
+    inputs = x = keras.Input((SIDE, SIDE, 3))
+    x = layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same")(x)
+    x = layers.ReLU(6.0)(layers.BatchNormalization(momentum=0.5)(x))
+    y = layers.Conv2D(6, 3, 2, padding="same", use_bias=False)(x)
+    y = layers.BatchNormalization(momentum=0.5)(y)
+    y = layers.Conv2DTranspose(6, 3, 2, padding="same")(y)
+    x = layers.Concatenate()([x, y])
+    x = layers.MaxPooling2D(2)(layers.Conv2D(8, 1, activation="relu")(x))
+    return keras.Model(inputs, layers.Dense(5)(layers.Activation("tanh")(layers.Dense(12)(layers.Flatten()(x)))))
+
+
+def nested() -> keras.Model:
+    """Return a network with a network inside."""
+    body = [keras.Input((SIDE, SIDE, 3)), layers.Conv2D(8, 3), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
+    outer = [keras.Input((SIDE, SIDE, 3)), keras.Sequential(body), layers.GlobalAveragePooling2D(), layers.Dense(5)]
+    return keras.Sequential(outer)
+
+
+NETWORKS = {
+    "resnet_8": lambda: resnet_8((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5),
+    "mlp": lambda: mlp((SIDE, SIDE, 3), 5, units=[16], batch_norm_momentum=0.5),  # dense layers before batch norm
+    "mobile": mobile,
+    "nested": nested,
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "bits"), [("resnet_8", 4), ("resnet_8", 8), ("mlp", 8), ("mobile", 8), ("nested", 4)])
+def test_the_file_computes_what_was_evaluated(name: str, bits: int, tmp_path: Path) -> None:
+    model, path = trained(NETWORKS[name](), weight_bits=bits), tmp_path / "a.tflite"
+    assert is_fake_quantized(model)
+    assert "integers alone" in write_integer(model, path)
+    inputs, _ = images()
+    apart, same = steps_apart(path, model, inputs)
+    assert (apart <= 1).mean() >= 0.99
+    assert same >= 0.98
+
+
+@pytest.mark.full
+def test_every_test_digit_has_the_class_that_the_run_gives_it(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run_small("int8", "trainer.epochs=4", "hooks.quantization_aware_training.begin_epoch=1", run_dir=directory)
+    assert main([f"run={directory}", "format=litert"]) == 0
+    path = directory / "export" / "model.tflite"
+    run = restore(str(directory), read_config(str(directory), []), None)
+    split = run.held_out["test"].split
+    inputs = split.source.gather(tf.constant(split.indices))["inputs"].numpy()
+    with plain_model(run, "model") as model:
+        apart, same = steps_apart(path, model, inputs)
+    assert same >= 0.999
+    assert (apart <= 1).mean() >= 0.99
+    details = Interpreter(model_path=str(path)).get_tensor_details()
+    assert not [each["name"] for each in details if each["dtype"] == np.float32]
+    kernels = [
+        each for each in details if each["dtype"] == np.int8 and len(each["quantization_parameters"]["scales"]) > 1
+    ]
+    assert len(kernels) == 2  # convolutions have a step for each channel
+    FORMATS["keras"].write(run, "model", tmp_path / "a.keras", ExportOptions())
+    again = FORMATS["keras"].load(tmp_path / "a.keras")(inputs)
+    with plain_model(run, "model") as model:
+        np.testing.assert_allclose(again, model(inputs), atol=1e-4)
+    with pytest.raises(UserError, match="format=onnx does not hold"):
+        FORMATS["onnx"].write(run, "model", tmp_path / "a.onnx", ExportOptions())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("message", "options", "made"),
+    [
+        ("activation_bits=6, but LiteRT", {"activation_bits": 6}, nested),
+        ("kernel of '.*' is not rounded", {"layers": "conv*"}, nested),
+        ("would compute .* in float32", {}, lambda: keras.Sequential([keras.Input((SIDE, SIDE, 3)), *separable()])),
+    ],
+)
+def test_what_a_file_of_integers_cannot_hold_is_one_line(message, options, made, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        write_integer(trained(made(), steps=2, **options), tmp_path / "a.tflite")
+    assert "\n" not in str(caught.value)
+
+
+def separable() -> list[keras.Layer]:
+    return [layers.SeparableConv2D(4, 3), layers.Flatten(), layers.Dense(5)]
+
+
+def test_steps_are_those_of_the_coarsest_grid() -> None:
+    kernel = np.array([[7.0, 3.0 / 7.0], [-3.0, -1.0], [0.0, 0.0]], np.float32)
+    np.testing.assert_allclose(grid_steps(kernel, [0]), [1.0, 1.0 / 7.0])
+    assert grid_steps(np.random.default_rng(0).normal(size=[40, 3]).astype(np.float32), [0]) is None
+    np.testing.assert_allclose(grid_steps(np.zeros([3, 2], np.float32), [0]), [1.0, 1.0])
