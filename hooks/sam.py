@@ -34,7 +34,7 @@ class Sam(GraphHook):
         the optimizer gets dL/dw at w + e
 
     Cost:
-        A second forward and backward pass.
+        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline, with much other work a step).
 
     Pitfalls:
         tests/hooks/test_sam.py: the gradient at w + e, applied at w; statistics are written once, and dropout draws the
