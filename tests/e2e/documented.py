@@ -42,7 +42,7 @@ SHORT = {
     "reproduce.py": ["--list"],  # the targets, without the hours that they take
 }
 """What other scripts get in the place of what is printed."""
-IN_EPOCHS = ("begin_epoch", "end_epoch", "step_epochs", "stage_epochs")
+IN_EPOCHS = ("begin_epoch", "end_epoch", "rewind_epoch", "step_epochs", "stage_epochs")
 DOWNLOADED = ("data", "data.name", "data.source", "data.originals")
 
 
