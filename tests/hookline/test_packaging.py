@@ -163,8 +163,6 @@ def test_processes_that_it_starts_run_there_too(site: Path, place: Path):
     assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"] * 2
     run([*program, "launch", "workers=2", *SHORT, "run_dir=two"], place, site)
     assert summary_of(place / "two")["workers"] == {"count": 2, "equal": True}
-    run([*program, "submit", *SHORT, "seed=1,2", "--cluster", "local", "--sweep", "local"], place, site)
-    assert [summary_of(each)["status"] for each in sorted((place / "local").glob("0*/"))] == ["completed"] * 2
 
 
 @pytest.mark.full

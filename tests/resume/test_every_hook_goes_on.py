@@ -56,6 +56,7 @@ TOGETHER = [
     ("bernoulli_attention", "synchronized_batch_norm"),
     ("bnn_rounding", "gradient_override"),
     ("center_loss", "clip_gradients", "ema"),
+    ("distillation", "sam"),
     ("freeze_layers", "prune"),
     ("frozen_mask", "fused_batch_norm"),
 ]
