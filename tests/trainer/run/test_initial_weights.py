@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,7 +13,8 @@ from safetensors.numpy import save_file
 
 import hookline
 from hookline.trainer.errors import UserError
-from hookline.trainer.network import Network
+from hookline.trainer.network import Network, name_variables
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.initial_weights import load_file, load_run, take_weights
 from hookline.trainer.run.weight_files import by_path, held
 
@@ -168,6 +170,17 @@ def test_numbers_of_another_kind_are_no_weights():
     given = by_path({name: held(np.ones(each.shape, np.int8)) for name, each in own.weights.items()})
     with pytest.raises(UserError, match="No layer"):
         take_weights(own, given, "init_from=x")
+
+
+def test_a_run_gives_its_latent_weights_and_not_their_averages(monkeypatch, tmp_path: Path):
+    saved, mine = fresh(named), network(fresh(named))
+    values = {name: np.array(each) for name, each in name_variables(saved.weights).items()}
+    tensors = {f"network/model/{name}": each for name, each in values.items()}
+    tensors |= {f"hook/ema/average/{name}": np.zeros_like(each) for name, each in values.items()}
+    monkeypatch.setattr(CheckpointStore, "tags", lambda store: ["last"])
+    monkeypatch.setattr(CheckpointStore, "load", lambda store, tag: SimpleNamespace(tensors=tensors))
+    load_run([mine], tmp_path, "run")
+    np.testing.assert_array_equal(mine.model.get_layer("head").kernel, saved.get_layer("head").kernel)
 
 
 @pytest.mark.full
