@@ -89,9 +89,10 @@ class Folded:
             factors = None
             if norm := norms.get(id(layer)):
                 factors, offset = _affine(norm)
-                if layer.use_bias:
-                    self._values.append((layer.bias, layer.bias.numpy() * factors))
-                self._offsets[id(norm)] = offset
+                self._offsets[id(norm)] = _uneven(offset)
+            if layer.use_bias:
+                bias = layer.bias.numpy()
+                self._values.append((layer.bias, _uneven(bias if factors is None else bias * factors)))
             self._values.append((layer.kernel, self._kernel(layer, factors)))
 
     @staticmethod
@@ -142,6 +143,17 @@ class Folded:
                     made = keras.tree.flatten(operation(*args, **kwargs))
                 tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [tensors[id(each)] for each in graph.outputs]
+
+
+def _uneven(values: np.ndarray) -> np.ndarray:
+    """Return a bias [channels] of which one entry is the next float, where all would be equal.
+
+    The converter stores equal values as one, and rounds that with the step of the first channel for all of them.
+    """
+    if values.size and (values == values.flat[0]).all() and values.flat[0]:
+        values = values.copy()
+        values.flat[0] = np.nextafter(values.flat[0], np.float32(np.inf))
+    return values
 
 
 def _affine(norm: keras.layers.BatchNormalization) -> tuple[np.ndarray, np.ndarray]:

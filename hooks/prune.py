@@ -61,7 +61,7 @@ class Prune(GraphHook):
     code begins with new slots; of Adam these would be off by the bias that the count says is gone.) The run does not
     become longer, so the schedule should suit the steps that are left: schedule=constant, or milestones of
     schedule=step that lie within them. Draws, the order of examples, and what other hooks hold, such as averages and a
-    lowered rate, go on. Layers that `freeze_layers` froze after that epoch go back, too; `incremental_quantization`
+    lowered rate, continue. Layers that `freeze_layers` froze after that epoch go back, too; `incremental_quantization`
     is refused beside it.
 
     Under a name other than "prune", the hook's reports are prefixed with that name and "/".

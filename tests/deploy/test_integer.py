@@ -159,6 +159,26 @@ def separable() -> list[keras.Layer]:
     return [layers.SeparableConv2D(4, 3), layers.Flatten(), layers.Dense(5)]
 
 
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_bias_that_is_the_same_in_every_channel_is_kept(norm: bool, tmp_path: Path) -> None:
+    """LiteRT's converter alone rounds such a bias with the step of the first channel for all."""
+    fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars(num_bits=8)
+    given = keras.Input((6, 6, 2))
+    convolution = layers.Conv2D(4, 3, use_bias=not norm)
+    made = convolution(fake(given, -1.0, 1.0))
+    made = layers.BatchNormalization(epsilon=0.0, beta_initializer="ones")(made) if norm else made
+    model = keras.Model(given, fake(made, -4.0, 4.0))
+    generator = np.random.default_rng(0)
+    kernel = generator.normal(size=(3, 3, 2, 4)) * [0.05, 0.1, 0.2, 0.3]
+    steps = np.abs(kernel).max((0, 1, 2)) / 127
+    convolution.kernel.assign(np.round(kernel / steps) * steps)
+    if not norm:
+        convolution.bias.assign(np.ones(4))
+    write_integer(model, tmp_path / "a.tflite")
+    inputs = generator.uniform(-1, 1, (20, 6, 6, 2)).astype(np.float32)
+    np.testing.assert_allclose(load_litert(tmp_path / "a.tflite")(inputs), model(inputs), atol=1.01 * 8 / 255)
+
+
 def test_steps_are_those_of_the_coarsest_grid() -> None:
     kernel = np.array([[7.0, 3.0 / 7.0], [-3.0, -1.0], [0.0, 0.0]], np.float32)
     np.testing.assert_allclose(grid_steps(kernel, [0]), [1.0, 1.0 / 7.0])

@@ -176,9 +176,9 @@ class Trainer:
 
         It has copies of the hooks: what these keep while they are traced is of the first pass.
         """
-        twin, context = copy(self), next(iter(first.passes.values())).context
-        twin.hooks = [copy(hook) for hook in self.hooks]
-        forward = twin.forward(
+        copied, context = copy(self), next(iter(first.passes.values())).context
+        copied.hooks = [copy(hook) for hook in self.hooks]
+        forward = copied.forward(
             first.draws.step,
             context.batch,
             objective=objective.name,
@@ -186,7 +186,7 @@ class Trainer:
             update=first.draws.update,
             points=points,
         )
-        return twin._differentiate(objective, forward, context.batch)[1:]
+        return copied._differentiate(objective, forward, context.batch)[1:]
 
     def second_half(self, half: HalfStep) -> StepResult:
         """Trace the rest of the run: state, vetoes, updates, apply, projections, measures."""

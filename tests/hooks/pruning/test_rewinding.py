@@ -1,4 +1,4 @@
-"""Rewinding: survivors, statistics and optimizer go back to one early step; the twin without it does not."""
+"""Rewinding: survivors, statistics and optimizer go back to one early step; a run without it does not."""
 
 from __future__ import annotations
 
