@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import platform
@@ -61,6 +62,9 @@ def read_export(run: Path, export: Export, value: str) -> float | None:
     try:
         if value == "accuracy":
             return number(read_json(evaluation_path(run, export))["overall"]["accuracy"])
+        if value != "bytes":
+            content = path.read_bytes()
+            return len(gzip.compress(content, mtime=0) if value == "gzip" else content)
         _, arrays = read_container(path, SPARSE if ".sparse." in path.name else PACKED)
     except (OSError, UserError, ValueError, KeyError, TypeError):
         return None

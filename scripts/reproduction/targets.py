@@ -17,7 +17,7 @@ DATA = ("mnist", "clothing")
 """Data that the user gives the place of."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 """In an override: the place of data, or another variant; a mapping such as {dense_1: 0.9} is none."""
-EXPORT_VALUES = ("bytes", "accuracy")
+EXPORT_VALUES = ("bytes", "file", "gzip", "accuracy")
 
 
 @dataclass(frozen=True)
