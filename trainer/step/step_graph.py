@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 
 import tensorflow as tf
 
@@ -143,7 +144,7 @@ class _Nodes:
         taken: set[str] = set()
         for name in sorted(self.found, key=lambda each: each in self.shown):
             short = self.shown.get(name, name).removeprefix(LOOP)
-            wanted = [short, *(f"{short}_{count}" for count in range(1, len(taken) + 1))]
+            wanted = chain([short], (f"{short}_{number}" for number in count(1)))
             names[name] = next(each for each in wanted if each not in taken)
             taken.add(names[name])
         return names
