@@ -76,10 +76,23 @@ def as_typed(text: str) -> str:
     return EXTRA.sub(r"'hookline[\1]'", text)
 
 
+def nearest(received: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that was probably meant: a similar one, or what "lr" or "acc" is short for."""
+    names = list(known)
+    close = difflib.get_close_matches(received, names, n=1, cutoff=cutoff)
+    return close[0] if close else next((name for name in names if _is_short_for(received, name)), None)
+
+
+def _is_short_for(received: str, name: str) -> bool:
+    words = name.rpartition("/")[2].split("_")
+    initials = "".join(word[:1] for word in words)
+    return len(received) > 1 and (received == initials or (len(received) > 2 and words[-1].startswith(received)))
+
+
 def did_you_mean(received: str, known: Iterable[str]) -> str:
     """Return a suggestion such as " Did you mean 'steps'?", or an empty string when nothing known is close."""
-    close = difflib.get_close_matches(received, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    found = nearest(received, known)
+    return f" Did you mean '{found}'?" if found else ""
 
 
 def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:

@@ -19,6 +19,8 @@ MISTAKES = {
     "recpie=bnn": "Unknown key 'recpie'. Did you mean 'recipe'?",
     "recipe=bnn optimizer=adm": "Unknown optimizer 'adm'. Did you mean 'adam'?",
     "recipe=bnn +hooks=[center_loss,bnn_roundng]": "Unknown hook 'bnn_roundng'. Did you mean 'bnn_rounding'?",
+    "recipe=bnn lr=0.1": "Unknown key 'lr'. Did you mean 'optimizer.learning_rate'?",
+    "recipe=bnn optimizer.lr=0.1": "Unknown argument of optimizer 'lr'. Did you mean 'learning_rate'?",
     "recipe=bnn trainr.epoch=3": "Unknown key 'trainr.epoch'. Did you mean 'trainer.epochs'?",
     "recipe=bnn hooks.prune.final_sparsity=0.5": "Expected +hooks=prune to add it first.",
     "recipe=bnn --explain optimizer.learning_rat": "Did you mean 'learning_rate'?",

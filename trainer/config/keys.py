@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hookline.trainer.config.compose import Composer
 from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, children, follow, is_part, lookup
 from hookline.trainer.config.values import describe, fits, is_interpolation, like, show
-from hookline.trainer.errors import UserError, did_you_mean, unknown_name
+from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
 
 REMEDY = {
     **{section: f"{section}.<name>=null to remove one {kind}" for section, kind in NAMED.items()},
@@ -155,8 +155,8 @@ def _nearest(corrected: str, below: str, base: Mapping[str, Any]) -> str:
 def _same_name(name: str, base: Mapping[str, Any]) -> str | None:
     """Return a path whose last part is a name, or nearly so: "trainer.epochs" for "epochs"."""
     paths = {path.rpartition(".")[2]: path for path, _ in _entries("", base) if TARGET not in path}
-    near = difflib.get_close_matches(name, paths, n=1, cutoff=0.75)
-    return paths[near[0]] if near else None
+    found = nearest(name, paths, cutoff=0.75)
+    return paths[found] if found else None
 
 
 def _unknown_part(section: str, name: str, present: Sequence[str], composer: Composer) -> UserError:

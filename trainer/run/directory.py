@@ -32,7 +32,11 @@ def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
     if run_dir is not None:
         path = user_path(run_dir, "run_dir")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.")
+            run = (path / "config.yaml").is_file()
+            more = f" To continue the run in it: resume={run_dir}, or fit(..., resume=True) in Python." if run else ""
+            raise UserError(
+                f"run_dir={run_dir} exists already. Expected a new directory: a run is never overwritten.{more}"
+            )
     else:
         path = _unused(Path("runs") / recipe / now.strftime("%Y-%m-%d_%H-%M-%S"))
     parent = next(each for each in (path, *path.absolute().parents) if each.exists())
