@@ -49,18 +49,18 @@ DECIDED = 0.01  # bits per position
 class BernoulliAttention(GraphHook):
     """Put a gate after a layer: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
-    The branch is a small convolutional net, trained and saved with the rest. One mask per example and position, for
-    all channels, and nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says otherwise. In the paper
-    `join` is "concatenate". Batch norm above the gate then sees masked and plain maps in turn, and its moving
-    statistics are those of both.
+    The branch is a small convolutional network, trained and saved with the rest. There is one draw for each example and
+    position, shared by all channels, and nothing is divided by A. In evaluation y = A * x, unless `eval_mode` says
+    otherwise. The paper uses join="concatenate". Batch norm above the gate then sees masked and plain maps, and its
+    moving statistics cover both.
 
-    The gated map is by default the one that the second convolution of the model sees: low-level features. Input
-    quantizers of `bnn_rounding` are already in place; the gate then comes after one, and features are -1, 0, +1.
-    The branch itself is never quantized or pruned by a hook: patterns such as "*" mean the layers of the given network.
+    By default the gate is on the input of the second convolution of the model: low-level features. With `bnn_rounding`,
+    the gate comes after the input quantizer, and features are -1, 0 or +1. Hooks never quantize or prune the branch:
+    patterns such as "*" match the layers of the given network only.
 
-    Under a name other than "bernoulli_attention", its reports have that name in place of "attention". It keeps no state
-    of its own. The seed of the draws is a state variable of the gate in the network: it is derived from the run's seed,
-    counted up by every training step, and saved in every checkpoint.
+    Under a name other than "bernoulli_attention", its reports have that name in place of "attention". The hook keeps no
+    state. The seed of the draws is a variable of the gate in the network: it is derived from the run's seed,
+    incremented by every training step, and saved in every checkpoint.
 
     Group:
         technique
@@ -75,8 +75,9 @@ class BernoulliAttention(GraphHook):
         supervision: + weight * mean of the cross-entropy of A against the map
 
     Scalars:
-        attention/mean: of A; also of evaluations, with metric/ in front, as all but the keep rate.
-        attention/entropy: of its draws, bits per position.
+        attention/mean: mean of A. All scalars except the keep rate are also measured in evaluations, as
+            metric/attention/...
+        attention/entropy: entropy of the draws, in bits per position.
         attention/mass_in_box: share of A inside the batch's map, where there is one ("map", or the supervision's key).
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
@@ -87,21 +88,19 @@ class BernoulliAttention(GraphHook):
         attention/<layer>: eight examples: input, heat map of A, one draw.
 
     Cost:
-        The products of the branch, by default three dilated 3x3 convolutions of 16 channels on the gated map, and one
-        draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as 1.49 times the products suggest.
-        join=concatenate runs the layers above twice.
+        The convolutions of the branch, by default three dilated 3x3 convolutions of 16 channels on the gated map, and
+        one draw per position. Measured: 0.66 of the speed (LeNet-5, batch 100), as expected from 1.49 times the
+        multiplications. join=concatenate runs the layers above the gate twice.
 
     Pitfalls:
         tests/trainer/ops/test_estimators.py: a draw has no gradient of its own, so the branch would never train;
             its gradient is written by hand, x dL/dy summed over channels.
-        tests/hooks/test_bernoulli_attention.py: a run in which the branch would not train is refused, one whose A
-            goes to 0 or 1 is warned of, and evaluations do not draw; rounding and pruning by "*" leave the branch
-            alone.
-        tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or a draw made
-            once when the step is traced are other algorithms; here each example and position has a draw, a new one in
-            each step.
+        tests/hooks/test_bernoulli_attention.py: a run is refused if its branch would not train, and warns if A goes to
+            0 or 1; evaluations do not draw; rounding and pruning of "*" do not change the branch.
+        tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or one draw at
+            tracing time give another algorithm; here each example and position gets a new draw in each step.
         tests/hooks/attention/test_options.py: a squared penalty on the mean of A fades where the sigmoid is flat; this
-            one pulls a collapsed map back as hard as any other.
+            penalty does not, so it recovers a collapsed map.
 
     Reference:
         Wang et al. 2017, "Clothing Retrieval with Visual Attention Model", arXiv 1710.11446: Impdrop. The gradient of

@@ -37,13 +37,13 @@ STOCHASTIC = ("ste_sign", "binary_tanh")
 class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
-    The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
-    update they are clipped by projection. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to its
-    quantized input: `summary` names these layers.
+    The forward pass uses quantized kernels in place of the latent ones. The latent kernels stay float and are trained;
+    after each update a projection clips them. Zero counts as +1 everywhere. A layer that pads with "same" adds zeros to
+    its quantized input: `summary` names these layers.
 
-    With both quantizers this is a BNN (binary neural network), without an input quantizer a BWN (binary weight
+    With both quantizers the network is a BNN (binary neural network), without an input quantizer a BWN (binary weight
     network), with input quantizers only a BAN (binary activation network). Under a name other than "bnn_rounding",
-    reports have that name in place of "bnn". It keeps no state: the latent weights are the network's own.
+    reports have that name in place of "bnn". The hook keeps no state: the latent weights are variables of the network.
 
     Group:
         technique
@@ -60,24 +60,24 @@ class BnnRounding(GraphHook):
 
     Scalars:
         bnn/flip_ratio: share of entries whose quantized value this update changed.
-        bnn/flip_ratio/<layer>: the same of one layer.
+        bnn/flip_ratio/<layer>: the same for one layer.
         bnn/starved_ratio: share of latent entries that are saturated at the clip.
-        bnn/starved_ratio/<layer>: the same of one layer.
+        bnn/starved_ratio/<layer>: the same for one layer.
 
     Cost:
         One pass over each kernel and each quantized input, one over each kernel for the clip, and one to count flips.
-        Measured: Larq's tutorial CNN, batch 64, on 2 cores, 134 steps a second, against 117 of Larq and 141 of the
-        forward and backward pass alone.
+        Measured: Larq's tutorial CNN, batch 64, on 2 cores trains 134 steps a second; Larq trains 117, and the forward
+        and backward pass alone run 141.
 
     Pitfalls:
         tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network, and -1
             by round-half-to-even; here it is +1, and the gradient passes where |x| is exactly 1.
-        tests/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: the latent weight
-            stays outside and no longer gets a gradient. This clip moves the variable, and holds for its moving average;
-            scales, biases and batch norm count beside the bits; the size of Larq's tutorial network, all binary, is the
-            published one.
-        tests/hooks/test_input_quantizers.py: a ReLU before a sign leaves nothing but +1, and is refused; the first
-            and the last layer are found in the graph, not in the list of layers.
+        tests/hooks/test_bnn_rounding.py: clipping weights only when they are read is not enough: a latent weight
+            outside the clip stays there and gets no gradient. Here the variable and its moving average are clipped. The
+            size includes scales, biases and batch norm; for Larq's tutorial network, all binary, it equals the
+            published size.
+        tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused; the first and
+            the last layer are found in the graph, not in the list of layers.
 
     Reference:
         Hubara et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al. 2016,

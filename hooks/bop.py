@@ -20,9 +20,10 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class Bop(GraphHook):
     """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which ones to flip.
 
-    The kernels are binary from the first step on: zero and above begin as +1. The optimizer of the config trains all
-    other weights, and never sees these. Gradients are those with respect to the binary weights themselves, whatever
-    `bnn_rounding` has as kernel quantizer. Beside it this makes a BNN, alone a network of binary weights.
+    The kernels are binary from the first step on: initial values of 0 and above become +1. The optimizer of the config
+    trains all other weights and never sees these kernels. The gradients are those with respect to the binary weights,
+    whatever the kernel quantizer of `bnn_rounding` is. With `bnn_rounding` the network is a BNN; without it only the
+    weights are binary.
 
     Under a name other than "bop", reports have that name.
 
@@ -39,19 +40,20 @@ class Bop(GraphHook):
 
     Scalars:
         bop/flip_ratio: share of entries that this update flipped.
-        bop/flip_ratio/<layer>: the same of one layer.
+        bop/flip_ratio/<layer>: the same for one layer.
 
     Cost:
-        A pass over the gradients and one over the kernels per step, in place of the optimizer's and of the clip.
+        One pass over the gradients and one over the kernels per step, in place of the passes of the optimizer and the
+        clip.
 
     Pitfalls:
-        tests/hooks/test_bop.py: the updates of Larq's Bop on the same gradients; flipping where the signs differ climbs
-            the loss; a weight that has flipped keeps its m, so it needs the opposite gradient to come back; a NaN
-            gradient is withheld, though the optimizer never sees it.
+        tests/hooks/test_bop.py: the updates equal those of Larq's Bop on the same gradients. Flipping where the signs
+            differ would climb the loss. A flipped weight keeps its m, so only an opposite gradient flips it back. A
+            step with a NaN gradient is skipped, although the optimizer never sees that gradient.
 
     Reference:
         Helwegen et al. 2019, "Latent Weights Do Not Exist: Rethinking Binarized Neural Network Optimization", arXiv
-        1906.02107, algorithm 1. Larq flips only above the threshold, which differs where m is exactly there.
+        1906.02107, algorithm 1. Larq flips only above the threshold; the two differ only if |m| equals the threshold.
 
     Example:
         python train.py recipe=bop

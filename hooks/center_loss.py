@@ -36,19 +36,21 @@ COLLAPSED = 1e-3  # distance between centers as a share of their length, or in u
 class CenterLoss(GraphHook):
     """Pull the features of each class together, beside whatever keeps the classes apart.
 
-    The gradient of the loss goes to the features x of an example, never to the center c_y of its class. The centers
-    move in UPDATE_OPS, so before the weights change. A class without an example stays where it is. The loss is that of
-    the centers as they were before they moved.
+    The loss has a gradient for the features x of an example, but none for the center c_y of its class. UPDATE_OPS move
+    the centers before the weights change. The center of a class without an example in the batch does not move. The loss
+    uses the centers from before the move.
 
-    `weight` is the paper's lambda: there both losses are sums over the batch, here both are means. It is lambda times
-    the batch for code that adds a sum to a mean, and 2 lambda / d for code that takes a mean over batch and dimensions.
+    `weight` is the paper's lambda. In the paper both losses are sums over the batch, here both are means. To port code
+    that adds a sum to a mean, set weight to lambda times the batch size; for code that takes a mean over batch and
+    dimensions, to 2 lambda / d.
 
-    Centers start at 0 and move from the first step on, also while the weight is still 0, so that they are among their
-    features when the pull begins. They belong to no optimizer: no gradient, weight decay or moving average touches
-    them. They move once per step, by the whole batch, even if `trainer.accumulation_steps` cuts it into micro batches.
+    Centers start at 0 and move from the first step on, even while the weight is still 0, so that they are near their
+    features when the weight rises. They belong to no optimizer: no gradient, weight decay or moving average changes
+    them. They move once per step, by the whole batch, even if `trainer.accumulation_steps` splits it into micro
+    batches.
 
-    A target outside the classes withholds its step, and makes the loss of an evaluation NaN. With weight=0 the centers
-    still follow, and everything is reported: that is the baseline to compare with. Under a name other than
+    A target outside the range of classes causes the step to be skipped, and the loss of an evaluation to be NaN. With
+    weight=0 the centers still move and everything is reported: use it as the baseline. Under a name other than
     "center_loss", reports have that name in place of "center".
 
     Group:
@@ -66,7 +68,7 @@ class CenterLoss(GraphHook):
     Scalars:
         center/distance: mean distance of the batch's features from their centers, as the loss sees it.
         center/between: mean distance between centers.
-        center/ratio: of the two; 0 where the centers coincide.
+        center/ratio: distance / between; 0 if the centers coincide.
         center/length: mean length of the centers.
         loss/center: weighted; in training and in evaluations.
         metric/center_within: of a split: mean distance of features from the mean of their class.
@@ -79,16 +81,16 @@ class CenterLoss(GraphHook):
             name. They are in the projector, too.
 
     Cost:
-        Per step, the distances, [batch, d], and an update of all centers, [classes, d]. Measured: 0.99 of the speed
+        Distances of [batch, d] and an update of all centers, [classes, d], in each step. Measured: 0.99 of the speed
         (LeNet-5, batch 100).
 
     Pitfalls:
         tests/trainer/ops/test_centers.py: without the 1 + n, examples of one class in a batch multiply the rate, and
-            the centers diverge where alpha n > 2; compare networks by the class means of a split, not by the centers,
-            which lag behind.
-        tests/hooks/test_center_loss.py: centers whose update op is created but never runs stay at 0; here such a run is
-            refused. No optimizer touches them, and micro batches move them once; pictures and embeddings show the
-            features that the loss sees.
+            the centers diverge where alpha n > 2; compare networks by the class means of a split, because the centers
+            lag behind.
+        tests/hooks/test_center_loss.py: centers stay at 0 if their update op is created but never runs; here such a run
+            is refused. No optimizer changes the centers, and micro batches move them once; pictures and embeddings show
+            the features that the loss sees.
 
     Reference:
         Wen et al. 2016, "A Discriminative Feature Learning Approach for Deep Face Recognition", equations 2 to 4.

@@ -24,13 +24,13 @@ class ClipGradients(GraphHook):
     by="norm" limits the norm of the gradients of all chosen variables together: their direction is kept.
     by="variable_norm" limits the norm of each variable separately. by="value" limits each entry.
 
-    It is the last hook that sees gradients: they are those of the whole batch, whatever micro batches it was cut into,
-    and what other hooks froze counts as 0. Each network is clipped separately. Networks that a recipe stacks into one
-    are one network here: for by="norm", do not stack them.
+    This is the last hook that sees gradients. They are those of the whole batch, also with micro batches, and frozen
+    weights count as 0. Each network is clipped separately. Networks that a recipe stacks into one count as one network:
+    for by="norm", do not stack them.
 
-    A gradient that is not finite is never clipped to a number: it stays visible to `nan_guard`. NaN in one of them, or
-    a norm beyond float32, leaves the others as they are. Under another name, the hook's reports are prefixed with that
-    name. They cover the chosen layers; "grad_norm/" covers all gradients of a network. It keeps no state.
+    A non-finite gradient is never clipped to a number, so `nan_guard` still sees it. If one gradient has NaN, or the
+    norm is beyond float32, the other gradients do not change. Under another name, the hook's reports are prefixed with
+    that name. They cover the chosen layers; "grad_norm/" covers all gradients of a network. The hook keeps no state.
 
     Group:
         optimization
@@ -43,14 +43,14 @@ class ClipGradients(GraphHook):
     Scalars:
         clip_gradients/before: norm of all chosen gradients together, as they arrive.
         clip_gradients/after: the same, as the optimizer gets them.
-        clip_gradients/clipped: share that was clipped: of steps, of variables or of entries.
+        clip_gradients/clipped: share of steps, variables or entries that were clipped, depending on `by`.
 
     Cost:
         Two passes over the gradients per step: one for the norms, one to scale. Not measured separately.
 
     Pitfalls:
-        tests/hooks/test_clip_gradients.py: a NaN must not become a number, nor a norm beyond float32 a zero; micro
-            batches are clipped once, as a whole; an optimizer that also clips is refused.
+        tests/hooks/test_clip_gradients.py: NaN must not become a number, and a norm beyond float32 must not make
+            gradients 0; micro batches are clipped once, as a whole; an optimizer that also clips is refused.
 
     Reference:
         Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".

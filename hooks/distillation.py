@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 
 class Distillation(GraphHook):
-    """Train a network on what a teacher makes of the same inputs: a trained network, frozen, in inference mode.
+    """Train a network on the outputs of a teacher for the same inputs. The teacher is frozen and in inference mode.
 
     The teacher is a finished run of the command line (its best checkpoint, as evaluations use it), a Keras file, or in
-    Python any `keras.Model`. It sees the inputs as this run prepares them. Its softmax at the end, if it has one, is
-    understood. Without a teacher the network learns from itself as it begins, before hooks change it: from the weights
-    of `init_from`, say, while it is pruned or rounded.
+    Python any `keras.Model`. It gets the inputs as this run prepares them. It may end in a softmax. Without a teacher
+    the network learns from its own initial state, before hooks change it: for example, a network that is pruned or
+    rounded learns from the weights of `init_from`.
 
-    Both networks are softened by the same temperature, which the factor T^2 makes up for: gradients of both parts of
-    the loss stay comparable when T changes. Evaluations do without the teacher: losses there are the task's alone, and
-    compare with those of a run without distillation.
+    The same temperature softens both networks. The factor T^2 keeps the gradients of both parts of the loss comparable
+    when T changes. Evaluations do not use the teacher: they report the task's loss only, which you can compare with a
+    run without distillation.
 
-    A checkpoint holds the teacher's digest, not its weights: a resumed run reads it again, and refuses another one.
-    Only a network that is its own teacher has these weights in its checkpoints. Under a name other than
-    "distillation", reports have that name.
+    A checkpoint contains the digest of the teacher, not its weights. A resumed run reads the teacher again and refuses
+    a different one. Only if the network is its own teacher do the checkpoints contain these weights. Under a name other
+    than "distillation", reports have that name.
 
     Group:
         technique
@@ -50,23 +50,23 @@ class Distillation(GraphHook):
         L_features: sum over the pairs of layers of mean (h - h_teacher)^2
 
     State:
-        teacher/<variable>: initial value, where the network is its own teacher.
+        teacher/<variable>: initial value, if the network is its own teacher.
 
     Scalars:
         loss/distillation: alpha T^2 KL, in training.
         loss/distillation_task: -alpha L_task, in training: the task's own loss is reported in full.
-        loss/distillation_features: weighted, where `features` is set.
-        distillation/agreement: share of the batch in which both networks find the same class.
-        distillation/teacher_accuracy: of the teacher on the batch; low if it expects other inputs or classes.
+        loss/distillation_features: weighted loss between features, if `features` is set.
+        distillation/agreement: share of the batch for which both networks predict the same class.
+        distillation/teacher_accuracy: accuracy of the teacher on the batch; low if it expects other inputs or classes.
 
     Cost:
         A forward pass of the teacher per step. On the digits a binary network gains nothing from its float baseline:
-        98.0 % with it and without, of 24 units a layer 94.5 and 94.9 % (means of 5 seeds).
+        98.0 % with and without it; with 24 units a layer 94.5 and 94.9 % (means of 5 seeds).
 
     Pitfalls:
-        tests/hooks/test_distillation.py: without T^2 the teacher's part fades as 1 / T^2; a teacher's softmax that is
-            taken for logits makes its targets nearly flat; KL the other way round, or a teacher in training mode, is
-            another loss; the teacher never moves, and a changed one is refused.
+        tests/hooks/test_distillation.py: without T^2 the teacher's part of the gradient fades as 1 / T^2. If the
+            softmax of the teacher is taken for logits, its targets are nearly flat. The reverse KL, or a teacher in
+            training mode, gives another loss. The teacher never changes, and a run with a changed teacher is refused.
 
     Reference:
         Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network", arXiv 1503.02531, section 2;

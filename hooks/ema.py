@@ -23,20 +23,20 @@ MOST_LEFT = 0.05  # share of the weights at the begin that the last average may 
 class Ema(GraphHook):
     """Average every float variable of a network over the steps, and evaluate with the averages.
 
-    With the warm-up even a short run forgets its start; steps count from `begin_epoch` on. Moving statistics are
-    averaged along with the weights, so that the two match. Integers, such as seed states, are not. Training never sees
-    an average, and is the same as without them.
+    With the warm-up even a short run forgets its initial values; steps count from `begin_epoch` on. Moving statistics
+    are averaged along with the weights, so that they match. Integers, such as seed states, are not averaged. Training
+    never uses the averages and is the same as without them.
 
-    A step adds the values that it starts from, which are those after the previous step's projections; an evaluation
-    adds the current values for itself, and writes nothing. So there is no lag: it uses A_t. A value that never moves
-    keeps its bits. The averages are float32 if the variable has lower precision.
+    A step adds the values at its start: those after the projections of the previous step. An evaluation adds the
+    current values for itself, so it uses A_t without a lag, and writes nothing. A value that never changes keeps its
+    bits. The averages are float32 if the variable has lower precision.
 
-    Other hooks come after this one: they quantize the averages, what they prune is 0, and entries that they hold (a
-    mask, a frozen layer, a level) have the value at which they are held. A clip holds for averages, too. The best
-    checkpoint is the best by its averages, and has them beside the weights; `init_from` takes the weights themselves.
+    Other hooks run after this one: they quantize the averages, set pruned entries to 0, and give frozen entries (by a
+    mask, a frozen layer or a quantization level) their frozen value. A clip applies to averages too. The best
+    checkpoint is chosen by its averages and contains both averages and weights; `init_from` loads the weights.
 
-    Micro batches together are one step; if several objectives train the network, each of their turns is a step. Under a
-    name other than "ema", the hook's reports are prefixed with that name.
+    All micro batches together count as one step. If several objectives train the network, each update counts as a step.
+    Under a name other than "ema", the hook's reports are prefixed with that name.
 
     Group:
         optimization
@@ -50,21 +50,22 @@ class Ema(GraphHook):
         updates: how many values were added.
 
     Scalars:
-        ema/decay: d, as an evaluation after the step has it.
-        ema/distance: ||w - A|| / ||w|| over all latent weights, likewise.
+        ema/decay: d, as used by an evaluation after the step.
+        ema/distance: ||w - A|| / ||w|| over all latent weights, after the step.
 
     Cost:
         One pass over every variable per step, and as much memory again as the variables take. Measured: 0.90 of the
         speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/hooks/test_ema.py: averaged weights do not match current statistics; an average taken before the
-            projection, or a step late, is another one. Training keeps its bits; averages of pruned, frozen or quantized
-            entries would be neither 0 nor on a level; here they have the value at which they are held.
+        tests/hooks/test_ema.py: averaged weights do not match the current moving statistics, so these are averaged too.
+            An average taken before the projection, or one step late, is a different one. Training keeps its bits. Plain
+            averages of pruned, frozen or quantized entries would be neither 0 nor on a level; here such entries have
+            their frozen value.
 
     Reference:
         Polyak and Juditsky 1992, "Acceleration of stochastic approximation by averaging"; Tarvainen and Valpola 2017,
-        arXiv 1703.01780, evaluate with such averages.
+        arXiv 1703.01780, for evaluation with averages.
 
     Example:
         python train.py recipe=baseline schedule=constant +hooks=ema

@@ -35,22 +35,22 @@ BATCH_NORMS = ("frozen", "running", "inference")
 class FreezeLayers(GraphHook):
     """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
 
-    The gradient stops at the weights: that of the layer's input still flows, to the layers before it. With
-    stop="upstream" these are frozen, too: every layer from which data reaches a frozen one, even if it also feeds the
-    output along another path.
+    The weights get no gradient, but the gradient of the layer's input still flows to the layers before it.
+    stop="upstream" freezes these layers too: every layer from which data reaches a frozen layer, even if it also feeds
+    the output along another path.
 
-    While a layer is frozen, nothing that the optimizer does moves it: momentum from before, weight decay, a
-    regularizer, or a moving average of the weights (which holds the frozen value itself). Its slots are reset to
-    what a new optimizer has, so that a thawed layer starts without stale momentum. A layer that is frozen for the
-    whole run has no gradient at all: neither its backward pass nor its update is computed.
+    While a layer is frozen, nothing in the optimizer changes it: no earlier momentum, weight decay, regularizer, or
+    moving average of the weights (the average is the frozen value). Its slots are reset to those of a new optimizer, so
+    an unfrozen layer starts without stale momentum. A layer that is frozen for the whole run has no gradient: neither
+    its backward pass nor its update is computed.
 
-    In training, batch norm normalizes by the batch's own statistics, frozen or not; `batch_norm` says what becomes of
-    the moving ones that evaluation uses. "inference" normalizes by the moving statistics in training, too, as Keras
-    does for a batch norm layer that is not trainable.
+    In training, batch norm normalizes by the statistics of the batch, frozen or not. `batch_norm` says what happens to
+    the moving statistics that evaluation uses. With "inference", training normalizes by the moving statistics too, as
+    Keras does for a batch norm layer that is not trainable.
 
-    Other hooks come later and may still change frozen weights on purpose: pruning to zero, quantizing, clipping. Under
-    another name, the hook's reports are prefixed with that name. It keeps no state: whether a step is frozen follows
-    from its number.
+    Later hooks may still change frozen weights on purpose: prune them to zero, quantize or clip them. Under another
+    name, the hook's reports are prefixed with that name. It keeps no state: the step count says whether the layers are
+    frozen.
 
     Group:
         technique
@@ -66,17 +66,17 @@ class FreezeLayers(GraphHook):
 
     Cost:
         A layer that is frozen for the whole run costs less than one that trains: 1.82 times the speed with `conv_1` of
-        LeNet-5 frozen (batch 100), since the backward pass then ends before it. Between two epochs its gradient is
-        still computed, and a pass over its weights and slots is added.
+        LeNet-5 frozen (batch 100), because the backward pass ends before it. With `begin_epoch` or `end_epoch`, the
+        gradient is still computed, and one pass over the weights and slots is added.
 
     Pitfalls:
-        tests/hooks/test_freeze_layers.py: a gradient of zero freezes nothing: momentum, weight decay and averages
-            still move the weights (held for several optimizers); batch norm statistics keep moving unless they are
-            held; setting `trainable` during a fit is ignored by Keras, and takes effect here.
-        tests/hooks/test_ema.py: an average over the steps has the frozen value while the layer is frozen.
+        tests/hooks/test_freeze_layers.py: a gradient of zero does not freeze weights: momentum, weight decay and
+            averages still move them (tested for several optimizers). Batch norm statistics keep moving unless they are
+            frozen too. Keras ignores a change of `trainable` during a fit; here it takes effect.
+        tests/hooks/test_ema.py: while a layer is frozen, its average over the steps equals the frozen value.
 
     Reference:
-        None: the contract is the project's own.
+        None; the rules are this project's own.
 
     Example:
         python train.py recipe=baseline +hooks=freeze_layers hooks.freeze_layers.layers=dense_1

@@ -36,19 +36,19 @@ FROZEN_PARTS = ("masked", "survivors")
 class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
-    A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen, or with
-    freeze="survivors" the surviving ones. Four things hold a frozen entry: its gradient is stopped
-    (`entry_stop_gradients`), so that global-norm clipping and regularizers do not see it; its value is put back after
-    the optimizer, whatever momentum, weight decay or a constraint did; its optimizer slots are set to 0 when it
-    freezes; and its moving average is its value.
+    A mask says of each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
+    freeze="survivors" the surviving ones are. Four rules hold for a frozen entry. Its gradient is stopped
+    (`entry_stop_gradients`), so that global-norm clipping and regularizers do not see it. Its value is restored after
+    the optimizer, whatever momentum, weight decay or a constraint did. Its optimizer slots are set to 0 when it
+    freezes. Its moving average equals its value.
 
-    Masks come before rounding: a frozen 0 that `bnn_rounding` then rounds counts as +1 there, as every 0 does. The
-    projection of a hook that comes later may still move frozen values: `bnn_rounding` brings latent weights that lie
-    outside its clip to the clip, once. Keras's Adafactor makes NaN where a whole row and a whole column have had no
-    gradient from the start: with such masks give it an epsilon_1 of 1e-12.
+    Masks come before rounding: `bnn_rounding` rounds a frozen 0 to +1, like every 0. A later projection may still
+    change frozen values: `bnn_rounding` moves latent weights outside its clip to the clip, once. Keras's Adafactor
+    produces NaN if a whole row and a whole column have had no gradient from the start; with such masks, set its
+    epsilon_1 to 1e-12.
 
-    With masks=hook it reads the states "mask/<variable>" of that hook, comes after it, and has no masks of its own.
-    With a `begin_epoch` above 0 it writes its masks once, in the step in which freezing begins. Under another name, the
+    With masks=hook it reads the states "mask/<variable>" of that hook, runs after it, and has no masks of its own. With
+    a `begin_epoch` above 0 it computes its masks once, in the step in which freezing begins. Under another name, the
     hook's reports are prefixed with that name.
 
     Group:
@@ -62,29 +62,29 @@ class FrozenMask(GraphHook):
         masks=magnitude:       m = 0 at the round(fraction * n) smallest |w| of each kernel
 
     State:
-        mask/<variable>: True where an entry trains; none when another hook's masks are followed.
+        mask/<variable>: True where an entry trains; absent with masks=hook.
 
     Scalars:
         frozen_mask/share: share of entries that are frozen.
 
     Pictures:
-        frozen_mask/mask/<variable>: the hook's own masks; those that it follows are the other hook's to show.
+        frozen_mask/mask/<variable>: the hook's own masks; with masks=hook the other hook shows them.
 
     Cost:
-        Two passes over the masked kernels per step; slots are touched only when masks change. Measured: 1.05 of the
+        Two passes over the masked kernels per step; slots are changed only when masks change. Measured: 1.05 of the
         speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
-        tests/hooks/test_frozen_mask.py: a mask on the gradient alone freezes nothing: momentum from before, weight
-            decay, an L2 term and the optimizer's average still move the entries. A matrix over the optimizers of Keras
-            holds them bit for bit; with ties and kernels of zeros, the number of masked entries is still exact, and
-            masks that are followed hold from the very step in which they change.
-        tests/trainer/ops/test_entry_stop_gradients.py: the classic stop_gradient((1 - m) w) + m w turns infinity into
-            NaN, and loses the gradient's 0 where what arrives is NaN.
+        tests/hooks/test_frozen_mask.py: masking only the gradient does not freeze an entry: earlier momentum, weight
+            decay, an L2 term and the optimizer's average still move it. Here they stay equal bit for bit with Keras's
+            optimizers. The number of masked entries is exact even with ties and kernels of zeros. Masks of another hook
+            take effect in the step in which they change.
+        tests/trainer/ops/test_entry_stop_gradients.py: the common stop_gradient((1 - m) w) + m w turns infinity into
+            NaN, and a masked entry gets NaN instead of 0 if the incoming gradient is NaN.
 
     Reference:
         Han et al. 2015, "Learning both Weights and Connections", arXiv 1506.02626: retraining under a mask, from the
-        survivors' values. That slots, decay and averages are held is this project's own contract.
+        survivors' values. The rules for slots, decay and averages are this project's own.
 
     Example:
         python train.py recipe=frozen_mask

@@ -22,19 +22,19 @@ EVERY_LAYER = "*"
 class FusedBatchNorm(GraphHook):
     """Compute the `BatchNormalization` layers of an unmodified model with the kernel FusedBatchNormV3.
 
-    Keras computes batch norm from about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
-    gradients and moving statistics within rounding. On small inputs it is slower, as it always divides its work among
-    threads: below `min_entries` entries, Keras keeps the call. With trainer.threads=1 the kernel is no slower from
-    1,000 entries on, so `min_entries=1000` is better there.
+    Keras computes batch norm with about 30 ops, half of which pass over all inputs. The kernel gives the same outputs,
+    gradients and moving statistics within rounding. On small inputs it is slower, because it always divides its work
+    among threads: below `min_entries` entries, Keras computes the layer. With trainer.threads=1 the kernel is no slower
+    from 1,000 entries on, so `min_entries=1000` is better.
 
-    While a forward pass is traced, the layers' `call` is replaced. Nothing else notices: the model, its layers and
-    variables, other hooks, checkpoints and exports are the same with and without this hook. New moving statistics are
-    values of the step, as always, and update ops write them. It keeps no state.
+    The hook replaces the `call` of the layers only while a forward pass is traced. The model, its layers and variables,
+    other hooks, checkpoints and exports are the same with and without this hook. As always, the step computes the new
+    moving statistics and update ops write them. The hook keeps no state.
 
-    Left to Keras, layer by layer and call by call: another axis than the last, masks, `renorm`, `synchronized`, an
-    epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with a `call` of their own, and passes
-    whose gradients are overridden by op type. `summary` lists them. A second derivative through a fused layer is that
-    of batch norm; that of a layer of Keras takes the mean inside the variance for a constant.
+    Keras still computes these cases, layer by layer and call by call: another axis than the last, masks, `renorm`,
+    `synchronized`, an epsilon below 1.001e-5, float64, batches without a fixed size, subclasses with their own `call`,
+    and passes whose gradients are overridden by op type. `summary` lists them. The second derivative of a fused layer
+    is exact; that of a Keras layer treats the mean inside the variance as a constant.
 
     Group:
         optimization
@@ -45,14 +45,15 @@ class FusedBatchNorm(GraphHook):
         evaluation:  the same y with the moving mean and variance
 
     Cost:
-        Less than without it: a third to a half of the layer's time on large inputs. Four convolutions with batch norm
-        (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`, and at the limit of forward and backward.
+        The hook saves time: on large inputs a layer takes a third to a half of its time in Keras. Four convolutions
+        with batch norm (32x32x3, batch 100) train 1.7 times as fast as the fastest `fit`, and as fast as forward and
+        backward pass alone.
 
     Pitfalls:
-        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, and Keras keeps the biased
-            one; a layer that is not trainable uses its moving statistics in training, too; what the kernel cannot do is
-            left to Keras and listed.
-        tests/trainer/ops/test_batch_norm.py: derivatives of all results, to the third order, against float64.
+        tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance, but Keras stores the biased one;
+            a layer that is not trainable uses its moving statistics in training too; cases that the kernel does not
+            support stay with Keras and are listed.
+        tests/trainer/ops/test_batch_norm.py: derivatives of all results up to third order are compared with float64.
 
     Reference:
         Ioffe and Szegedy 2015, "Batch Normalization", arXiv 1502.03167, algorithm 1.

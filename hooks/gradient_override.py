@@ -26,16 +26,16 @@ class GradientOverride(GraphHook):
     r"""Override the backward pass of layers, or of all ops of a type, in an unmodified Keras model.
 
     With `layers`, the gradient of a layer's inputs is overridden: earlier layers get other gradients; the layer's own
-    weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every such op in the network's
-    forward pass are: for a MatMul that is the kernel, too.
+    weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every op of this type in the
+    forward pass are overridden; the inputs of a MatMul include the kernel.
 
-    A backward pass replaces the gradient, as "identity", "round_through", "hard_tanh_through" and "guided_relu" do, or
-    modifies it, as "clip", "reverse" and "scale" do. One that replaces returns one gradient for each input, in its
-    shape. To use one of your own, name by `_target_` a function that returns a
-    `hookline.trainer.ops.backward.Backward`.
+    "identity", "round_through", "hard_tanh_through" and "guided_relu" replace the gradient; "clip", "reverse" and
+    "scale" modify it. A backward pass that replaces the gradient returns one gradient for each input, in its shape. For
+    your own backward pass, give by `_target_` a function that returns a `hookline.trainer.ops.backward.Backward`.
 
-    Evaluations are unaffected: the forward pass is the same with and without this hook. The stripped model is the one
-    that it was given. It keeps no state. Under another name, the hook's reports are prefixed with that name.
+    Evaluations are unaffected: the forward pass is the same with and without this hook. Stripping returns the model
+    that the hook was given. The hook keeps no state. Under another name, the hook's reports are prefixed with that
+    name.
 
     Group:
         technique
@@ -50,17 +50,17 @@ class GradientOverride(GraphHook):
         rise > 0:                 times 2 / (1 + exp(-rise p)) - 1, with p the share of the run's steps that are made
 
     Scalars:
-        gradient_override/rise: how far the gradient has risen, where `rise` is set.
+        gradient_override/rise: current factor of the rise, if `rise` is set.
 
     Cost:
         One identity per layer in the forward pass, and the formula in the backward pass. Measured: 0.99 of the speed
         (LeNet-5, batch 100). A scale of 0 saves nothing: the gradient of earlier layers is still computed.
 
     Pitfalls:
-        tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients, a layer that is called
-            twice is overridden twice, and a name or an op type that does not occur is refused instead of ignored; what
-            rises is the gradient passed to earlier layers, not the loss.
-        tests/trainer/ops/test_backward.py: every formula against its declared surrogate or its closed form.
+        tests/hooks/test_gradient_override.py: the layer's own weights keep their gradients. A layer that is called
+            twice is overridden twice. A name or op type that does not occur is refused, not ignored. `rise` scales the
+            gradient passed to earlier layers, not the loss.
+        tests/trainer/ops/test_backward.py: every formula is compared with its declared surrogate or its closed form.
 
     Reference:
         Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18 and

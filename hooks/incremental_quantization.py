@@ -38,13 +38,13 @@ class IncrementalQuantization(GraphHook):
     """Quantize kernels to 0 or a signed power of two, a growing share of each at a time, and train the rest.
 
     At each quantization step the chosen entries of a kernel, the largest first, are rounded to the levels 0 and +-2^k,
-    n2 <= k <= n1, and never move again; the others keep training and make up for the error. The levels of a kernel
-    follow from its largest weight at the first quantization step, and stay. After the last one, at the latest in the
-    last step of the run, everything is quantized. Biases and batch norm are left alone.
+    n2 <= k <= n1, and never change again. The others keep training and compensate for the error. The levels of a kernel
+    follow from its largest weight at the first quantization step and are fixed from then on. The last quantization
+    step, at the latest the last step of the run, quantizes everything. Biases and batch norm stay float.
 
-    The hook itself holds what it quantized: no gradient reaches these entries, and after every step, whatever momentum,
-    weight decay or regularizers did, they and the optimizer's moving average of them are on their level. Add the hook
-    `frozen_mask` to clear the optimizer's slots, too. Under another name, the hook's reports are prefixed with that
+    The hook freezes what it has quantized: these entries get no gradient, and after every step they and their moving
+    average in the optimizer are on their level, whatever momentum, weight decay or regularizers did. Add the hook
+    `frozen_mask` to clear the optimizer's slots too. Under another name, the hook's reports are prefixed with that
     name.
 
     Group:
@@ -65,21 +65,21 @@ class IncrementalQuantization(GraphHook):
 
     Scalars:
         incremental_quantization/share: share of quantized entries.
-        incremental_quantization/share/<layer>: the same of one layer.
+        incremental_quantization/share/<layer>: the same for one layer.
 
     Cost:
         A pass over the gradients and one over the kernels per step; sorting and rounding only at quantization steps.
         Measured: 1.03 of the speed (LeNet-5, batch 100), so not noticeable.
 
     Pitfalls:
-        tests/hooks/test_incremental_quantization.py: a numpy oracle of the paper step by step; levels are fixed at
-            the first step, as later ones would move what is quantized; the last share counts also at the very end; the
-            level changes at 1.5 times a power, not halfway between exponents, and exactly there; a logarithm in float32
-            would round; the last share is 1, and one that falls on the very end of the run is made in its last step.
+        tests/hooks/test_incremental_quantization.py: a NumPy oracle follows the paper step by step. Levels are fixed at
+            the first quantization step, because new levels would move quantized entries. The level changes exactly at
+            1.5 times a power, not halfway between exponents; a logarithm in float32 would round there. The last share
+            must be 1, and a quantization step at the very end of the run is made in the last step.
 
     Reference:
-        Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. What is above
-        1.5 * 2^n1 is rounded to 2^n1, which the paper leaves open.
+        Zhou et al. 2017, "Incremental Network Quantization", arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5
+        * 2^n1 are rounded to 2^n1; the paper does not say.
 
     Example:
         python train.py recipe=incremental_quantization

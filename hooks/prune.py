@@ -35,34 +35,34 @@ if TYPE_CHECKING:
 class Prune(GraphHook):
     """Prune kernels: the smallest entries become 0 and stay 0.
 
-    Kernels are those of dense layers and convolutions, of attention and other einsums, of recurrent cells, the tables
-    of embeddings, and the weights of layers of your own that are named as these ("kernel", "recurrent_kernel"). Where
-    "*" leaves other weights of two axes or more dense, a line says which, and how many.
+    Kernels are the weights of dense layers, convolutions, attention and other einsums, recurrent cells and embeddings,
+    and the weights of your own layers with the names "kernel" or "recurrent_kernel". If "*" leaves other weights with
+    two or more axes dense, a message names them and their number.
 
     Schedules: "one_shot" prunes once, at `begin_epoch`. "constant" has the final sparsity from `begin_epoch` on and
-    recomputes the masks until `end_epoch` (the schedule of TensorFlow Model Optimization's ConstantSparsity; here
-    pruned entries stay exactly 0, and so the smallest, so the recomputed masks are the same). "polynomial" goes from
-    `initial_sparsity` to the final one. "iterative" prunes to each of `stages` and trains the survivors in between.
-    "splicing" runs along the polynomial, too, but only the forward pass sees zeros: latent entries keep their value and
-    get the gradient of the masked ones, and may come back until `end_epoch`.
+    recomputes the masks until `end_epoch`, like ConstantSparsity of TensorFlow Model Optimization; but here pruned
+    entries are exactly 0, and so the smallest, so the masks do not change. "polynomial" goes from `initial_sparsity` to
+    the final one. "iterative" prunes to each of `stages` and trains the survivors in between. "splicing" follows the
+    polynomial too, but only the forward pass sees zeros: latent entries keep their value, get the gradient of the
+    masked entries, and may return until `end_epoch`.
 
     In a step the masks change before the weights do: they are computed from the weights at the start of the step, and
-    hold from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned; among
-    equal ones the last go first; the largest one always stays, also at sparsity 1. Biases and batch norm are left
-    alone.
+    apply from its end. Of the n entries (blocks, channels) of a kernel exactly round(sparsity * n) are pruned. Among
+    equal entries the last are pruned first. The largest entry always stays, even at sparsity 1. Biases and batch norm
+    are not pruned.
 
-    Once the masks are final (`best_from_step`), and without splicing also before, pruned entries get no gradient and
-    are exactly 0 after every step, also in the optimizer's moving average, whatever momentum, weight decay or
-    regularizers would do. Add the hook `frozen_mask` to clear the optimizer's slots, too.
+    Pruned entries get no gradient and are exactly 0 after every step, also in the optimizer's moving average, whatever
+    momentum, weight decay or regularizers do. With splicing this holds once the masks are final (`best_from_step`). Add
+    the hook `frozen_mask` to clear the optimizer's slots too.
 
-    With `rewind_epoch` this finds lottery tickets: in the step that makes the masks final, and in that of every stage,
-    survivors go back to what they were at that epoch. So does all that training has moved: biases, moving statistics,
-    the optimizer's slots, and its count of steps, hence also the schedule of the learning rate, as in the paper. (Its
-    code begins with new slots; of Adam these would be off by the bias that the count says is gone.) The run does not
-    become longer, so the schedule should suit the steps that are left: schedule=constant, or milestones of
-    schedule=step that lie within them. Draws, the order of examples, and what other hooks hold, such as averages and a
-    lowered rate, continue. Layers that `freeze_layers` froze after that epoch go back, too; `incremental_quantization`
-    is refused beside it.
+    With `rewind_epoch` the hook finds lottery tickets. In the step that makes the masks final, and at every stage,
+    survivors return to their values at that epoch. Everything else that training has changed returns too: biases,
+    moving statistics, the optimizer's slots, and its step count, hence also the learning rate schedule, as in the
+    paper. (The paper's code starts with new slots; with Adam, these would not match the bias correction at that step
+    count.) The run does not become longer, so choose a schedule for the remaining steps: schedule=constant, or
+    milestones of schedule=step within them. Random draws, the order of examples and the state of other hooks, such as
+    averages and a lowered learning rate, continue. Layers that `freeze_layers` froze after that epoch return too.
+    `incremental_quantization` is refused together with `rewind_epoch`.
 
     Under a name other than "prune", the hook's reports are prefixed with that name and "/".
 
@@ -83,8 +83,8 @@ class Prune(GraphHook):
 
     Scalars:
         sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
-        sparsity/<layer>: the same of one layer.
-        sparsity/network: the same with the kernels that `layers` leaves out, if there are any.
+        sparsity/<layer>: the same for one layer.
+        sparsity/network: the same over all kernels, if `layers` leaves any out.
 
     Pictures:
         prune/mask/<variable>: the mask.
@@ -92,17 +92,17 @@ class Prune(GraphHook):
     Cost:
         Two passes over the kernels per step; the sort for the masks runs only when they change. Measured: 0.97 of the
         speed (LeNet-5, batch 100), and 1.1 times that of TFMOT's pruning on the same network. With `rewind_epoch`,
-        checkpoints and memory hold the weights and slots a second time, as state early/<variable>.
+        checkpoints and memory contain a second copy of the weights and slots, as state early/<variable>.
 
     Pitfalls:
-        tests/hooks/pruning/test_schedules.py: where the frequency does not divide the way to the end, the final
-            sparsity is missed; here the end is always an update.
-        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties
-            and kernels of zeros are pruned in the exact number, and a step that was held back is made up for; with
-            splicing, entries get the gradient of the masked network, and come back.
-        tests/hooks/pruning/test_rewinding.py: survivors go back, and with them all that the optimizer holds; what
-            they go back to is of one step, before its update.
-        tests/hooks/pruning/test_criteria.py: units are ranked the right way round, with ties in one order.
+        tests/hooks/pruning/test_schedules.py: the final sparsity is missed if the frequency does not divide the number
+            of steps; here the end is always an update.
+        tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; ties and
+            kernels of zeros are pruned to the exact number, and a mask update in a skipped step is made up for; with
+            splicing, entries get the gradient of the masked network and return.
+        tests/hooks/pruning/test_rewinding.py: survivors and the optimizer's state return together, to the values from
+            before the update of one step.
+        tests/hooks/pruning/test_criteria.py: the smallest units are pruned first, and ties have a fixed order.
 
     Reference:
         Zhu and Gupta 2017, "To prune, or not to prune", arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626

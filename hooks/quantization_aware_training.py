@@ -52,18 +52,19 @@ class Norm:
 class QuantizationAwareTraining(GraphHook):
     """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
 
-    The forward pass rounds kernels to a symmetric grid, one for each output channel of a convolution and one for each
-    dense layer, and activations to 2^bits levels between limits that follow a moving average. Latent weights stay float
-    and are trained through the rounding. Evaluations round as well: what they report is what is shipped.
-    `scripts/export.py format=litert` writes a file of integers alone, with these ranges, without calibration.
+    The forward pass rounds kernels to a symmetric grid: one quantization step for each output channel of a convolution,
+    one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average. Latent
+    weights stay float and are trained through the rounding. Evaluations round as well, so they report the network that
+    ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without calibration.
 
-    Activations are rounded where a runtime writes tensors: the network's inputs, and the outputs of layers, of sums and
-    of the like. A layer, the batch norm after it and a ReLU after that are one. Pooling, reshaping and padding keep the
-    range of their input. Batch norm needs no folding in training: with one step for each channel, rounding and folding
-    commute. A dense layer before batch norm is rounded as it is folded, with the moving statistics.
+    Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
+    and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
+    and padding keep the range of their input. Batch norm of a convolution needs no folding in training: with one
+    quantization step for each channel, rounding and folding commute. The kernel of a dense layer before batch norm is
+    folded with the moving statistics before rounding.
 
-    Of a model whose graph is not known, such as a subclassed one, weights alone are rounded. Zeros stay zeros, so
-    pruned networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
+    In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
+    networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
 
     Group:
         technique
@@ -75,23 +76,23 @@ class QuantizationAwareTraining(GraphHook):
         ranges:       a <- d a + (1 - d) min(min x, 0),   b <- d b + (1 - d) max(max x, 0), over the whole batch
 
     State:
-        ranges: a and b of each point, float32 [points, 2]; those of the first batch at first.
-        active: whether the network is quantized: from the step after the begin on.
+        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch.
+        active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:
-        quantization_aware_training/distance: root mean square of w_q - w, as a share of that of w.
+        quantization_aware_training/distance: root mean square of w_q - w, divided by that of w.
 
     Cost:
-        Two passes over each activation for its extremes, one to round it and one for the gradient; three over each
-        kernel.
+        Two passes over each activation for its extremes, one to round it and one for the gradient; three passes over
+        each kernel.
 
     Pitfalls:
-        tests/hooks/quantization/test_fake.py: NumPy's own rounding of weights and activations; a range without 0 makes
-            padding with zeros inexact; one step for all channels commutes with no batch norm; both ends of a range
-            pass the gradient.
-        tests/hooks/test_quantization_aware_training.py: ranges move once a step, also in micro
-            batches, and not at all in a step that is held back; y = w + stop_gradient(w_q - w) leaves the grid.
-        tests/deploy/test_integer.py: the file of integers against the run's own evaluation.
+        tests/hooks/quantization/test_fake.py: weights and activations are rounded as NumPy rounds them. A range without
+            0 would make zero padding inexact. With one step for all channels, rounding and batch norm folding would not
+            commute. Both ends of a range pass the gradient.
+        tests/hooks/test_quantization_aware_training.py: ranges change once a step, also with micro batches, and not in
+            a skipped step; y = w + stop_gradient(w_q - w) would leave the grid.
+        tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
     Reference:
         Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only

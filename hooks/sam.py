@@ -17,14 +17,14 @@ class Sam(GraphHook):
     """Minimize the highest loss near the weights: climb along the gradient, and take the step's gradient there.
 
     Every step has two forward and backward passes, on the same batch with the same draws, such as dropout. The
-    optimizer gets the gradients of the second one, and applies them to the weights where they were. Losses, metrics,
-    and the moving statistics of batch norm are of the first, as if the second had not been.
+    optimizer applies the gradients of the second pass to the original weights. Losses, metrics, and the moving
+    statistics of batch norm come from the first pass.
 
-    The climb is by the gradient of the whole batch, however it is cut into micro batches or shared by replicas; the
-    paper's replicas each climb on their own. Weights whose gradient is 0 or withheld, such as pruned or frozen ones,
-    stay where they are in the climb. With `bnn_rounding` it is the latent weights that climb. Of several networks that
-    an objective changes, only `network` climbs. A layer that writes variables of TensorFlow itself in its call does so
-    twice a step; those of Keras are safe. The hook keeps no state.
+    The climb uses the gradient of the whole batch, also with micro batches and replicas; in the paper each replica
+    climbs on its own. Weights without a gradient, such as pruned or frozen ones, do not move in the climb. With
+    `bnn_rounding` the latent weights climb. If an objective changes several networks, only `network` climbs. A layer
+    that writes TensorFlow variables in its call writes them twice a step; Keras layers are safe. The hook keeps no
+    state.
 
     Group:
         optimization
@@ -34,11 +34,12 @@ class Sam(GraphHook):
         the optimizer gets dL/dw at w + e
 
     Cost:
-        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline, with much other work a step).
+        A second forward and backward pass. Measured: 0.7 of the speed (recipe=baseline, whose steps have much other
+        work).
 
     Pitfalls:
-        tests/hooks/test_sam.py: the gradient at w + e, applied at w; statistics are written once, and dropout draws the
-            same twice, also in micro batches; hooks that note tensors in a pass note those of the first.
+        tests/hooks/test_sam.py: the gradient at w + e is applied at w. Statistics are written once, and both passes
+            have the same dropout, also with micro batches. Hooks that record tensors record those of the first pass.
 
     Reference:
         Foret et al. 2021, "Sharpness-Aware Minimization for Efficiently Improving Generalization", arXiv 2010.01412,

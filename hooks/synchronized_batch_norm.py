@@ -25,10 +25,10 @@ EVERY_LAYER = "*"
 class SynchronizedBatchNorm(GraphHook):
     """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without it each replica normalizes by its own part of the batch: with few examples per replica, the statistics are
-    noisy, and a run depends on how many replicas it has. With it, any number of replicas trains as one would, within
-    rounding. A run with one replica computes the statistics in the same way, which rounds less than `tf.nn.moments`
-    (see `synchronized_moments`). It keeps no state.
+    Without this hook each replica normalizes by its own part of the batch: with few examples per replica the statistics
+    are noisy, and the result depends on the number of replicas. With it, any number of replicas trains like one, within
+    rounding. One replica computes the statistics in the same way, which rounds less than `tf.nn.moments` (see
+    `synchronized_moments`). The hook keeps no state.
 
     Group:
         optimization
@@ -43,12 +43,12 @@ class SynchronizedBatchNorm(GraphHook):
         in total. A sum of 64 bytes took 1 ms over loopback.
 
     Pitfalls:
-        tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean cancels when means
-            are large; and gradients must flow through the sums, on every replica.
-        tests/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; a
-            layer with statistics of its own is refused on several.
-        tests/distributed/test_mirrored_steps.py: with it replicas make the steps of one, without it their moving
-            statistics are means over replicas; micro batches are refused.
+        tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean loses precision when
+            means are large; gradients must flow through the sums, on every replica.
+        tests/hooks/test_synchronized_batch_norm.py: on one replica it does what Keras does, options included; on
+            several, a layer with its own statistics is refused.
+        tests/distributed/test_mirrored_steps.py: with the hook, replicas make the same steps as one process; without
+            it, moving statistics are means over replicas; micro batches are refused.
 
     Reference:
         Ioffe and Szegedy 2015, arXiv 1502.03167; Peng et al. 2018, "MegDet", arXiv 1711.07240, section 3.3; the shift:

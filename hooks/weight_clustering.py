@@ -36,12 +36,13 @@ class WeightClustering(GraphHook):
     """Train kernels that have a few distinct values each, so that they ship as indices into a codebook.
 
     From `begin_epoch` on the forward pass uses the nearest centroid in place of each latent weight. The latent weights
-    stay float and train by the straight-through gradient, so they may change their cluster; centroids follow the sum of
-    the gradients of their members by plain gradient descent, at the optimizer's learning rate. Before, training is as
-    without the hook. With begin_epoch=0 the centroids begin among the initial weights, such as those of `init_from`.
+    stay float and train through a straight-through estimator, so they may change their cluster. Each centroid is
+    trained by the sum of the gradients of its members, by plain gradient descent at the optimizer's learning rate.
+    Before `begin_epoch` training is the same as without the hook. With begin_epoch=0 the centroids are computed from
+    the initial weights, such as those of `init_from`.
 
-    With `preserve_sparsity` one centroid is 0 and stays 0, and entries that are 0 when clustering begins stay 0, as the
-    state "mask/<variable>" has them. Under a name other than "weight_clustering", reports have that name.
+    With `preserve_sparsity` one centroid is always 0, and entries that are 0 when clustering begins stay 0; the state
+    "mask/<variable>" records them. Under a name other than "weight_clustering", reports have that name.
 
     Group:
         technique
@@ -56,24 +57,25 @@ class WeightClustering(GraphHook):
 
     State:
         centroids/<variable>: c.
-        active: whether weights are clustered already.
+        active: whether clustering has begun.
 
     Scalars:
-        weight_clustering/distance: root mean square of w_c - w, as a share of that of w; 0 before the begin.
-        weight_clustering/used: share of the centroids that have members; 0 before the begin.
+        weight_clustering/distance: root mean square of w_c - w, divided by that of w; 0 before clustering begins.
+        weight_clustering/used: share of the centroids that have members; 0 before clustering begins.
 
     Cost:
         A binary search for each entry in the forward pass, and again for the centroids' gradient. Measured: 0.3 of the
-        speed (85,000 weights, batch 64), where the products of so small a batch take as little time.
+        speed (85,000 weights, batch 64); with so small a batch, the rest of the step takes little time.
 
     Pitfalls:
-        tests/hooks/test_weight_clustering.py: the clustered weights and centroids of TFMOT on the same gradients; the
-            mean of the members' gradients is another rule than the sum; y = w + stop_gradient(c - w) rounds, and a
-            codebook of 16 has thousands of values then; zeros of a pruned network drift off without the mask.
+        tests/hooks/test_weight_clustering.py: clustered weights and centroids equal those of TFMOT on the same
+            gradients. The mean of the members' gradients would be another rule than the sum. y = w + stop_gradient(c -
+            w) would round, so 16 centroids would give thousands of values. Without the mask, the zeros of a pruned
+            network would drift.
 
     Reference:
-        Han, Mao and Dally 2016, "Deep Compression", arXiv 1510.00149, section 3. That the latent weights train as well
-        is TFMOT's way; there the optimizer of the network moves the centroids, too.
+        Han, Mao and Dally 2016, "Deep Compression", arXiv 1510.00149, section 3. The latent weights train too, as in
+        TFMOT; but in TFMOT the optimizer of the network also updates the centroids.
 
     Example:
         python train.py recipe=weight_clustering

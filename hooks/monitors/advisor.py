@@ -24,13 +24,13 @@ EXAMPLES = 64
 
 
 class Advisor(HostHook):
-    """Warn, in a line each, of silent mistakes that no technique checks for.
+    """Warn of silent mistakes that no technique checks for, in one line each.
 
     - Before training: a monitor with the wrong direction; masks or quantization that become final when hardly any step
       is left; batch norm over fewer than 8 examples; raw pixels into a network without a norm at its first layer.
     - At evaluations: a monitor that is the same in each of the first 5.
 
-    Hooks of techniques give advice on themselves.
+    Technique hooks give their own advice.
 
     Group:
         guard
@@ -39,10 +39,10 @@ class Advisor(HostHook):
         values: the monitor's values so far.
 
     Cost:
-        Once, before the first step: 64 training examples are read. One comparison per evaluation.
+        64 training examples are read once, before the first step. One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_advisor.py: advice given when all is well is soon ignored.
+        tests/hooks/monitors/test_advisor.py: there is no advice when all is well, because users would soon ignore it.
 
     Example:
         python train.py recipe=baseline trainer.monitor_mode=max

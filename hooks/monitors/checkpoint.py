@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 class Checkpoint(HostHook):
     """Ask for checkpoints: "last" to resume from after an interruption, "best" to evaluate and to ship.
 
-    "last" is due at a multiple of `every_epochs` if `every_seconds` have passed since the previous one: short
-    epochs are not slowed down by saving, and at most about that much time is lost. It is always due at the end of the
-    run. "best" is due at every evaluation that improves on the best one. Nothing is asked for twice at one step. The
-    `keep_last` newest ones that were "last" stay: if the newest is damaged, a run resumes from an older one.
+    "last" is saved at a multiple of `every_epochs` if `every_seconds` have passed since the previous save. So saving
+    does not slow down short epochs, and a crash loses about that much time at most. "last" is always saved at the end
+    of the run. "best" is saved at every evaluation that improves on the best one. No step is saved twice. The
+    `keep_last` newest "last" checkpoints are kept: if the newest is damaged, a run resumes from an older one.
 
     Group:
         monitor
 
     State:
-        steps: the steps at which each tag was asked for last.
+        steps: the last step at which each tag was saved.
 
     Cost:
         The trainer writes in the background. A save of 38 MB held the loop up for 68 ms, or for 215 ms when it waited
         for the disk: 0.1 % of the time at the default of one save per minute.
 
     Pitfalls:
-        tests/hooks/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; a stop
-            that another hook asks for is saved, too; a resumed run does not save the same step again.
+        tests/hooks/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; the
+            last step is also saved if another hook stops the run; a resumed run does not save the same step again.
         tests/trainer/run/test_checkpoint_faults.py: a truncated or damaged save is set aside, and the previous one is
             used.
 

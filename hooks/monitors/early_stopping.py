@@ -18,16 +18,16 @@ START = {"best": None, "best_step": 0, "seen_step": -1, "waited": 0}
 class EarlyStopping(HostHook):
     """Ask for the end of the run after `patience` evaluations without an improvement.
 
-    The metric and its direction are the run's own (`run.best`). A value counts as an improvement when it is finite
-    and better than the best one counted so far by more than `min_delta`. Several evaluations at one step count once.
-    Counting begins once the network has the final form that its hooks promise, such as its sparsity.
+    The metric and its direction are those of the run (`run.best`). A value is an improvement if it is finite and
+    exceeds the best value so far by more than `min_delta`. Several evaluations at one step count once. Counting begins
+    when the network has its final form, such as its final sparsity.
 
     Group:
         monitor
 
     State:
-        best: the best value that counted; null before the first.
-        best_step: where it was.
+        best: the best value so far; null before the first.
+        best_step: the step of the best value.
         seen_step: the step of the last evaluation that counted.
         waited: evaluations since the best one.
 
@@ -36,7 +36,7 @@ class EarlyStopping(HostHook):
 
     Pitfalls:
         tests/hooks/monitors/test_early_stopping.py: NaN is no improvement; small gains that add up to more than
-            `min_delta` are; a resumed run stops where the whole run would.
+            `min_delta` are one; a resumed run stops where an uninterrupted run would.
 
     Example:
         python train.py recipe=baseline hooks.early_stopping.patience=5 hooks.early_stopping.min_delta=1e-3

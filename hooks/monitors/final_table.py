@@ -27,8 +27,8 @@ REASON_LENGTH = 300
 class FinalTable(HostHook):
     """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and where the run lies.
 
-    It prints for a run that was stopped or failed, too, with dashes for what is missing. No number is cut: a narrow
-    terminal gets fewer columns, or a line for each value.
+    It prints the table for stopped and failed runs too, with dashes for missing values. No number is truncated: on a
+    narrow terminal the table has fewer columns, or a line for each value.
 
     Group:
         monitor
@@ -40,8 +40,8 @@ class FinalTable(HostHook):
         Once, at the end.
 
     Pitfalls:
-        tests/hooks/monitors/test_final_table.py: a pipe gets no control characters, and no path is broken over two
-            lines; every number is whole, whatever the width.
+        tests/hooks/monitors/test_final_table.py: a pipe gets no control characters, no path is split over two lines,
+            and no number is truncated at any width.
 
     Example:
         python train.py recipe=bnn hooks.final_table.mode=plain

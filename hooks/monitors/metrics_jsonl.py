@@ -24,23 +24,23 @@ FILE_NAME = "metrics.jsonl"
 class MetricsJsonl(HostHook):
     """Append every report to `metrics.jsonl` in the run directory.
 
-    A line is {"step": int, "split": str, name: value, ...}. A value that is NaN or infinite is written as null, as in
-    `summary.json`: JSON has no other word for it. A line is handed to the operating system before training continues.
-    A resumed run first drops the lines of the steps that it will repeat. Lines that a full disk refused are kept, and
-    written as soon as there is room.
+    A line is {"step": int, "split": str, name: value, ...}. NaN and infinity are written as null, as in `summary.json`,
+    because JSON has no value for them. A line is passed to the operating system before training continues. A resumed
+    run first removes the lines of the steps that it repeats. If the disk is full, lines are kept in memory and written
+    as soon as there is room.
 
     Group:
         monitor
 
     State:
-        reports: how many there were. A resumed run that finds fewer lines says so.
+        reports: number of reports. A resumed run that finds fewer lines says so.
 
     Cost:
         One write per report. Measured: 0.06 s for the 200 reports of `recipe=baseline`.
 
     Pitfalls:
-        tests/hooks/monitors/test_metrics_jsonl.py: NaN is no JSON; a resumed run must not have two lines for one step;
-            a full disk must leave no half of a line.
+        tests/hooks/monitors/test_metrics_jsonl.py: NaN is not valid JSON; a resumed run must not have two lines for one
+            step; a full disk must not leave half a line.
 
     Example:
         python train.py recipe=baseline trainer.report_every_steps=10

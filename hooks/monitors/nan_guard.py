@@ -28,11 +28,11 @@ OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
 class NanGuard(GraphHook, HostHook):
     """Stop before a non-finite value reaches a variable, or skip that step.
 
-    The check is part of the step, so the very step that fails is withheld, however long the chunk.
-    Under a LossScaleOptimizer, gradients that overflow are ordinary: it withholds those steps and lowers its scale
-    itself. Gradients are not checked then; losses and state are.
+    The check is part of the step, so exactly the failing step is skipped, however many steps the traced loop has. Under
+    a LossScaleOptimizer, gradients overflow normally: the optimizer skips those steps and lowers its scale. The hook
+    then checks losses and state, but not gradients.
 
-    With several objectives, one that is held back holds back those after it in the step (see `GraphHook.veto`).
+    If one of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
     Group:
         guard
@@ -45,11 +45,11 @@ class NanGuard(GraphHook, HostHook):
         finite.
 
     Pitfalls:
-        tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, nor a large finite sum be
-            taken for one; overflow under loss scaling is no fault.
-        tests/trainer/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average, and a run
-            that rolled back resumes, and trains again, to the same bits.
-        tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica is NaN for all.
+        tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, and a large finite sum must
+            not count as infinite; overflow under loss scaling is not an error.
+        tests/trainer/run/test_nan_policy.py: a skipped step changes no variable, slot, statistic or average. A run that
+            rolled back gives the same bits when it is resumed or repeated.
+        tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica counts as NaN in all.
 
     Example:
         python train.py recipe=baseline hooks.nan_guard.policy=skip hooks.nan_guard.at_most=3

@@ -39,23 +39,23 @@ class PictureFiles(HostHook):
     Training examples, as the network sees them, are written when training begins.
 
     With `animate`, `pictures/<name>.gif` shows the picture at each evaluation on the validation split. It is written
-    when the run ends, however it ends. It has at most 200 frames: of a longer run, every second one. Until the run is
-    complete, its frames are kept as files, so that a resumed run continues with them.
+    when the run ends, even by a failure. It has at most 200 frames; in a longer run, only every second frame is kept.
+    Until the run is complete its frames are files, so that a resumed run can continue them.
 
     Group:
         monitor
 
     State:
-        evaluations: how many there have been.
-        frames: how many frames each animation has been given.
+        evaluations: number of evaluations so far.
+        frames: number of frames given to each animation.
 
     Cost:
-        Only when pictures are due: what hooks compute of the observed examples, and PNG files. Measured: 0.3 s in total
-        for `recipe=baseline`, at the beginning and at the test.
+        Only when pictures are due: the hooks' computations on the observed examples, and PNG files. Measured: 0.3 s in
+        total for `recipe=baseline`, at the beginning and at the test.
 
     Pitfalls:
-        tests/hooks/monitors/test_pictures.py: the rhythm and the frames continue across a resume; layer names become
-            safe file names; a long run keeps evenly spread frames, and the last one.
+        tests/hooks/monitors/test_pictures.py: intervals and frames continue after a resume; layer names become safe
+            file names; a long run keeps evenly spaced frames and the last one.
 
     Example:
         python train.py recipe=center_loss hooks.pictures.every=5

@@ -30,24 +30,24 @@ FEWEST_DIMENSIONS = 3  # it draws nothing at all below
 class Projector(HostHook):
     """Write embeddings for the tab "Projector" of TensorBoard, at the test.
 
-    Beside the events of training it puts `projector_config.pbtxt` and for each embedding its vectors
-    (`<name>.tsv`), what is known of each example (`<name>_labels.tsv`) and, where the examples are images, one picture
-    that holds them all (`<name>_images.png`). TensorBoard shows no projector for a run without events, so it takes the
-    hook `tensorboard`, too. If there are more than 5,000 examples, 5,000 evenly spaced ones are shown. The projector
-    draws in three dimensions: vectors of one or two get zeros.
+    The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
+    (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and, if the examples are images, one picture of all
+    of them (`<name>_images.png`). TensorBoard shows no projector for a run without events, so the hook `tensorboard` is
+    needed too. Of more than 5,000 examples, 5,000 evenly spaced ones are shown. The projector draws in three
+    dimensions: shorter vectors are filled with zeros.
 
     Group:
         monitor
 
     State:
-        evaluations: how many there have been.
+        evaluations: number of evaluations so far.
 
     Cost:
         Only when embeddings are due, at the test by default, and only if a hook or an objective has some.
 
     Pitfalls:
-        tests/hooks/monitors/test_projector.py: vectors that are not finite, or of less than three dimensions, leave the
-            projector empty; labels with tabs break its table.
+        tests/hooks/monitors/test_projector.py: the projector stays empty if vectors are not finite or have fewer than
+            three dimensions; tabs in labels break its table.
 
     Example:
         python train.py recipe=center_loss hooks.projector.every=10

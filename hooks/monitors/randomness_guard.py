@@ -32,29 +32,31 @@ Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 class RandomnessGuard(HostHook):
     """Draw some training examples several times before training begins, and compare.
 
-    - Reading a row twice gives the same: a source has no seeds, so what it draws itself could not be repeated or
+    - Reading a row twice must give the same result: a source has no seed, so its random draws could not be repeated or
       resumed. Random changes belong in `augment`.
-    - The batch of a step is the same when made twice, as by two runs of one seed.
-    - Each augmentation on its own: the same seeds give the same; other seeds give something else (what is drawn outside
-      TensorFlow, such as by NumPy, is drawn once, when a step is traced; and a cache keeps what it got first); and
-      examples of one batch have draws of their own (one image at every place of a batch comes out differently).
+    - The batch of a step must be the same when it is made twice, as in two runs with one seed.
+    - Each augmentation is checked alone. The same seeds must give the same result. Other seeds must give another
+      result: a draw outside TensorFlow, such as by NumPy, happens only once, when a step is traced, and a cache keeps
+      its first result. Examples of one batch must have their own draws: one image at every place of a batch must come
+      out differently.
 
-    Bits are compared, of at most 16 examples. Variety is not judged where these may well come out alike by chance: in
-    batches of fewer than 7 examples, and for an augmentation that changes almost all or hardly any (with 16 examples, a
-    probability below 0.2). A cache inside a source hides its random draws, and cannot be detected from the outside. It
-    keeps no state: a resumed run makes the checks again.
+    The check compares the bits of at most 16 examples. It does not check variety if the examples may be equal by
+    chance: in batches of fewer than 7 examples, and for an augmentation that changes almost all examples or almost none
+    (with 16 examples, a probability below 0.2). It cannot detect a cache inside a source, which hides random draws. The
+    hook keeps no state: a resumed run repeats the checks.
 
     Group:
         guard
 
     Cost:
-        Once, before the first step: at most 16 examples, read twice, and four draws of each augmentation. Measured:
+        Before the first step, at most 16 examples are read twice, and each augmentation is drawn four times. Measured:
         0.02 s on the digits without augmentation.
 
     Pitfalls:
-        tests/hooks/monitors/test_randomness_guard.py: NumPy's draws inside a traced function are constants, a cache
-            behind an augmentation freezes it, and one seed for a whole batch draws alike; each is planted and found.
-        tests/trainer/input/test_order.py: draws follow from seed, step, place and augmentation alone.
+        tests/hooks/monitors/test_randomness_guard.py: NumPy draws inside a traced function are constants, a cache after
+            an augmentation freezes it, and one seed for a whole batch gives equal draws; the test plants each fault and
+            finds it.
+        tests/trainer/input/test_order.py: draws depend only on seed, step, position and augmentation.
 
     Example:
         python train.py recipe=baseline +augment=standard_digits hooks.randomness_guard.on_fault=warn

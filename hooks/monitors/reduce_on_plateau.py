@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 class ReduceOnPlateau(EarlyStopping):
     """Multiply the learning rates by `factor` after `patience` evaluations without an improvement, then count again.
 
-    What counts as an improvement is as in `early_stopping`, whose patience should be the longer one. The schedule
-    continues at the lower share of its rate; with `schedule=constant` the rate is what this hook makes of it.
+    An improvement is defined as in `early_stopping`, whose patience should be longer. The schedule continues,
+    multiplied by the current share; with `schedule=constant` this hook alone sets the rate.
 
     Group:
         monitor
 
     State:
-        best: the best value that counted; null before the first.
-        best_step: where it was.
+        best: the best value so far; null before the first.
+        best_step: the step of the best value.
         seen_step: the step of the last evaluation that counted.
         waited: evaluations since the best one, or since the rate was lowered.
-        share: of the full rate.
+        share: current share of the full rate.
 
     Cost:
         One comparison per evaluation.
 
     Pitfalls:
-        tests/hooks/monitors/test_reduce_on_plateau.py: the count starts again once the rate is lower; a resumed run
-            has the lower rate, and lowers it again where an uninterrupted run would.
+        tests/hooks/monitors/test_reduce_on_plateau.py: the count restarts after the rate is lowered; a resumed run
+            keeps the lower rate, and lowers it again where an uninterrupted run would.
 
     Example:
         python train.py recipe=baseline schedule=constant +hooks=reduce_on_plateau

@@ -48,26 +48,27 @@ class Leak(NamedTuple):
 class SplitGuard(HostHook):
     """Read every example of every split once before training begins, and look for copies in other splits.
 
-    Exact copies have the same bits, as the network gets them without augmentation. Near copies are images that look the
-    same; see `near_copies` for how they are distinguished from images that are alike by nature, such as digits.
-    Measured with copies of CIFAR-10 (JPEG) and of photographs of clothing: of those saved again as JPEG of quality 30
-    or more, darker, grey, noisy, or made smaller by a quarter, all are found; of those that are overexposed, 9 in 10;
-    of those that are moved by a pixel, cropped, mirrored or rotated, few or none. Findings need a human eye.
+    Exact copies have the same bits as inputs of the network, without augmentation. Near copies are images that look the
+    same; `near_copies` explains how they are distinguished from images that are similar by nature, such as digits.
+    Measured with copies of CIFAR-10 (JPEG) and of photographs of clothing: the hook finds all copies that were saved
+    again as JPEG of quality 30 or more, made darker, grey, noisy, or smaller by a quarter. It finds 9 in 10 overexposed
+    copies, and few or none that were moved by a pixel, cropped, mirrored or rotated. Look at the findings yourself.
 
-    An example is compared with the splits before its own: validation with train, test with both. All that is found is
-    in `split_guard.csv` in the run's directory; `summary.json` has the numbers and what the search cost. It keeps no
+    An example is compared with the splits before its own: validation with train, test with both. `split_guard.csv` in
+    the run directory lists all findings; `summary.json` has their number and the cost of the search. The hook keeps no
     state: a resumed run compares the splits again.
 
     Group:
         guard
 
     Cost:
-        Once, before the first step: every example is read once, and images are compared by 64-bit codes. Measured: 0.55
-        s for the 1,797 digits.
+        Before the first step, every example is read once, and images are compared by 64-bit codes. Measured: 0.55 s for
+        the 1,797 digits.
 
     Pitfalls:
-        tests/hooks/monitors/test_split_guard.py: copies are looked for in every pair of splits, and within none.
-        tests/hooks/splits/test_copies.py: images that are alike by nature, such as digits, are no copies, but a real
+        tests/hooks/monitors/test_split_guard.py: copies are searched for in every pair of splits, but not within a
+            split.
+        tests/hooks/splits/test_copies.py: images that are similar by nature, such as digits, are not copies, but a real
             copy among them is found; codes do not change with brightness and contrast.
 
     Example:

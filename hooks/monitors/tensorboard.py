@@ -42,29 +42,31 @@ SESSION = "hparams"
 class TensorBoard(HostHook):
     """Write event files to `tensorboard/train`, `tensorboard/validation` and `tensorboard/test`.
 
-    All scalars of a report go into one event, so curves of the splits overlay under one tag. The step is the number
-    of optimizer steps. A thread of the writer does the writing; its errors surface at the next report. The custom
-    scalars tab groups what the run reports. Beside the training curves stand histograms of the weights, pictures,
-    the graph of the traced step, and the environment, config, plan and result as text.
+    All scalars of a report go into one event, so the curves of all splits share a chart. The step is the number of
+    optimizer steps. A separate thread writes the files; its errors appear at the next report. The custom scalars tab
+    groups related curves. The event files also contain histograms of the weights, pictures, the graph of the traced
+    step, and the environment, config, plan and result as text.
 
-    `tensorboard/hparams` holds the hyperparameters, and at the end the best values on the validation split and those on
-    the test split: TensorBoard's HPARAMS tab shows a row for each run below its directory.
+    `tensorboard/hparams` contains the hyperparameters, and at the end of the run the best validation values and the
+    test values. TensorBoard's HPARAMS tab shows a row for each run below its directory.
 
     Group:
         monitor
 
     State:
-        evaluations: how many there have been. TensorBoard itself drops the records of steps that a resumed run repeats.
+        evaluations: number of evaluations so far. TensorBoard itself drops the records of steps that a resumed run
+            repeats.
 
     Cost:
-        On a thread of its own. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets of pictures).
+        Files are written on a separate thread. Measured: 0.5 s of the loop for `recipe=baseline` (100 epochs, 11 sets
+        of pictures).
 
     Pitfalls:
-        tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run repairs its curves; no thread
-            and no open file stays behind, even after a rollback; a full disk ends no run; histograms are of the weights
-            of their step.
-        tests/hooks/monitors/dashboard/test_hyperparameters.py: what was set, best values and those of the test are in
-            one row.
+        tests/hooks/monitors/test_tensorboard.py: event files are read back; a resumed run has no duplicate points; no
+            thread or open file remains, even after a rollback; a full disk does not end a run; histograms show the
+            weights of their step.
+        tests/hooks/monitors/dashboard/test_hyperparameters.py: hyperparameters, best values and test values are in one
+            row.
 
     Example:
         python train.py recipe=attention hooks.tensorboard.pictures_every=1

@@ -100,14 +100,15 @@ PREAMBLE = f"""\
 <!-- Made by {COMMAND} of the hooks' docstrings, classes and config files. Do not edit it by hand. -->
 
 ```
-python train.py recipe=baseline +hooks=<name> hooks.<name>.<key>=<value>   # add one to any recipe, and set a key
+python train.py recipe=baseline +hooks=<name> hooks.<name>.<key>=<value>   # add one to any recipe, and set an option
 python train.py recipe=baseline hooks.<name>=null                          # take one out
 ```
 
-Hooks with a star run by default. Stages are explained in [trainer/hook.py](../trainer/hook.py). What a hook keeps,
-writes, projects, freezes and reads is what it declares with its defaults, alone on a small network with the layers
-{", ".join(LAYERS)}; `<variable>` stands for each variable that it works on. A
-share of the speed is steps a second with the hook over those without it, on 2 cores, and a time was measured there."""
+Hooks with a star run by default. [trainer/hook.py](../trainer/hook.py) explains the stages. The rows and lists of what a
+hook writes, projects, freezes, reads and saves show its declaration with default options, on a small network with the
+layers {", ".join(LAYERS)}; `<variable>` stands for each variable
+that it works on. "Share of the speed" compares steps a second with and without the hook, on 2 cores; times were
+measured there too."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
