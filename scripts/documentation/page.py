@@ -104,8 +104,8 @@ python train.py recipe=baseline +hooks=<name> hooks.<name>.<key>=<value>   # add
 python train.py recipe=baseline hooks.<name>=null                          # take one out
 ```
 
-Hooks with a star run by default. [trainer/hook.py](../trainer/hook.py) explains the stages. The rows and lists of what a
-hook writes, projects, freezes, reads and saves show its declaration with default options, on a small network with the
+Hooks with a star run by default. [trainer/hook.py](../trainer/hook.py) explains the stages. The lists of what a hook
+writes, projects, freezes, reads and saves show its declaration with default options, on a small network with the
 layers {", ".join(LAYERS)}; `<variable>` stands for each variable
 that it works on. "Share of the speed" compares steps a second with and without the hook, on 2 cores; times were
 measured there too."""

@@ -74,7 +74,9 @@ def test_every_name_has_a_text_and_a_command_that_is_right() -> None:
 
 def test_a_text_shows_keys_defaults_and_comments() -> None:
     text = entry_text("hooks.prune", width=100)
-    assert re.search(r"^ +hooks\.prune\.power=3\.0 +polynomial, splicing: 3 is the cubic schedule$", text, re.M)
+    assert re.search(
+        r"^ +hooks\.prune\.power=3\.0 +polynomial, splicing: exponent; 3 is the cubic schedule$", text, re.M
+    )
     assert text == entry_text("+hooks.prune.final_sparsity.dense", width=100)
     assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal", width=120)  # from the header's second line
     seed = "seed=0 int; everything random follows from it; at least 0; at most 2147483647"

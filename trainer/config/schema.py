@@ -31,13 +31,13 @@ class TrainerConfig:
     steps: int | None = setting(None, "optimizer steps", minimum=1, maximum=10**12)
     batch_size: int = setting(64, "training examples per step", minimum=1)
     classes_per_batch: int | None = setting(
-        None, "classes in a batch, with equally many examples each; null: as they come", minimum=2
+        None, "classes in a batch, with equally many examples each; null: any", minimum=2
     )
     class_sampling: Any = setting(
-        None, "balanced, or the share of each class among the examples drawn, such as {0: 0.5}; null: as they come"
+        None, "balanced, or the share of each class among the drawn examples, such as {0: 0.5}; null: as in the data"
     )
     class_weights: Any = setting(
-        None, "balanced, or how much the loss of each class weighs, such as {0: 2.0}; null: all alike"
+        None, "balanced, or the weight of the loss of each class, such as {0: 2.0}; null: all equal"
     )
     accumulation_steps: int = setting(
         1, "micro batches of a step, one after the other; a divisor of batch_size", minimum=1
@@ -46,27 +46,27 @@ class TrainerConfig:
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)
     monitor: str = setting(
-        "auto", "the validation metric that decides which step is the best; auto: the accuracy, or else the total loss"
+        "auto", "validation metric that selects the best step; auto: the accuracy if there is one, else the total loss"
     )
     monitor_mode: str = setting(
-        "auto", "whether a larger or a smaller value is better; auto: as the name says", choices=("auto", "max", "min")
+        "auto", "whether a larger or a smaller value is better; auto: by the name", choices=("auto", "max", "min")
     )
     placement: str = setting("auto", "where batches are made", choices=("auto", "device", "host"))
     precision: str = setting(
-        "float32", "in which networks compute; weights stay float32", choices=("float32", "float16", "bfloat16")
+        "float32", "precision of computation; weights stay float32", choices=("float32", "float16", "bfloat16")
     )
-    allow_slow_precision: bool = setting(False, "whether to use a precision that is slower on this machine")
+    allow_slow_precision: bool = setting(False, "whether to allow a precision that is slower on this machine")
     compile: str = setting("auto", "whether the step is compiled by XLA", choices=("auto", "on", "off"))
     strategy: str = setting("none", "replicas that share every batch", choices=("none", "mirrored", "multi_worker"))
     replicas: int | None = setting(
-        None, "how many, with strategy=mirrored; null: one per GPU; a divisor of batch_size", minimum=1
+        None, "number of replicas with strategy=mirrored; null: one per GPU; a divisor of batch_size", minimum=1
     )
     worker_timeout: float = setting(
         3600, "seconds that a worker waits for another one, with strategy=multi_worker; 0: forever", minimum=0
     )
-    threads: int | None = setting(None, "CPU threads of TensorFlow; null: as many as cores", minimum=1, maximum=4096)
+    threads: int | None = setting(None, "CPU threads of TensorFlow; null: the number of cores", minimum=1, maximum=4096)
     max_seconds: float | None = setting(
-        None, "wall time after which the run saves and ends, to be resumed; null: no limit", minimum=0
+        None, "wall time after which the run saves and ends; resume it later; null: no limit", minimum=0
     )
 
 
@@ -75,11 +75,11 @@ class TrainConfig:
     """Hold everything that decides a run."""
 
     seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
-    run_dir: str | None = setting(None, "where the run is written; null: runs/<recipe>/<date_time>")
+    run_dir: str | None = setting(None, "directory of the run; null: runs/<recipe>/<date_time>")
     init_from: str | None = setting(
         None, "a run, or a .keras, .weights.h5 or .safetensors file, whose weights the networks start from"
     )
-    resume: str | None = setting(None, "a run directory to resume, from where it ended")
+    resume: str | None = setting(None, "a run directory to resume")
     plugins: list[str] = field(default_factory=list, metadata={"help": "packages that a _target_ may name"})
     debug: bool = setting(False, "whether errors show their traceback")
     task: dict[str, Any] = section("builds the networks and the objectives", target=True)
