@@ -177,7 +177,8 @@ def unnamed_hook(error: BaseException) -> str:
         for note in getattr(error, "__notes__", []):
             found = NOTE.match(note)
             if found and not re.search(rf"\b{re.escape(found['hook'])}\b", str(error)):
-                return f" (hook {found['hook']})"
+                key = found["hook"].partition("@")[0]
+                return f" (hook {found['hook']}: its options are hooks.{key}.<option>)"
     return ""
 
 

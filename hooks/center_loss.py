@@ -157,7 +157,10 @@ class CenterLoss(GraphHook):
 
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
-            raise UserError("The data does not say how many classes there are. Expected data with classes.")
+            raise UserError(
+                "The data does not say how many classes there are. Expected data with classes, or "
+                f"hooks.{self.key or 'center_loss'}=null."
+            )
         width = context.network.taps[self._tap].shape[-1]
         self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
         self._begin = epoch_start(self.begin_epoch, context.steps_per_epoch)

@@ -144,6 +144,11 @@ class Distillation(GraphHook):
         return taps
 
     def build(self, context: BuildContext) -> None:
+        if context.classes is None:
+            raise UserError(
+                f"hooks.{self._prefix} softens a softmax over classes, and the data has no classes. Expected "
+                f"hooks.{self._prefix}=null."
+            )
         if self.teacher is None:
             values = {name: v.value for name, v in name_variables(self._built.variables).items()}
             self._kept = {name: tf.Variable(value, trainable=False, name="teacher") for name, value in values.items()}
@@ -213,11 +218,6 @@ class Distillation(GraphHook):
         return {"teacher": name, "digest": self._digest, "temperature": self.temperature, "alpha": self.alpha}
 
     def advise(self, run: Run) -> Sequence[str]:
-        if not run.data.classes:
-            raise UserError(
-                f"hooks.{self._prefix} softens a softmax over classes, and data '{run.data.name}' has no classes. "
-                f"Expected hooks.{self._prefix}=null."
-            )
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()

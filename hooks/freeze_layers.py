@@ -141,7 +141,10 @@ class FreezeLayers(GraphHook):
         chosen = select_layers(model, self.layers)
         frozen = with_inner_layers(chosen) if self.stop == "weights" else with_upstream_layers(model, chosen)
         if self.but:
-            frozen -= with_inner_layers(select_layers(model, self.but))
+            try:
+                frozen -= with_inner_layers(select_layers(model, self.but))
+            except UserError as error:
+                raise UserError(f"hooks.{self.key or 'freeze_layers'}.but: {error}") from error
         return {path: layer for path, layer in layer_paths(model).items() if id(layer) in frozen}
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:

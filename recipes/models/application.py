@@ -136,7 +136,10 @@ def _base(function: Callable[..., keras.Model], weights: str | None, given: dict
         ) from error
     except ValueError as error:
         shape = list(given["input_shape"])
-        raise UserError(f"{function.__name__} refuses inputs of shape {shape}, or model.options: {error}") from error
+        raise UserError(
+            f"{function.__name__} refuses inputs of shape {shape}, or model.options: {str(error).rstrip('. ')}. "
+            "Expected larger images, or a network for small ones, such as model=plain_cnn model.filters=[16,32]."
+        ) from error
     except Exception as error:
         if not downloads:
             raise

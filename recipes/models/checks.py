@@ -34,7 +34,11 @@ def is_image(shape: tuple[int, ...]) -> bool:
 def check_images(model: str, input_shape: Sequence[int], smallest: int, instead: str = "model=mlp") -> tuple[int, ...]:
     """Return the shape of one image, if it has enough pixels a side."""
     shape = tuple(input_shape)
-    if not is_image(shape) or min(shape[:2]) < smallest:
+    if not is_image(shape):
+        raise UserError(
+            f"{model} got inputs of shape {shape}. Expected images [height, width, channels]: use model=mlp."
+        )
+    if min(shape[:2]) < smallest:
         raise UserError(
             f"{model} got inputs of shape {shape}. Expected images [height, width, channels] of at least {smallest} "
             f"pixels a side. Use {instead}, or larger images."

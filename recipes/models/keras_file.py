@@ -8,10 +8,13 @@ import keras
 
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, user_path
+from hookline.trainer.final_activation import take_off
+from hookline.trainer.graph import as_functional, is_graph, is_of, maker
 from hookline.trainer.own_classes import own_classes
 from hookline.trainer.run.trained_model import check_parts
 
 ENDING = ".keras"
+HEAD = "outputs"
 
 
 def check_file(path: str) -> None:
@@ -27,7 +30,13 @@ def check_file(path: str) -> None:
 
 @prechecked(check_file)
 def keras_file(
-    input_shape: Sequence[int], classes: int, *, path: str, weights: bool = True, packages: Sequence[str] = ()
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    path: str,
+    weights: bool = True,
+    new_head: bool = False,
+    packages: Sequence[str] = (),
 ) -> keras.Model:
     """Return the model of a .keras file.
 
@@ -39,6 +48,7 @@ def keras_file(
         classes: of the data.
         path: of the file.
         weights: whether it starts from the weights of the file; otherwise from new ones.
+        new_head: whether its last layer, a dense one, is replaced by "outputs", of as many units as there are classes.
         packages: of the user, with classes that the file names.
 
     Raises:
@@ -63,11 +73,24 @@ def keras_file(
             model = keras.models.clone_model(model)
             if not model.built:
                 model(keras.Input(tuple(input_shape)))
+    if new_head:
+        return _with_new_head(model, classes, path)
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and isinstance(shape[-1], int) and shape[-1] != classes:
         raise UserError(
             f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}: one for each class of the "
-            f"data, or what else the task asks for. To keep its other layers, use a model that ends in {classes} "
-            f"units, and init_from={path}."
+            f"data, or what else the task asks for. model.new_head=true keeps its other layers, and replaces the last."
         )
     return model
+
+
+def _with_new_head(model: keras.Model, classes: int, path: str) -> keras.Model:
+    model, _ = take_off(model)
+    model = as_functional(model) if is_graph(model) else model
+    last = maker(model, model.outputs[0]) if is_graph(model) and len(model.outputs) == 1 else None
+    if last is None or not is_of(last.operation, ["Dense"]):
+        raise UserError(
+            f"model.new_head=true received, and the model of model.path={path} does not end in one dense layer. "
+            f"Expected a model of yours that ends in {classes} units, by model=custom, and init_from={path}."
+        )
+    return keras.Model(model.input, keras.layers.Dense(classes, name=HEAD)(last.input_tensors[0]), name=model.name)

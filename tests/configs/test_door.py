@@ -78,7 +78,7 @@ def test_a_mistake_that_a_hook_finds_names_it(capfd: pytest.CaptureFixture[str])
         error.add_note("in hook ema@model, stage build, while the step was traced")
     for error in errors:
         train.report(error, 2)
-    lines = ["No layer. (hook ema@model)", "ema@model has no layer.", "NaN.", "A."]
+    lines = ["No layer. (hook ema@model: its options are hooks.ema.<option>)", "ema@model has no layer.", "NaN.", "A."]
     assert capfd.readouterr().err == "".join(f"Error: {line}\n" for line in lines)
 
 

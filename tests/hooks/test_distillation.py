@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def loop_of(network: Network, *hooks: GraphHook, xla: bool = False) -> ChunkLoop
         network.taps |= hook.request_taps(network.model)
     network.optimizer.build(network.model.trainable_variables)
     for hook in hooks:
-        hook.build(build_context(network))
+        hook.build(replace(build_context(network), classes=CLASSES))
     return ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), toy_batch, xla=xla)
 
 
@@ -198,6 +199,7 @@ def refused(path: Path) -> str:
 def test_several_labels_are_no_distribution(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="softmax over classes"):
         run_small("multi_label", "+hooks=distillation", run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class TrainingBatches:
         if batch_size > split.size:
             raise UserError(
                 f"Received batch size {batch_size} for {split.size} {split.name} examples; expected 1..{split.size}. "
-                "Choose a smaller batch."
+                f"Set trainer.batch_size={split.size}, or less."
             )
         self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
         self.placement = resolve_placement(placement, split.source)

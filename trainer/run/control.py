@@ -145,7 +145,7 @@ def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, 
     elif names and monitor not in names:
         raise UserError(
             f"Unknown metric trainer.monitor={monitor}.{did_you_mean(monitor, names)} "
-            f"Expected one of: {', '.join(sorted(names))}."
+            f"Expected one of: {', '.join(sorted(names))}; or trainer.monitor=auto trainer.monitor_mode=auto."
         )
     return monitor, mode_of(monitor, mode)
 

@@ -39,6 +39,17 @@ def test_the_model_computes_what_the_file_says_or_begins_anew(tmp_path: Path):
     assert not np.allclose(fresh(X), model(X), atol=1e-3)
 
 
+def test_a_new_head_has_the_classes_of_the_data(tmp_path: Path):
+    model = saved(tmp_path / "a.keras", classes=1000)
+    own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"), new_head=True)
+    assert own.layers[-1].name == "outputs"
+    assert own(X).shape == (4, CLASSES)
+    np.testing.assert_array_equal(own.layers[-2].kernel, model.layers[-2].kernel)
+    keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten()]).save(tmp_path / "b.keras")
+    with pytest.raises(UserError, match="does not end in one dense layer"):
+        keras_file(SHAPE, CLASSES, path=str(tmp_path / "b.keras"), new_head=True)
+
+
 def test_code_in_the_file_is_not_run(tmp_path: Path):
     saved(tmp_path / "a.keras", keras.layers.Lambda(lambda x: x))
     with pytest.raises(UserError, match=r"a.keras cannot be loaded by Keras in safe mode: .*init_from="):
@@ -60,7 +71,7 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
     (tmp_path / "a.h5").write_text("")
     (tmp_path / "b.keras").write_text("no zip")
     for name, words in (
-        ("a.keras", "1000 outputs. Expected 10: .*init_from="),
+        ("a.keras", "1000 outputs. Expected 10: .*model.new_head=true"),
         ("a.h5", "is no .keras file.*init_from="),
         ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),

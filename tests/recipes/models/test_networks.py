@@ -194,6 +194,7 @@ def test_a_wrong_argument_is_one_clear_line():
         (resnet_8, (3, 4, 1), {}, "at least 4"),
         (resnet_8, image, {"weight_decay": -1.0}, "weight_decay: -1.0"),
         (two_headed_cnn, (3, 4, 1), {}, "at least 4 pixels a side"),
+        (plain_cnn, (2,), {}, "use model=mlp"),
         (two_headed_cnn, image, {"class_units": [0]}, r"class_units: \[0\]"),
         (two_headed_cnn, image, {"kernel_size": 0}, "kernel_size: 0"),
     ):
