@@ -28,7 +28,8 @@ def card_of(run: Run, network: str) -> Card:
     preparation = data.preparation if data.preparation and data.preparation.shape == shape else None
     ends = run.trainer.networks[network].final_activations if classes else ()
     activation = next((each.name for each in ends), None)
-    return Card(network, run.checkpoint, run.step, shape, classes, preparation, activation)
+    inputs = {} if shape else data.preparations
+    return Card(network, run.checkpoint, run.step, shape, classes, preparation, activation, inputs)
 
 
 def _example_shape(model: keras.Model, attribute: str) -> tuple[int, ...] | None:

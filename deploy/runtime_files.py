@@ -73,7 +73,8 @@ class KerasPredictor:
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs for inputs [batch, ...]."""
-        return np.asarray(self.traced(inputs))
+        found: np.ndarray = tf.nest.map_structure(np.asarray, self.traced(inputs))
+        return found
 
 
 def write_keras(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:

@@ -60,7 +60,7 @@ def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError(f"label_smoothing={label_smoothing} received. Expected a value in [0, 1).")
     check_classes(parts.data, "classification")
-    model, activations = take_off(parts.build_model(input_shape=parts.data.input_shape, classes=parts.data.classes))
+    model, activations = take_off(parts.build_model(input_shape=parts.data.model_shape, classes=parts.data.classes))
     check_inputs(model, parts.data)
     check_one_output(model, f"logits [batch, {parts.data.classes}]", (parts.data.classes,))
     network = Network("model", model, parts.build_optimizer(), final_activations=activations)

@@ -130,6 +130,8 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
         remedy = f"task.outputs={wanted[-1]} for a network of ours"
         if wanted.rank == 1:
             remedy = f"task.outputs=1, or of classes task.loss={SPARSE} task.metrics=[accuracy]"
+        elif (given.rank or 0) > wanted.rank:
+            remedy = "a network that returns a row of values, such as model=plain_cnn or model=mlp"
         elif given.rank != wanted.rank:
             remedy = "a network that returns it, such as model=u_net for maps"
         raise UserError(
@@ -168,7 +170,7 @@ def recipe_of(
     loss = losses.get(ONE)
     wanted = {place: losses[name] for place, name in enumerate(output_names(model)) if name in losses}
     model, activations = _logits_of(model, wanted)
-    if data.input_shape:
+    if data.input_shape or data.preparations:
         check_inputs(model, data)
     if loss is not None:
         _check_one(model)
@@ -295,11 +297,13 @@ def supervised(
     """
     if targets not in (TARGETS, INPUTS):
         raise unknown_name("task.targets", targets, (TARGETS, INPUTS))
+    if targets == INPUTS and parts.data.preparations:
+        raise UserError("task.targets=inputs received for data with several inputs. Expected one input, or targets.")
     losses = losses_of(loss, ())
     listed, weights = metrics_of(metrics, losses), weights_of(loss_weights, losses)
     data, reconstructs = parts.data, targets == INPUTS
     width = outputs or _width(data, losses, reconstructs=reconstructs)
-    model = parts.build_model(input_shape=data.input_shape, classes=width)
+    model = parts.build_model(input_shape=data.model_shape, classes=width)
     return recipe_of(
         model,
         parts.build_optimizer(),
@@ -320,6 +324,12 @@ def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int
     if data.classes:
         return 1 if loss is not None and loss.kind == BINARY and data.classes == 2 else data.classes
     example = data.train.source.gather(tf.constant(data.train.indices[:1])).get(TARGETS)
+    if isinstance(example, Mapping) and loss is not None:
+        each = ", ".join(f"{name}: mean_squared_error" for name in example)
+        raise UserError(
+            f"Data '{data.name}' has the targets {', '.join(example)}, and there is one loss. Expected "
+            f"'task.loss={{{each}}}', or other losses, and a model with these outputs, by model=custom."
+        )
     if not isinstance(example, tf.Tensor):
         return 1
     if loss is not None and loss.kind == SPARSE:

@@ -103,12 +103,15 @@ def _read_names(given: Any) -> list[str]:
 
 
 def _command(options: Options) -> int:
-    from hookline.scripts.prediction.examples import find_examples
+    from hookline.scripts.prediction.examples import find_examples, find_several
     from hookline.scripts.prediction.model import open_model
     from hookline.scripts.prediction.results import as_csv, as_json, as_table, print_whole
 
     model = open_model(options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins)
-    examples = find_examples(options.paths, _preparation(model, options), array=options.array)
+    if model.card is not None and model.card.inputs:
+        examples = find_several(options.paths, model.card.inputs)
+    else:
+        examples = find_examples(options.paths, _preparation(model, options), array=options.array)
     found = predict(model, examples, options)
     for line in examples.skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
@@ -146,8 +149,7 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
     parts: list[tuple[np.ndarray, ...]] = []
     classes: tuple[str, ...] = ()
     for called, inputs in examples.batches(options.batch_size):
-        outputs = model.predict(inputs)
-        outputs = np.asarray(outputs, np.float32).reshape(len(called), -1)
+        outputs, columns_of = joined(model.predict(inputs), len(called))
         if not options.outputs and not parts:
             classes = name_classes(outputs.shape[1], _known_classes(model, options), options.class_names)
         names += called
@@ -155,7 +157,19 @@ def predict(model: Model, examples: Examples, options: Options) -> Predictions |
     if not parts:
         return None
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return Predictions(names, None if options.outputs else columns[0], columns[-1], classes)
+    return Predictions(names, None if options.outputs else columns[0], columns[-1], classes or columns_of)
+
+
+def joined(outputs: Any, size: int) -> tuple[Any, tuple[str, ...]]:
+    """Return outputs, float32 [size, values], and the name of each value; several outputs stand side by side."""
+    import numpy as np
+
+    if isinstance(outputs, list | tuple):
+        outputs = {f"output_{place}": each for place, each in enumerate(outputs)}
+    named = outputs if isinstance(outputs, dict) else {"output": outputs}
+    flat = {name: np.asarray(each, np.float32).reshape(size, -1) for name, each in named.items()}
+    names = [f"{name}_{place}" for name, each in flat.items() for place in range(each.shape[1])]
+    return np.concatenate(list(flat.values()), axis=1), tuple(names)
 
 
 def _known_classes(model: Model, options: Options) -> tuple[str, ...]:

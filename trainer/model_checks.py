@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,9 +33,9 @@ def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
         reason = " ".join(reason.split())[:LONGEST_REASON].rstrip(" .")
         expected = ""
         if data is not None:
-            shape = list(data.input_shape)
+            shape = _listed(data.model_shape) if data.preparations else f"of shape {list(data.input_shape)}"
             of_classes = f" and {data.classes} classes" if data.classes else ""
-            expected = f" Expected a model for inputs of shape {shape}{of_classes}.{shape_hint(data)}"
+            expected = f" Expected a model for inputs {shape}{of_classes}.{shape_hint(data)}"
         raise UserError(
             f"{what} raised {type(error).__name__}: {reason}.{expected} debug=true shows the traceback."
         ) from error
@@ -64,14 +64,17 @@ def check_classes(data: Data, task: str) -> None:
     if not data.classes:
         raise UserError(
             f"task={task} needs a class for each example, and data '{data.name}' has no classes. Expected integer "
-            "targets [examples]; for numbers, several labels or maps begin with recipe=regression, multi_label or "
-            "segmentation."
+            "targets [examples], or task=supervised task.loss=mean_squared_error for numbers, binary_crossentropy for "
+            "several labels or maps, as recipe=regression, multi_label and segmentation have it."
         )
 
 
 def check_inputs(model: keras.Model, data: Data) -> None:
     """Refuse a model that does not take the examples of the data."""
     if not is_graph(model):
+        return
+    if data.preparations:
+        _check_several(model, data)
         return
     taken = [list(each.shape[1:]) for each in model.inputs]
     if len(taken) != 1:
@@ -80,10 +83,27 @@ def check_inputs(model: keras.Model, data: Data) -> None:
             f"one, of shape {list(data.input_shape)}: the data gives one tensor an example."
         )
     if not _fits(taken[0], data.input_shape):
+        hint = shape_hint(data) if data.preparation and _fits(taken[0], data.preparation.raw_shape) else ""
         raise UserError(
             f"The model '{model.name}' takes inputs of shape {taken[0]}. Expected {list(data.input_shape)}, as the "
-            f"data gives: let the model begin with keras.Input(input_shape).{shape_hint(data)}"
+            f"data gives: let the model begin with keras.Input(input_shape), or take other data.{hint}"
         )
+
+
+def _check_several(model: keras.Model, data: Data) -> None:
+    given = getattr(model, "_inputs_struct", None)  # of a functional model, as it was made
+    names = list(given) if isinstance(given, dict) else [each.name for each in model.inputs]
+    taken = dict(zip(names, (list(each.shape[1:]) for each in tf.nest.flatten(given or model.inputs)), strict=False))
+    wanted = data.model_shape
+    if taken.keys() != wanted.keys() or not all(_fits(taken[name], wanted[name]) for name in wanted):
+        raise UserError(
+            f"The model '{model.name}' takes the inputs {_listed(taken)}. Expected those of the data by their names, "
+            f"such as keras.Input(input_shape['{next(iter(wanted))}'], name='{next(iter(wanted))}'): {_listed(wanted)}."
+        )
+
+
+def _listed(shapes: Mapping[str, Sequence[int | None]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
 def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | None = None) -> None:
@@ -105,7 +125,7 @@ def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
     listed = ", ".join(f"{key}: {list(each.shape)}" for key, each in items)
     return UserError(
         f"The model '{model}' returns a {type(outputs).__name__} ({listed}). Expected one tensor, {expected}: return "
-        "that output alone."
+        "that output alone, or take another network, such as model=plain_cnn or model=mlp."
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from hookline.trainer.input.preparation import Preparation, check_shape
 VERSION = 1
 CARD = "card"
 """Its key in the `about` of a packed or a sparse file."""
-ACTIVATION = "activation"
+ACTIVATION, SEVERAL = "activation", "inputs"
 CONTAINER_SUFFIX = ".safetensors"
 MAX_BYTES = 2**22
 MAX_CLASSES = 2**20
+MAX_INPUTS = 2**10
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,11 @@ class Card:
         network: its name in the run.
         checkpoint: "best" or "last".
         step: steps made when it was written.
-        shape: of one input.
+        shape: of one input; () of several.
         classes: what each output is called; empty if outputs are no classes.
         preparation: how raw examples become inputs; None if the run's data does not say.
         activation: "softmax" or "sigmoid" where outputs come out of it; None if they are logits, or no classes.
+        inputs: how each of several inputs is made, by name.
     """
 
     network: str
@@ -42,6 +45,7 @@ class Card:
     classes: tuple[str, ...] = ()
     preparation: Preparation | None = None
     activation: str | None = None
+    inputs: Mapping[str, Preparation] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON values that `from_json` reads."""
@@ -55,6 +59,7 @@ class Card:
             "classes": list(self.classes),
             "preparation": preparation,
             **({} if self.activation is None else {ACTIVATION: self.activation}),
+            **({SEVERAL: {name: each.as_json() for name, each in self.inputs.items()}} if self.inputs else {}),
         }
 
     @classmethod
@@ -62,7 +67,7 @@ class Card:
         """Return what JSON values describe."""
         texts = ("network", "checkpoint")
         known = {"version", "step", "shape", "classes", "preparation", *texts}
-        if not isinstance(value, dict) or {*value} - {ACTIVATION} != known:
+        if not isinstance(value, dict) or {*value} - {ACTIVATION, SEVERAL} != known:
             raise UserError(f"The card has other fields than {', '.join(sorted(known))}.")
         if value["version"] != VERSION:
             raise UserError(f"The card has version {value['version']!r:.40}. Expected {VERSION}.")
@@ -70,7 +75,11 @@ class Card:
             raise UserError(f"Invalid {', '.join(texts)} of the card. Expected texts.")
         if type(value["step"]) is not int or value["step"] < 0:
             raise UserError("Invalid step of the card. Expected a whole number of at least 0.")
-        shape, classes = check_shape("shape of the card", value["shape"]), value["classes"]
+        several, classes = value.get(SEVERAL, {}), value["classes"]
+        if not isinstance(several, dict) or len(several) > MAX_INPUTS:
+            raise UserError("Invalid inputs of the card. Expected a preparation of each, by name.")
+        inputs = {name: Preparation.from_json(each) for name, each in several.items()}
+        shape = () if inputs else check_shape("shape of the card", value["shape"])
         if not isinstance(classes, list) or len(classes) > MAX_CLASSES or not all(isinstance(n, str) for n in classes):
             raise UserError("Invalid classes of the card. Expected a list of names.")
         preparation = None if value["preparation"] is None else Preparation.from_json(value["preparation"])
@@ -80,7 +89,8 @@ class Card:
         if activation not in (None, "softmax", "sigmoid"):
             raise UserError(f"The card has the activation {activation!r:.40}. Expected softmax or sigmoid.")
         named = {name: value[name] for name in (*texts, "step")}
-        return cls(**named, shape=shape, classes=tuple(classes), preparation=preparation, activation=activation)
+        own: dict[str, Any] = {"preparation": preparation, "activation": activation, "inputs": inputs}
+        return cls(**named, shape=shape, classes=tuple(classes), **own)
 
 
 def card_path(path: Path) -> Path:

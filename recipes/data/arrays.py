@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +26,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import check_lengths, check_shape
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.source import ArraySource, Source
-from hookline.trainer.objective import SAMPLE_WEIGHTS
+from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 
 WEIGHTS = "sample_weight"
 """Base name of such an array, followed by "_train" and so on."""
@@ -62,13 +63,21 @@ REMEDY = "set data.{name} to the array that holds them."
 ALIASES = {"train": ("train",), "validation": ("validation", "val", "valid"), "test": ("test",)}
 
 
+ONE = ""
+"""The name of the only input, and of the only target."""
+
+
 @dataclass(frozen=True)
 class _Names:
-    """Names of a part's arrays."""
+    """Names of a part's arrays, those of inputs and targets by what they are called."""
 
-    inputs: str
-    targets: str
+    inputs: Mapping[str, str]
+    targets: Mapping[str, str]
     weights: str | None
+
+    @property
+    def all(self) -> list[str | None]:
+        return [*self.inputs.values(), *self.targets.values(), self.weights]
 
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
@@ -111,28 +120,45 @@ def arrays(
     In memory, all are checked to be finite; those that stay in their file are checked when they are read.
     Targets are integers [n], the class of each example, or any other numbers [n, ...] for task=supervised.
     sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
+    Several inputs are called x_train_<name> each, and several targets, of a network with several outputs,
+    y_train_<name>; models get and return them by name.
 
     The arguments are explained in `configs/data/arrays.yaml`.
     """
     check_arrays(path, targets, split, groups, keys)
     files = find_arrays(path, targets)
     names = _names(files)
-    warn_of_unread(files, [*(name for each in names.values() for name in astuple(each)), groups, keys])
-    found = {files.label(each.targets): files.load(each.targets) for each in names.values()}
-    read, count = read_targets(found, classes)
-    targets_of = dict(zip(names, read.values(), strict=True))
+    warn_of_unread(files, [*(name for each in names.values() for name in each.all), groups, keys])
+    targets_of, count = _read_all_targets(files, names, classes)
     lacking = {part: each for part, each in (("validation", validation), ("test", test)) if part not in names}
     columns = {"groups": _column(files, "groups", groups), "keys": _column(files, "keys", keys)}
-    train = targets_of["train"]
+    train = next(iter(targets_of["train"].values()))
     rows = hold_out(len(train), train if count else None, lacking, split=split, seed=seed, remedy=REMEDY, **columns)
     weights = {
-        part: read_weights(files, each.weights, len(targets_of[part])) for part, each in names.items() if each.weights
+        part: read_weights(files, each.weights, len(next(iter(targets_of[part].values()))))
+        for part, each in names.items()
+        if each.weights
     }
     if "train" in weights:
         check_shares(weights["train"], rows, files.label(names["train"].weights or ""))
-    sources, form = _sources(files, names, targets_of, weights, cache=cache, scale=scale, channels=channels)
-    made, called = form.preparation, tuple(class_names or ())
-    return data_of_parts(files.path.stem, sources, rows, preparation=made, classes=count, class_names=called)
+    sources, forms = _sources(files, names, targets_of, weights, cache=cache, scale=scale, channels=channels)
+    made = {name: form.preparation for name, form in forms.items()}
+    one, called = made.get(ONE, made), tuple(class_names or ())
+    return data_of_parts(files.path.stem, sources, rows, preparation=one, classes=count, class_names=called)
+
+
+def _read_all_targets(
+    files: ArrayFiles, names: Mapping[str, _Names], classes: int | None
+) -> tuple[dict[str, dict[str, np.ndarray]], int]:
+    """Return the targets of each part by name, and the number of classes: 0 where there are several targets."""
+    found: dict[str, dict[str, np.ndarray]] = {part: {} for part in names}
+    count = 0
+    for target in names["train"].targets:
+        own = {files.label(each.targets[target]): files.load(each.targets[target]) for each in names.values()}
+        read, count = read_targets(own, classes if target == ONE else 0)
+        for part, values in zip(names, read.values(), strict=True):
+            found[part][target] = values
+    return found, count
 
 
 def _column(files: ArrayFiles, option: str, name: str | None) -> Callable[[], np.ndarray | None]:
@@ -144,20 +170,33 @@ def _names(files: ArrayFiles) -> dict[str, _Names]:
     there = {name: name for name in files.sizes}
     if INPUTS in there or TARGETS in there:
         _require(files, INPUTS, TARGETS)
-        return {"train": _Names(INPUTS, TARGETS, there.get(WEIGHTS))}
+        return {"train": _Names({ONE: INPUTS}, {ONE: TARGETS}, there.get(WEIGHTS))}
     names: dict[str, _Names] = {}
     for part, aliases in ALIASES.items():
         for alias in aliases:
-            pair = _Names(f"x_{alias}", f"y_{alias}", there.get(f"{WEIGHTS}_{alias}"))
-            if part != "train" and pair.inputs not in there and pair.targets not in there:
+            inputs, targets = (_called(kind, alias, there) for kind in "xy")
+            pair = _Names(inputs, targets, there.get(f"{WEIGHTS}_{alias}"))
+            if part != "train" and not pair.inputs and not pair.targets:
                 continue
-            _require(files, pair.inputs, pair.targets)
             if part in names:
-                raise UserError(
-                    f"'{files.path}' holds {names[part].inputs} and {pair.inputs}; expected one of them. Remove one."
-                )
+                given = [next(iter(each.inputs.values()), alias) for each in (names[part], pair)]
+                raise UserError(f"'{files.path}' holds {' and '.join(given)}; expected one of them. Remove one.")
+            first = names.get("train", pair)
+            wanted = [
+                "_".join(filter(None, (kind, alias, name)))
+                for kind, known in (("x", first.inputs), ("y", first.targets))
+                for name in known or (ONE,)
+            ]
+            _require(files, *wanted)
             names[part] = pair
     return names
+
+
+def _called(kind: str, part: str, there: Mapping[str, str]) -> dict[str, str]:
+    """Return the inputs ("x") or targets ("y") of a part: x_train, or several as x_train_<name>."""
+    one = f"{kind}_{part}"
+    several = {name.removeprefix(f"{one}_"): name for name in there if name.startswith(f"{one}_")}
+    return {ONE: one} if one in there else several
 
 
 def _require(files: ArrayFiles, *names: str) -> None:
@@ -172,42 +211,62 @@ def _require(files: ArrayFiles, *names: str) -> None:
 def _sources(
     files: ArrayFiles,
     names: Mapping[str, _Names],
-    targets: Mapping[str, np.ndarray],
+    targets: Mapping[str, Mapping[str, np.ndarray]],
     weights: Mapping[str, np.ndarray],
     *,
     cache: str,
     scale: str,
     channels: str,
-) -> tuple[dict[str, Source], InputForm]:
-    """Return the source of every part, and the one form that all inputs have."""
-    if files.is_npz and cache == "none":
-        raise UserError(
-            f"data.cache=none received for '{files.path}', an npz, of which no single rows can be read; expected npy "
-            "files. Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
-        )
-    held = is_held(cache, sum(files.sizes[part.inputs] for part in names.values())) or files.is_npz
+) -> tuple[dict[str, Source], dict[str, InputForm]]:
+    """Return the source of every part, and the one form that each input has in all of them."""
+    several = any(ONE not in each for each in (names["train"].inputs, names["train"].targets))
+    if (files.is_npz or several) and cache == "none":
+        what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
+        remedy = "Set data.cache=auto."
+        if not several:
+            remedy = "Write its arrays by numpy.save into a folder, as x_train.npy and so on, and give that."
+        raise UserError(f"data.cache=none received for '{files.path}', {what}; expected npy files. {remedy}")
+    sizes = sum(files.sizes[each] for part in names.values() for each in part.inputs.values())
+    held = is_held(cache, sizes) or files.is_npz or several
     sources: dict[str, Source] = {}
-    first: InputForm | None = None
+    forms: dict[str, InputForm] = {}
     for name, part in names.items():
-        where = files.label(part.inputs)
-        inputs = files.load(part.inputs) if held else open_npy(files.files[part.inputs])
-        check_lengths(inputs, targets[name], where)
-        form = input_form(inputs.shape[1:], inputs.dtype, scale=scale, channels=channels, where=where)
-        first = first or form
-        check_shape(inputs, first.stored, where)
-        if form.pixels != first.pixels:
-            raise UserError(
-                f"{where}: inputs of dtype {form.dtype} beside {first.dtype} to train on, of which one would be scaled "
-                "and the other not; expected one dtype. Convert them, or set data.scale."
-            )
-        own = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
+        columns = {SAMPLE_WEIGHTS: weights[name]} if name in weights else {}
+        for called in names["train"].inputs:
+            where, array = files.label(part.inputs[called]), part.inputs[called]
+            inputs = files.load(array) if held else open_npy(files.files[array])
+            check_lengths(inputs, next(iter(targets[name].values())), where)
+            form = input_form(inputs.shape[1:], inputs.dtype, scale=scale, channels=channels, where=where)
+            _check_form(inputs, form, forms.setdefault(called, form), where)
+            if held:
+                columns[_column_of(INPUTS, called)] = form.in_memory(inputs, where)
+            else:
+                sources[name] = _rows_of(NpyRows(files.files[array]), form, targets[name][ONE], columns)
         if held:
-            columns = {"inputs": form.in_memory(inputs, where), "targets": targets[name], **own}
-            sources[name] = ArraySource(columns, form.transform)
-        else:
-            sources[name] = _rows_of(NpyRows(files.files[part.inputs]), form, targets[name], own)
-    assert first is not None  # there is always a training part
-    return sources, first
+            columns |= {_column_of(TARGETS, each): values for each, values in targets[name].items()}
+            sources[name] = ArraySource(columns, forms[ONE].transform if not several else partial(_named, dict(forms)))
+    return sources, forms
+
+
+def _check_form(inputs: np.ndarray, form: InputForm, first: InputForm, where: str) -> None:
+    check_shape(inputs, first.stored, where)
+    if form.pixels != first.pixels:
+        raise UserError(
+            f"{where}: inputs of dtype {form.dtype} beside {first.dtype} to train on, of which one would be scaled "
+            "and the other not; expected one dtype. Convert them, or set data.scale."
+        )
+
+
+def _column_of(kind: str, name: str) -> str:
+    return f"{kind}/{name}" if name else kind
+
+
+def _named(forms: Mapping[str, InputForm], batch: Batch) -> Batch:
+    """Return a batch with inputs as the network takes them, and several inputs or targets in dicts."""
+    made = {name: form.transform({INPUTS: batch[_column_of(INPUTS, name)]})[INPUTS] for name, form in forms.items()}
+    found = {name.partition("/")[2]: each for name, each in batch.items() if name.partition("/")[0] == TARGETS}
+    rest = {name: each for name, each in batch.items() if name.partition("/")[0] not in (INPUTS, TARGETS)}
+    return {**rest, INPUTS: made.get(ONE, made), TARGETS: found.get(ONE, found)}
 
 
 def _rows_of(stored: NpyRows, form: InputForm, targets: np.ndarray, columns: Mapping[str, np.ndarray]) -> HostRows:

@@ -139,18 +139,20 @@ def data_of_parts(
     sources: Mapping[str, Source],
     rows: Mapping[str, np.ndarray],
     *,
-    preparation: Preparation,
+    preparation: Preparation | Mapping[str, Preparation],
     classes: int,
     class_names: Sequence[str],
 ) -> Data:
     """Return the three splits of a set whose parts may have sources of their own; warn of classes without training."""
+    one = preparation if isinstance(preparation, Preparation) else None
     data = Data(
         name,
         **splits_of(sources, rows),
-        input_shape=preparation.shape,
+        input_shape=one.shape if one else (),
         classes=classes,
         class_names=tuple(class_names),
-        preparation=preparation,
+        preparation=one,
+        preparations={} if isinstance(preparation, Preparation) else preparation,
     )
     if classes:
         check_every_class({TRAIN: data.train.labels}, classes, data.class_names)

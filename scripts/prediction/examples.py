@@ -6,10 +6,11 @@ import glob
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +31,9 @@ class Examples:
     """Hold what to predict on."""
 
     size: int  # how many there are, unreadable ones included
-    # returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them
-    batches: Callable[[int], Iterator[tuple[list[str], np.ndarray]]]
+    # returns batches: what each example is called, and inputs float32 [n, *shape] as the network takes them, several in
+    # a dict
+    batches: Callable[[int], Iterator[tuple[list[str], Any]]]
     skipped: list[str]  # reasons, filled while batches are made: a line for each example that cannot be read
 
 
@@ -124,14 +126,33 @@ def _of_rows(rows: np.ndarray, preparation: Preparation) -> Examples:
     return Examples(len(rows), batches, [])
 
 
-def _read_rows(path: Path, array: str | None) -> np.ndarray:
+def find_several(paths: Sequence[str], inputs: Mapping[str, Preparation]) -> Examples:
+    """Return the examples of an npz file for a network with several inputs: x_test_<name>, or <name>."""
+    if len(paths) != 1 or not paths[0].lower().endswith(".npz"):
+        raise UserError(f"This network takes the inputs {', '.join(inputs)}. Expected images=<file>.npz with them.")
+    path = user_path(paths[0], "images")
+    found: dict[str, Examples] = {}
+    for name, preparation in inputs.items():
+        found[name] = _of_rows(_read_rows(path, None, (f"x_test_{name}", name)), preparation)
+    sizes = {each.size for each in found.values()}
+    if len(sizes) > 1:
+        raise UserError(f"'{path}' holds inputs of {sorted(sizes)} examples. Expected as many of each.")
+
+    def batches(size: int) -> Iterator[tuple[list[str], dict[str, np.ndarray]]]:
+        for parts in zip(*(each.batches(size) for each in found.values()), strict=True):
+            yield parts[0][0], {name: part for name, (_, part) in zip(found, parts, strict=True)}
+
+    return Examples(sizes.pop(), batches, [])
+
+
+def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.ndarray:
     """Return the examples of a file; those of an npy file stay there until they are asked for."""
     try:
         if path.suffix.lower() == ".npy":
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
         else:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                rows = archive[_choose(path, list(archive), array)]
+                rows = archive[_choose(path, list(archive), array, keys)]
     except ARRAY_FAULTS as error:
         if isinstance(error, UserError):
             raise
@@ -143,12 +164,13 @@ def _read_rows(path: Path, array: str | None) -> np.ndarray:
     return rows
 
 
-def _choose(path: Path, names: Sequence[str], array: str | None) -> str:
+def _choose(path: Path, names: Sequence[str], array: str | None, keys: Sequence[str]) -> str:
     if array is not None:
         if array not in names:
             raise unknown_name(f"array in '{path}'", array, names)
         return array
-    found = [name for name in KEYS if name in names] or list(names)
+    found = [name for name in keys if name in names] or (list(names) if keys is KEYS else [])
     if len(found) != 1:
-        raise UserError(f"'{path}' holds {', '.join(names) or 'no array'}. Expected array=<name> to say which.")
+        wanted = "array=<name> to say which" if keys is KEYS else f"one of {' and '.join(keys)}"
+        raise UserError(f"'{path}' holds {', '.join(names) or 'no array'}. Expected {wanted}.")
     return found[0]

@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from hookline.deploy.inference.card import Card, read_card
 from hookline.trainer.errors import UserError, user_path
@@ -20,7 +19,8 @@ RUN_CONFIG = "config.yaml"
 class Model:
     """Hold a network that predicts."""
 
-    predict: Callable[[np.ndarray], np.ndarray]  # inputs float32 [n, *shape] to outputs float32 [n, outputs]
+    # inputs float32 [n, *shape] to outputs float32 [n, outputs]; several in dicts
+    predict: Callable[[Any], Any]
     card: Card | None  # of it; None for an export that has none
 
 
@@ -66,4 +66,4 @@ def _of_run(path: str, network: str, checkpoint: str | None, plugins: Sequence[s
     if network not in run.trainer.networks:
         raise unknown_name("network", network, run.trainer.networks)
     model = finished_model(run, network)
-    return Model(lambda inputs: np.asarray(model.predict_on_batch(inputs)), card_of(run, network))
+    return Model(model.predict_on_batch, card_of(run, network))

@@ -54,14 +54,14 @@ class Predictions:
     names: Sequence[str]  # what each example is called
     labels: np.ndarray | None  # int [examples, top]; None if the outputs are asked for
     values: np.ndarray  # probabilities [examples, top], or outputs [examples, outputs]
-    classes: Sequence[str] = ()  # what each label is called; of outputs, empty
+    classes: Sequence[str] = ()  # what each label is called, or each output
 
     @property
     def columns(self) -> list[str]:
         """Return the names of the columns of a CSV file."""
-        numbers = range(self.values.shape[1])
         if self.labels is None:
-            return ["example", *(f"output_{number}" for number in numbers)]
+            return ["example", *self.classes]
+        numbers = range(self.values.shape[1])
         return ["example", *(f"{what}_{number + 1}" for number in numbers for what in ("class", "probability"))]
 
     def row(self, index: int) -> list[str]:

@@ -93,6 +93,7 @@ CLIPS = {"dense_1": 1.0, "dense_2": 0.5}
         ("hooks.bnn_rounding.skip.0=second", "hooks.bnn_rounding.skip", ["second", "last"]),
         ("hooks.bnn_rounding={scale: {a: 1}}", "hooks.bnn_rounding.scale", {"a": 1}),
         ("hooks.bnn_rounding.clip={dense_1: 1.0, dense_2: 0.5}", "hooks.bnn_rounding.clip", CLIPS),
+        ("hooks.bnn_rounding.skip={a: [1]}", "hooks.bnn_rounding.skip", {"a": [1]}),  # in the place of a list
         ("hooks.bnn_rounding.quantizer={_target_: keras.initializers.Constant, value: 2}",
          "hooks.bnn_rounding.quantizer.value", 2),
         ("trainer.steps=${trainer.batch_size}", "trainer.steps", 64),

@@ -89,6 +89,9 @@ def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, 
     """Return a composed config as plain values with some set as Hydra sets them, without reading the files again."""
     config = copy.deepcopy(config)
     with _composing():
+        for key in [each.key_or_group for each in overrides if isinstance(each.value(), dict)]:
+            if OmegaConf.is_list(OmegaConf.select(config, key)):  # OmegaConf does not put a mapping in its place
+                OmegaConf.update(config, key, None, force_add=True)
         ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
     return OmegaConf.to_container(config)  # type: ignore[return-value]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -72,10 +73,11 @@ class Data:
         train: what the networks learn from.
         validation: what decides between settings and steps.
         test: what is evaluated once, at the end.
-        input_shape: shape of one input, without the batch.
+        input_shape: shape of one input, without the batch; () where an example has several.
         classes: number of classes; labels lie in [0, classes). 0 if targets are no classes: nothing asks for labels.
         class_names: what each class is called, by label; empty if classes have no names.
         preparation: how a raw example becomes an input, for predictions later; None if it is not known.
+        preparations: of several inputs, by name.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Data:
     classes: int
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
+    preparations: Any = field(default_factory=dict)  # Mapping[str, Preparation], which `**splits` would not fit
 
     def __post_init__(self) -> None:
         """Check that no example serves two purposes, the names of the classes, and the label of every example.
@@ -115,6 +118,11 @@ class Data:
                     "of the source."
                 )
             check_labels(labels[split.indices], self.classes, where, split.indices)
+
+    @property
+    def model_shape(self) -> Any:
+        """Return what a model is given as `input_shape`: the shape of an input, or of several by name."""
+        return {name: each.shape for name, each in self.preparations.items()} or self.input_shape
 
     @property
     def held_out(self) -> tuple[str, ...]:

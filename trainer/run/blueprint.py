@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from hookline.trainer.config.build import TARGET, build, parameters_of, resolve
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.augment import Augment
 from hookline.trainer.input.data import Data
@@ -98,6 +99,15 @@ def _hook_nodes(config: Config) -> dict[str, Any]:
     return {name: node for name, node in config["hooks"].items() if node is not None}
 
 
+def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, Any]) -> None:
+    """Refuse a network of ours for several inputs; that of a file may have them."""
+    if data.preparations and target.__module__.startswith("hookline.") and "packages" not in wanted:
+        raise UserError(
+            f"Data '{data.name}' has the inputs {', '.join(data.preparations)}, and {target.__name__} takes one. "
+            "Expected model=custom model._target_=<module>.<function> plugins=[<module>], or model=keras_file."
+        )
+
+
 def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
     plugins: Sequence[str] = config["plugins"]
 
@@ -106,6 +116,7 @@ def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
             offered = {"preparation": data.preparation, "packages": tuple(plugins)}
             target = resolve(config["model"][TARGET], group="model", plugins=plugins)
             wanted = {name: each for name, each in offered.items() if name in parameters_of(target)[0]}
+            _check_several(target, data, wanted)
             model = build_part("model", config["model"], keras.Model, plugins=plugins, **injected, **wanted)
         check_names(model)
         return model

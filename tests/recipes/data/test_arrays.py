@@ -159,3 +159,23 @@ def test_arrays_that_nothing_reads_are_named(tmp_path):
     with pytest.warns(UserWarning, match=r"about, sample_weights_train\. .*'sample_weight_train'") as caught:
         arrays(path=path, split="group", groups="who")
     assert len(caught) == 1
+
+
+def test_several_inputs_and_targets_are_dicts_by_their_names(tmp_path):
+    rng = np.random.default_rng(0)
+    own = {"x_train_b": rng.normal(size=(30, 2)), "x_train_a": rng.integers(0, 256, (30, 4, 4), np.uint8)}
+    targets = {"y_train_v": rng.normal(size=30), "y_train_u": np.arange(30) % 3}
+    weights = {"sample_weight_train": np.ones(30)}
+    data = arrays(path=npz(tmp_path, **own, **targets, **weights))
+    assert (data.input_shape, data.model_shape, data.classes) == ((), {"b": (2,), "a": (4, 4, 1)}, 0)
+    found = data.train.source.gather(tf.constant(data.train.indices[:7]))
+    assert {*found} == {"inputs", "targets", "sample_weights"}
+    pixels = own["x_train_a"][data.train.indices[:7]] / 127.5 - 1
+    np.testing.assert_allclose(found["inputs"]["a"][..., 0], pixels, atol=1e-6)
+    np.testing.assert_allclose(found["inputs"]["b"], own["x_train_b"][data.train.indices[:7]], rtol=1e-6)
+    np.testing.assert_array_equal(found["targets"]["u"], targets["y_train_u"][data.train.indices[:7]])
+    one = arrays(path=npz(tmp_path, **own, y_train=np.arange(30) % 3))
+    assert (one.classes, one.train.labels.dtype, list(one.preparations)) == (3, np.int64, ["b", "a"])
+    assert "Add y_test_u" in message_of(npz(tmp_path, **own, **targets, x_test_a=1, x_test_b=1, y_test_v=1))
+    assert "data.cache=auto" in message_of(npy(tmp_path, **own, **targets), cache="none")
+    assert "30 inputs but 29" in message_of(npz(tmp_path, **own, y_train_u=targets["y_train_u"][:29]))
