@@ -14,14 +14,15 @@ from hookline.trainer.run.results import format_bytes
 
 HEAD = """# Results
 
-Made by `python scripts/reproduce.py` from `recipes/results.json`; do not edit. Figures are means over the seeds, with
-the lowest and the highest in brackets, on the test split. "Held against" is the figure of a paper, a goal of the
-recipe, or another measure of ours; "reached" compares the mean with it. A time is the median of the wall times, of
-training, evaluation and saving, without the start of Python; "at most" where the machine had other work.
+`python scripts/reproduce.py` makes this page from `recipes/results.json`; do not edit it. Figures are means over the
+seeds on the test split, with the lowest and the highest in brackets. A result is compared with the figure of a paper,
+a goal of the recipe, or another measurement of ours; it is reached if the mean is at least as good. A time is the
+median wall time of training, evaluation and saving, without the start of Python; it reads "at most" if the machine had
+other work.
 """
-TITLES = ("target", "data, seeds", "ours", "beside it", "held against", "reached", "size", "time")
+TITLES = ("target", "data, seeds", "ours", "other figures", "compared with", "reached", "size", "time")
 COMMAND_HEAD = "## Commands"
-ORDER = "From top to bottom: a run that several targets begin from is made where it comes first."
+ORDER = "Run the commands from top to bottom: several targets may start from one run, which the first of them makes."
 FEW = 4
 """Seeds that are named one by one."""
 
