@@ -78,7 +78,8 @@ class BernoulliAttention(GraphHook):
         attention/mean: mean of A. All scalars except the keep rate are also measured in evaluations, as
             metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the batch's map, where there is one ("map", or the supervision's key).
+        attention/mass_in_box: share of A inside the map of the batch, if there is one ("map", or the key of
+            `supervision`).
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
         loss/attention_entropy: weighted, where `entropy` is set.
@@ -93,8 +94,8 @@ class BernoulliAttention(GraphHook):
         multiplications. join=concatenate runs the layers above the gate twice.
 
     Pitfalls:
-        tests/trainer/ops/test_estimators.py: a draw has no gradient of its own, so the branch would never train;
-            its gradient is written by hand, x dL/dy summed over channels.
+        tests/trainer/ops/test_estimators.py: a draw has no gradient, so the branch would never train; the hook defines
+            one, x dL/dy summed over channels.
         tests/hooks/test_bernoulli_attention.py: a run is refused if its branch would not train, and warns if A goes to
             0 or 1; evaluations do not draw; rounding and pruning of "*" do not change the branch.
         tests/hooks/attention/test_gate.py: dividing by A as dropout does, one mask for a whole batch, or one draw at

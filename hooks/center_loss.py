@@ -34,7 +34,7 @@ COLLAPSED = 1e-3  # distance between centers as a share of their length, or in u
 
 
 class CenterLoss(GraphHook):
-    """Pull the features of each class together, beside whatever keeps the classes apart.
+    """Pull the features of each class together, in addition to a loss that separates the classes.
 
     The loss has a gradient for the features x of an example, but none for the center c_y of its class. UPDATE_OPS move
     the centers before the weights change. The center of a class without an example in the batch does not move. The loss

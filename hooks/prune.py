@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Prune(GraphHook):
-    """Prune kernels: the smallest entries become 0 and stay 0.
+    r"""Prune kernels: the smallest entries become 0 and stay 0.
 
     Kernels are the weights of dense layers, convolutions, attention and other einsums, recurrent cells and embeddings,
     and the weights of your own layers with the names "kernel" or "recurrent_kernel". If "*" leaves other weights with

@@ -29,8 +29,8 @@ class Checkpoint(HostHook):
         steps: the last step at which each tag was saved.
 
     Cost:
-        The trainer writes in the background. A save of 38 MB held the loop up for 68 ms, or for 215 ms when it waited
-        for the disk: 0.1 % of the time at the default of one save per minute.
+        The trainer writes in the background. A save of 38 MB delayed the loop by 68 ms, or by 215 ms when it waited for
+        the disk: 0.1 % of the time at the default of one save per minute.
 
     Pitfalls:
         tests/hooks/monitors/test_checkpoint.py: fractions of an epoch fall on whole steps and are never missed; the
