@@ -15,6 +15,7 @@ import tensorflow as tf
 from hookline.recipes.data.hold_out import PARTS, check_split, data_of_parts, hold_out
 from hookline.recipes.data.input_form import LARGEST_NUMBER, HostRows, InputForm, check_fits, input_form, is_held
 from hookline.recipes.data.targets import are_labels, as_labels, as_numbers, count_classes
+from hookline.recipes.data.worker_processes import InProcesses
 from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError
 from hookline.trainer.input.checks import is_whole_number
@@ -238,8 +239,10 @@ NO_SOURCE = (
 )
 
 
-def _check(split: str, source: Any) -> None:
+def _check(split: str, source: Any, workers: int) -> None:
     check_split(split)
+    if not is_whole_number(workers) or not 0 <= workers <= MOST_THREADS:
+        raise UserError(f"Received data.workers={workers!r}; expected a whole number in 0..{MOST_THREADS}.")
     if source is None:
         raise UserError(NO_SOURCE)
 
@@ -256,6 +259,7 @@ def custom(
     channels: str = "auto",
     cache: str = "auto",
     threads: int = 8,
+    workers: int = 0,
     validation: float | int = 0.1,
     test: float | int = 0.2,
     split: str = "auto",
@@ -265,23 +269,31 @@ def custom(
 
     `source[row]` gives one example: inputs and target (its class, or other numbers for task=supervised), or a mapping
     with "inputs", "targets" and perhaps more names; `source.gather(rows)` gives those of rows, int64 [n], as arrays
-    [n, ...]. Several threads read. The same row must always give the same example (random changes are the `augment`
-    group's), of the shapes and dtypes of the first, and finite. The object may have `labels`, the class of every row,
-    so that they need not be read from all examples first; and `groups` or `keys` for those ways to split.
-
+    [n, ...]. Several threads read, or several processes with a copy each. The same row must always give the same
+    example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. The object
+    may have `labels`, the class of every row, so that they need not be read from all examples first; and `groups` or
+    `keys` for those ways to split.
     The arguments are explained in `configs/data/custom.yaml`.
     """
-    _check(split, source)
+    _check(split, source, workers)
     given = {"source": source, "validation_source": validation_source, "test_source": test_source}
     reading: dict[str, Any] = {"threads": threads, "classes": classes}
     readers = {
-        part: ExampleReader(examples, name=f"data.{option} ({type(examples).__name__})", **reading)
+        part: _reader(examples, f"data.{option} ({type(examples).__name__})", workers, reading)
         for part, (option, examples) in zip(PARTS, given.items(), strict=True)
         if examples is not None
     }
     names, shares = class_names or (), {"validation": validation, "test": test}
     form = {"cache": cache, "scale": scale, "channels": channels}
     return read_data("custom", readers, shares, split=split, seed=seed, classes=classes, class_names=names, **form)
+
+
+def _reader(examples: Any, name: str, workers: int, reading: Mapping[str, Any]) -> ExampleReader:
+    """Return the reader of an object; where processes read it, first one in this process, which says what it is."""
+    if workers:
+        ExampleReader(examples, name=name, **reading)
+        examples = InProcesses(examples, workers, name)
+    return ExampleReader(examples, name=name, **reading)
 
 
 def read_data(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -161,3 +164,38 @@ def test_labels_are_an_attribute_or_one_pass():
     for wrong, message in (([1, 2], "50 examples and 2 labels"), ([0.5] * 50, "float64 .*; expected integers")):
         Labelled.labels = wrong
         assert_refused(f"^mine.* {message}", reader_of(Labelled()).labels)
+
+
+SLOW = """
+import numpy as np
+
+class Slow:
+    labels = np.arange(60) % 3
+
+    def __init__(self, fails=None):
+        self.fails = fails
+
+    def __len__(self):
+        return 60
+
+    def __getitem__(self, row):
+        if row == self.fails:
+            raise ValueError("broken")
+        return np.random.default_rng(row).integers(0, 256, (4, 4)).astype(np.uint8), row % 3
+"""
+
+
+def test_processes_read_the_same_bits_and_name_the_row_that_fails(tmp_path, monkeypatch):
+    (tmp_path / "slow_examples.py").write_text(SLOW)  # what a process imports; this module would bring TensorFlow
+    monkeypatch.syspath_prepend(tmp_path)
+    slow = importlib.import_module("slow_examples").Slow
+    threads, processes = (custom(source=slow(), cache="none", workers=workers) for workers in (0, 2))
+    batches = [TrainingBatches(each.train, batch_size=8, seed=1) for each in (threads, processes)]
+    assert_same_bits(*(eager_batches(each, 3, 9) for each in batches))  # of whichever step a run goes on from
+    held = custom(source=slow(), workers=2).train.source.gather(tf.range(60, dtype=tf.int64))
+    np.testing.assert_array_equal(held["targets"], np.arange(60) % 3)
+    assert_refused(r"row 17: ValueError: broken \(slow_examples.py:1", custom, source=slow(17), workers=2)
+    locked = Photos()
+    locked.lock = threading.Lock()
+    assert_refused("cannot be copied.*data.workers=0", custom, source=locked, workers=2)
+    assert_refused("data.workers=-1", custom, source=slow(), workers=-1)
