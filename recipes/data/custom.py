@@ -273,6 +273,7 @@ def custom(
     example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. The object
     may have `labels`, the class of every row, so that they need not be read from all examples first; and `groups` or
     `keys` for those ways to split.
+
     The arguments are explained in `configs/data/custom.yaml`.
     """
     _check(split, source, workers)

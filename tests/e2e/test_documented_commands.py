@@ -38,6 +38,7 @@ def told(failures: list[str]) -> str:
     return f"\n{len(failures)} do not work as printed\n\n" + "\n\n".join(failures)
 
 
+@pytest.mark.filterwarnings("ignore:.* left out. patients.network does not take them:UserWarning")
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=[pytest.mark.long] if each in ELSEWHERE else []) for each in PAGES]
 )
@@ -55,6 +56,7 @@ def test_the_commands_of_the_first_page_run(place: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.* is complete. nothing is left to do:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* left out. patients.network does not take them:UserWarning")
 @pytest.mark.parametrize("page", PAGES[1:])
 def test_the_commands_of_the_other_pages_run(page: str, place: Path) -> None:
     _, failures = run_here(items(page), place)

@@ -57,6 +57,7 @@ class Workplace:
 
 def make_files(directory: Path) -> None:
     """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources."""
+    np.savez(directory / "new_patients.npz")  # a block of code writes it, where blocks are run
     write_mnist(directory / "mnist.npz", train=6000)  # of which data with MNIST's digits hold 5,000 out
     for folder, images in IMAGES.items():
         write_images(directory / folder, images=images, classes=10)
