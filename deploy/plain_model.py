@@ -77,7 +77,8 @@ def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
     config = architecture(model)
     if full and (mixed := _mixed_dtypes(model)):
         config = _in_full(config, mixed)
-    classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}  # not all are of Keras
+    kinds = {type(layer) for layer in model._flatten_layers()}
+    classes = {kind.__name__: kind for kind in kinds if not _is_of_keras(kind.__module__)}  # `x + 3` is an Add, too
     with keras.saving.custom_object_scope(classes):
         made = keras.saving.deserialize_keras_object(config)
     assign_weights(made, model)

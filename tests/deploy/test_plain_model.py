@@ -182,3 +182,9 @@ def test_seed_states_go_to_the_layers_of_their_names():
     values.get_layer("second").seed_generator.state.assign([5, 6])
     assign_weights(made, values)
     assert np.asarray(state).tolist() == [5, 6]
+
+
+def test_an_operation_of_the_name_of_a_layer_stays_one():
+    inputs = keras.Input((3,))
+    model = keras.Model(inputs, layers.Add()([inputs + 3.0, inputs]))
+    np.testing.assert_array_equal(rebuilt(model)(np.ones([2, 3])), np.full([2, 3], 5.0))
