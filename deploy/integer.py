@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from hookline.deploy.options import first_line, import_optional
 from hookline.deploy.plain_model import is_fake
 from hookline.trainer.errors import UserError
 from hookline.trainer.graph import fold_shape, folded_norms, graph_calls, is_graph, is_of
+from hookline.trainer.ops.averages import STRETCHED
 from hookline.trainer.quiet import silent
 
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
 BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
+AFFINE = ("BatchNormalization", "Rescaling", "Normalization")
 INT8 = 127.0
 
 
@@ -59,21 +62,35 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "or hooks.quantization_aware_training.activation_bits=null."
         ) from error
     path.write_bytes(content)
-    return _checked(content)
+    return _checked(content, model)
 
 
-def _checked(content: bytes) -> str:
+def _checked(content: bytes, model: keras.Model) -> str:
     """Return a note on a file, after checking that it holds integers alone."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
     interpreter = runtime.Interpreter(model_content=content)
     if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
         raise UserError(
-            f"LiteRT would compute {len(floats)} tensors in float32, the first of them '{floats[0]}'. Expected a "
-            "network of layers that it has for int8, whose activations are layers of their own."
+            f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
+            "Expected layers that it has for int8, and activations other than ReLUs as layers of their own."
         )
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     steps = [f"{each['quantization'][0]:.4g}" for each in (given, made)]
     return f"int8: integers alone, trained ranges; a step of the inputs is {steps[0]}, of the outputs {steps[1]}"
+
+
+def _first(model: keras.Model, names: Sequence[str]) -> str:
+    """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu.
+
+    One with an activation inside comes before all others: it is why these are computed in float.
+    """
+    scopes = {re.sub(r"_\d+$", "", part.partition("/")[0]) for name in names for part in name.split(";")}
+    found = [each.operation for each in graph_calls(model) if re.sub(r"_\d+$", "", each.operation.name) in scopes]
+    for layer in found:
+        inside = layer.activation.__name__ if is_of(layer, KERNEL_LAYERS) else "linear"
+        if inside not in ("linear", "relu", "relu6"):
+            return f"'{layer.name}', which has {inside} inside"
+    return f"'{found[0].name}' ({type(found[0]).__name__})" if found else f"'{names[0]}'"
 
 
 class Folded:
@@ -85,6 +102,8 @@ class Folded:
         norms = {id(layer): norm for layer, norm in folded_norms(model)}
         self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
         self._values: list[tuple[keras.Variable, Any]] = []
+        alone = [each for each in model._flatten_layers() if is_of(each, AFFINE) and each not in norms.values()]
+        self._affine = {id(each): _affine(each) for each in alone}
         for layer in (each for each in model._flatten_layers() if is_of(each, KERNEL_LAYERS)):
             factors = None
             if norm := norms.get(id(layer)):
@@ -127,6 +146,17 @@ class Folded:
             fake = tf.quantization.fake_quant_with_min_max_vars_per_channel
         return tf.reshape(fake(tf.constant(kernel), -limits, limits, num_bits=8, narrow_range=True), shape)
 
+    def _by_channel(self, inputs: tf.Tensor, factors: np.ndarray, offsets: np.ndarray) -> tf.Tensor:
+        """Return inputs * factors + offsets, by what an integer runtime has for it: a depthwise convolution."""
+        channels = inputs.shape[-1]
+        kernel = np.broadcast_to(factors, [1, 1, 1, channels])
+        limits = np.where(kernel == 0.0, 1.0, np.abs(kernel)).astype(np.float32).reshape(-1)
+        marked = self._marked((kernel, limits, (1, 1, channels, 1)))
+        flat = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, channels])
+        made = tf.nn.depthwise_conv2d(flat, marked, [1, 1, 1, 1], "VALID")
+        made += _uneven(np.broadcast_to(offsets, [channels]))
+        return made if inputs.shape.rank == 4 else tf.reshape(made, [-1, *inputs.shape[1:]])
+
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the outputs of a graph, node by node."""
         graph = model._functional if isinstance(model, keras.Sequential) else model
@@ -136,6 +166,10 @@ class Folded:
                 operation, given = node.operation, [tensors[id(each)] for each in node.input_tensors]
                 if id(operation) in self._offsets:
                     made = [given[0] + self._offsets[id(operation)]]
+                elif operation.name.endswith(STRETCHED):
+                    made = given
+                elif id(operation) in self._affine and is_by_channel(operation, given[0]):
+                    made = [self._by_channel(given[0], *self._affine[id(operation)])]
                 elif is_graph(operation):
                     made = self._run(operation, given)
                 else:
@@ -156,12 +190,24 @@ def _uneven(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _affine(norm: keras.layers.BatchNormalization) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a batch norm multiplies by, and what it adds, float32 [channels], with its moving statistics."""
-    factors = 1.0 / np.sqrt(norm.moving_variance.numpy().astype(np.float64) + norm.epsilon)
-    if norm.scale:
-        factors = factors * norm.gamma.numpy()
-    offsets = -norm.moving_mean.numpy() * factors + (norm.beta.numpy() if norm.center else 0.0)
+def is_by_channel(layer: keras.Layer, inputs: Any) -> bool:
+    """Return whether a layer of AFFINE has numbers for each channel, the last axis, or one for all."""
+    axis = getattr(layer, "axis", -1)
+    return axis in (-1, len(inputs.shape) - 1, (-1,), (len(inputs.shape) - 1,))
+
+
+def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a layer multiplies by, and what it adds, float32 [channels] or []; batch norm as it evaluates."""
+    if is_of(layer, ["Rescaling"]):
+        factors, offsets = np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)
+    elif is_of(layer, ["Normalization"]):
+        factors = 1.0 / np.maximum(np.sqrt(np.ravel(layer.variance).astype(np.float64)), keras.backend.epsilon())
+        offsets = -np.ravel(layer.mean) * factors
+    else:
+        factors = 1.0 / np.sqrt(layer.moving_variance.numpy().astype(np.float64) + layer.epsilon)
+        if layer.scale:
+            factors = factors * layer.gamma.numpy()
+        offsets = -layer.moving_mean.numpy() * factors + (layer.beta.numpy() if layer.center else 0.0)
     return factors.astype(np.float32), offsets.astype(np.float32)
 
 

@@ -27,6 +27,7 @@ from hookline.hooks.rebuild import call_anew
 from hookline.trainer.graph import fold_shape, folded_norms, is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.network import Network
+from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -55,13 +56,15 @@ class QuantizationAwareTraining(GraphHook):
     The forward pass rounds kernels to a symmetric grid: one quantization step for each output channel of a convolution,
     one for each dense layer. It rounds activations to 2^bits levels between limits that follow a moving average. Latent
     weights stay float and are trained through the rounding. Evaluations round as well, so they report the network that
-    ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without calibration.
+    ships. `scripts/export.py format=litert` writes a file of integers only, with these ranges, without calibration;
+    `format=onnx` writes the same with QuantizeLinear and DequantizeLinear.
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
-    and padding keep the range of their input. Batch norm of a convolution needs no folding in training: with one
-    quantization step for each channel, rounding and folding commute. The kernel of a dense layer before batch norm is
-    folded with the moving statistics before rounding.
+    and padding keep the range of their input; average pooling rounds halves as LiteRT does, away from the value of
+    integer 0. Batch norm of a convolution needs no folding in training: with one quantization step for each channel,
+    rounding and folding commute. The kernel of a dense layer before batch norm is folded with the moving statistics
+    before rounding.
 
     In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
     networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
@@ -161,11 +164,12 @@ class QuantizationAwareTraining(GraphHook):
             if not isinstance(layer, ActivationQuantizer):
                 return layer(*args, **kwargs)
             inputs = args[0] if args else kwargs["inputs"]
-            return (
-                inputs
-                if ranges is None or layer.point.left_out
-                else _fake_quantized(inputs, ranges[layer.point.index], self._now.bits)
-            )
+            if ranges is None or layer.point.left_out:
+                return inputs
+            limits = ranges[layer.point.index]
+            if layer.point.averages:
+                inputs = _stretched(inputs, limits, self._now.bits, layer.name)
+            return _fake_quantized(inputs, limits, self._now.bits)
 
         return call_anew(model, lambda layer: isinstance(layer, ActivationQuantizer), call)
 
@@ -325,6 +329,13 @@ def _norms(network: Network, kernels: Sequence[Kernel]) -> dict[str, Norm]:
         shape = fold_shape(layer, kernel.variable)
         found[kernel.name] = Norm(gamma, names[id(norm.moving_variance)], norm.epsilon, shape)
     return found
+
+
+def _stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
+    """Return means stretched as `quantize_averages` does, by a layer of Keras."""
+    low, high = limits.tolist()
+    options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
+    return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
 
 
 def _fake_quantized(inputs: Any, limits: np.ndarray, bits: int) -> Any:

@@ -11,14 +11,14 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.attention.place import nodes_in_order
-from hookline.hooks.quantization.fake import quantize_activations
+from hookline.hooks.quantization.fake import quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
 
 RANKED = ("MaxPooling", "GlobalMaxPooling", "ZeroPadding", "Cropping")
 KEEPING = SHAPERS | DROPOUTS | {"GaussianNoise", "GaussianDropout", "MaxPool", "GetItem"}
 KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
-AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool", "UpSampling2D"}
+AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool"}
 JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
 ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
@@ -30,6 +30,7 @@ class Point:
 
     index: int
     observes: bool = True  # whether what comes in moves the range; not so where it is that of the input
+    averages: bool = False  # whether what comes in are means of levels of the range
     after: str = ""  # the operation whose output it rounds
     left_out: bool = False  # whether it does nothing
 
@@ -51,9 +52,8 @@ class Pass:
             extremes = tf.stack([tf.reduce_min(inputs), tf.reduce_max(inputs)])
             self.seen.setdefault(point.index, []).append(tf.stop_gradient(tf.cast(extremes, tf.float32)))
         limits = self.ranges[point.index]
-        return tf.cond(
-            self.active, lambda: quantize_activations(inputs, limits, self.bits), lambda: tf.identity(inputs)
-        )
+        quantize = quantize_averages if point.averages else quantize_activations
+        return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
 
 
 @dataclass
@@ -132,9 +132,11 @@ class Inserter:
             if given is not None:
                 points[id(old)] = given
             return tensor
-        if type(node.operation).__name__ in AVERAGING and given is not None:
+        kind = type(node.operation).__name__
+        if (kind in AVERAGING or kind == "UpSampling2D") and given is not None:
             points[id(old)] = given
-            return self._layer(given, node.operation.name, observes=False)(tensor)
+            point = Point(given, observes=False, averages=kind in AVERAGING, after=node.operation.name)
+            return self._layer(point)(tensor)
         return self._own(old, tensor, node.operation.name, points, _fixed_range(node.operation, self.now.bits))
 
     def _own(
@@ -146,13 +148,14 @@ class Inserter:
             self.fixed[len(self.names)] = fixed
         self.names.append(name)
         self._first.append(points[id(old)])
-        return self._layer(points[id(old)], name, observes=fixed is None)(tensor)
+        return self._layer(Point(points[id(old)], observes=fixed is None, after=name))(tensor)
 
-    def _layer(self, point: int, name: str, *, observes: bool) -> keras.Layer:
+    def _layer(self, point: Point) -> keras.Layer:
         from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer  # a class of Keras
 
-        layer = ActivationQuantizer(point, observes, name=f"{name}_quantizer_{len(self._layers) + 1}")
-        layer.now, layer.point = self.now, Point(point, observes, after=name)
+        name = f"{point.after}_quantizer_{len(self._layers) + 1}"
+        layer = ActivationQuantizer(point.index, point.observes, point.averages, name=name)
+        layer.now, layer.point = self.now, point
         self._layers.append(layer)
         return layer
 
@@ -175,7 +178,7 @@ class _Places:
         if self._norms.get(id(node.operation)) == id(taker):
             return True
         begins = is_linear(node.operation) or type(node.operation).__name__ in ADDING
-        return (begins or id(node.operation) in self._norms.values()) and _is_relu(taker)
+        return (begins or is_of(node.operation, ["BatchNormalization"])) and _is_relu(taker)
 
 
 def _is_float(tensor: Any) -> bool:

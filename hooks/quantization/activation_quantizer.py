@@ -14,16 +14,17 @@ from hookline.hooks.quantization.activation_places import Pass, Point
 class ActivationQuantizer(keras.layers.Layer):
     """Return its input, rounded to the range of its point where a hook is at work; it has no variables."""
 
-    def __init__(self, point: int, observes: bool = True, **options: Any) -> None:
+    def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
         """Take a point.
 
         Args:
             point: whose range counts.
             observes: whether its input moves the range.
+            averages: whether its input are means of levels.
             **options: of a Keras layer.
         """
         super().__init__(**{**options, "autocast": False})
-        self.point = Point(point, observes)
+        self.point = Point(point, observes, averages)
         self.supports_masking = True
         self.now = Pass()
 
@@ -35,6 +36,7 @@ class ActivationQuantizer(keras.layers.Layer):
         return keras.KerasTensor(inputs.shape, dtype=inputs.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        config = {**super().get_config(), "point": self.point.index, "observes": self.point.observes}
+        point = {"point": self.point.index, "observes": self.point.observes, "averages": self.point.averages}
+        config = {**super().get_config(), **point}
         config.pop("autocast", None)
         return config

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.ops.averages import STRETCH, middle
+
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:
     """Return the step of the grid, max|w| / (2^(bits - 1) - 1), with axes of 1: one for each channel.
@@ -63,6 +65,22 @@ def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
     scale = (high - low) / most
     zero = tf.round(tf.math.divide_no_nan(-low * most, high - low))
     return tf.stack([-zero * scale, (most - zero) * scale], axis=-1)
+
+
+def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
+    """Return what `quantize_activations` does, but halves rounded as average pooling in integers does.
+
+    These are frequent: of the means of four integers each fourth.
+    """
+
+    @tf.custom_gradient
+    def rounded(given: tf.Tensor) -> tuple[tf.Tensor, object]:
+        stretched = given * (1.0 + STRETCH) - STRETCH * middle(limits[0], limits[1], bits)
+        found = quantize_activations(stretched, limits, bits)
+        inside = tf.logical_and(given >= limits[0], given <= limits[1])
+        return found, lambda upstream: tf.where(inside, upstream, 0.0)
+
+    return tf.cast(rounded(tf.cast(values, tf.float32)), values.dtype)
 
 
 def quantize_activations(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:

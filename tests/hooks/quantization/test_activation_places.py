@@ -37,6 +37,14 @@ def test_a_layer_its_batch_norm_and_its_relu_are_one() -> None:
     assert names == ["image", "relu", "logits"]
 
 
+def test_a_batch_norm_before_a_layer_and_its_relu_are_one() -> None:
+    inputs, x = small()
+    x = layers.BatchNormalization(name="norm")(layers.MaxPooling2D(name="pool")(x))
+    x = layers.Conv2D(4, 3, name="conv")(layers.Activation("relu", name="relu")(x))
+    names, _, _ = inserted(keras.Model(inputs, x))
+    assert names == ["image", "relu", "conv"]
+
+
 def test_a_tensor_that_two_operations_take_is_rounded_before_them() -> None:
     inputs, x = small()
     x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
@@ -65,7 +73,8 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
     names, rebuilt, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(x)))
     assert names == ["image", "conv", "mean"]
     points = [each.point for each in rebuilt.layers if isinstance(each, ActivationQuantizer)]
-    assert [(each.index, each.observes) for each in points] == [(0, True), (1, True), (1, False), (2, True)]
+    expected = [(0, True, False), (1, True, False), (1, False, True), (2, True, False)]
+    assert [(each.index, each.observes, each.averages) for each in points] == expected
 
 
 def test_tanh_and_softmax_have_the_ranges_of_runtimes() -> None:

@@ -11,6 +11,7 @@ from hookline.hooks.quantization.fake import (
     nudged,
     on_grid,
     quantize_activations,
+    quantize_averages,
     quantize_weights,
     weight_scales,
 )
@@ -88,6 +89,25 @@ def test_the_gradient_passes_up_to_both_ends_of_a_range() -> None:
         tape.watch(values)
         found = quantize_activations(values, limits, 8)
     assert tape.gradient(found, values).numpy().tolist() == [1.0, 1.0, 0.0, 0.0, 1.0]
+
+
+def test_halves_of_averages_are_rounded_away_from_integer_zero() -> None:
+    """As LiteRT does: (sum + n / 2) / n or (sum - n / 2) / n, of int8."""
+    limits = nudged(tf.constant([-1.0, 1.55]), 8)
+    step = (limits[1] - limits[0]) / 255.0
+    sums = np.arange(-128 * 4, 127 * 4 + 1)
+    values = tf.constant((sums / 4.0 + 128.0) * step + limits[0], tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        found = quantize_averages(values, limits, 8)
+    expected = np.trunc((sums + np.where(sums > 0, 2, -2)) / 4)
+    np.testing.assert_allclose((found - limits[0]) / step - 128.0, expected, atol=1e-3)
+    assert tape.gradient(found, values)[1:-1].numpy().min() == 1.0
+    ends = tf.stack([limits[0], limits[1], limits[0] - 1.0, limits[1] + 1.0])
+    with tf.GradientTape() as tape:
+        tape.watch(ends)
+        found = quantize_averages(ends, limits, 8)
+    assert tape.gradient(found, ends).numpy().tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_ranges_hold_zero_and_follow_an_average() -> None:
