@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from hookline.deploy.options import Contents, ExportOptions, first_line
 from hookline.deploy.plain_model import foreign_names, is_fake_quantized, plain_model, single_model
+from hookline.deploy.qdq import write_qdq
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import silent
 from hookline.trainer.select import layer_paths
@@ -155,12 +156,15 @@ OPSET = 18
 
 
 def write_onnx(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-    """Write an .onnx file, as `Format.write` describes it, for any number of examples."""
+    """Write an .onnx file, as `Format.write` describes it, for any number of examples.
+
+    A network that was trained with fake quantization is written with its integers and ranges, as QDQ nodes.
+    """
     del options
     with plain_model(run, network) as own:
         model = single_model(run, network, own, "onnx")
-        if is_fake_quantized(model):  # tf2onnx converts it, to other values
-            raise UserError("format=onnx does not hold quantized activations. Expected format=litert or format=keras.")
+        if is_fake_quantized(model):
+            return layer_table(own, notes=(write_qdq(model, path, OPSET),), lossy=True)
         given = tf.TensorSpec(model.inputs[0].shape, tf.float32, name=model.inputs[0].name)
         with silent(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # from Keras, which uses a deprecated NumPy name

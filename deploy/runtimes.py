@@ -62,7 +62,9 @@ def load_onnx(path: Path) -> Predictor:
     runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
     errors: tuple[type[Exception], ...] = (OSError, ValueError, *_own_errors())
     try:
-        session = runtime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        options = runtime.SessionOptions()
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs
+        session = runtime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
         (given,) = session.get_inputs()
     except errors as error:
         raise UserError(

@@ -45,7 +45,8 @@ USAGE = """python scripts/export.py run=<run directory> [key=value ...]
   tolerance    how far a metric on the test split may be from the run's before the export is refused; without it 0.001,
                and 0.02 where the format rounds the weights
   int8         of litert: true rounds weights and activations to 8 bits, with ranges from training examples; inputs and
-               outputs stay float32. A run with quantization_aware_training needs no option: its file has integers alone
+               outputs stay float32. A run with quantization_aware_training needs no option: its file has integers
+               alone, and so has its file of format=onnx, between QuantizeLinear and DequantizeLinear
   float16      of packed: true rounds kernels and biases to 16 bits that take more than 8
   codebook     of sparse: bits of an index into values that the entries of a dense kernel share, 1 to 8, such as 5;
                without it every value stays as it is
