@@ -84,7 +84,7 @@ class Prune(GraphHook):
     Scalars:
         sparsity/total: share of zeros that the next forward pass sees, over all pruned kernels.
         sparsity/<layer>: the same for one layer.
-        sparsity/network: the same over all kernels, if `layers` leaves any out.
+        sparsity/network: the same over all kernels, if there are any that `layers` leaves out.
 
     Pictures:
         prune/mask/<variable>: the mask.
