@@ -82,7 +82,7 @@ def _checked(content: bytes, model: keras.Model) -> str:
 def _first(model: keras.Model, names: Sequence[str]) -> str:
     """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu.
 
-    One with an activation inside comes before all others: it is why these are computed in float.
+    A layer with an activation inside comes first, as it is the reason why the others are computed in float.
     """
     scopes = {re.sub(r"_\d+$", "", part.partition("/")[0]) for name in names for part in name.split(";")}
     found = [each.operation for each in graph_calls(model) if re.sub(r"_\d+$", "", each.operation.name) in scopes]

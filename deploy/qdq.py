@@ -98,7 +98,7 @@ class _Graph:
         self._insert(len(self._graph.node))
 
     def round_averages_as_litert(self) -> None:
-        """Stretch averages a little about the value of integer 0: halves round away from it, as in integers."""
+        """Stretch averages a little around the value of integer 0: halves then round away from it, as in LiteRT."""
         values = {each.name: self._onnx.numpy_helper.to_array(each) for each in self._graph.initializer}
         pooled = {node.output[0] for node in self._graph.node if node.op_type == "AveragePool"}
         for place in reversed(range(len(self._graph.node))):

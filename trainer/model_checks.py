@@ -65,7 +65,7 @@ def check_classes(data: Data, task: str) -> None:
         raise UserError(
             f"task={task} needs a class for each example, and data '{data.name}' has no classes. Expected integer "
             "targets [examples], or task=supervised task.loss=mean_squared_error for numbers, binary_crossentropy for "
-            "several labels or maps, as recipe=regression, multi_label and segmentation have it."
+            "several labels or maps: see recipe=regression, multi_label and segmentation."
         )
 
 

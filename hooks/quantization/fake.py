@@ -70,7 +70,7 @@ def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
 def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
     """Return what `quantize_activations` does, but halves rounded as average pooling in integers does.
 
-    These are frequent: of the means of four integers each fourth.
+    Halves are frequent: one in four means of four integers is a half.
     """
 
     @tf.custom_gradient

@@ -1,7 +1,7 @@
 """Processes that read examples, for classes that compute in Python: threads would wait for each other.
 
-A batch asks for rows, and the processes share them out, so its bits are those of threads, whatever the step that a run
-begins at: nothing runs ahead, and no order is kept here. A process imports the user's module and NumPy, no TensorFlow.
+A batch asks for rows and the processes share them, so its bits are those of threads at any step: nothing runs ahead,
+and there is no order to save. A process imports the user's module and NumPy, no TensorFlow.
 """
 
 from __future__ import annotations
@@ -106,4 +106,4 @@ def _check_alike(found: Sequence[tuple[int, Mapping[str, np.ndarray]]], *, batch
     forms = [{name: f"{each.dtype} {list(each.shape[batched:])}" for name, each in one.items()} for _, one in found]
     for (row, _), form in zip(found, forms, strict=True):
         if form != forms[0]:
-            raise UserError(f"row {row}: {form}; expected {forms[0]}, as in row {found[0][0]}. Return examples alike.")
+            raise UserError(f"row {row}: {form}; expected {forms[0]}, as in row {found[0][0]}. Give all one form.")

@@ -1,13 +1,13 @@
-"""How integer runtimes round averages: halves away from the value that integer 0 of int8 stands for."""
+"""How integer runtimes round averages: halves away from the value of int8 0."""
 
 from __future__ import annotations
 
 from typing import Any
 
 STRETCH = 2e-4
-"""What averages are stretched by about that value: more than float32 is off, less than moves others than halves."""
+"""How much averages are stretched around that value: more than the error of float32, too little to move but halves."""
 STRETCHED = "_stretched"
-"""End of the name of a layer that does so, which an integer runtime needs not."""
+"""Suffix of the name of a layer that does so; an integer runtime does not need it."""
 
 
 def middle(low: Any, high: Any, bits: int) -> Any:
