@@ -118,6 +118,15 @@ def test_sums_in_half_precision_are_float32():
     close(found[2], expected[2], 2e-4)
 
 
+def test_a_convolution_and_a_tanh_around_it_run_on_every_processor():
+    images, kernel = tf.ones([2, 6, 6, 1]), tf.fill([3, 3, 1, 4], 0.1)
+
+    def compute(images):
+        return tf.tanh(fused_scale_and_shift(tf.nn.conv2d(images, kernel, 1, "VALID"), tf.ones([4]), tf.zeros([4])))
+
+    close(tf.function(compute, autograph=False)(images), np.full([2, 4, 4, 4], np.tanh(0.9)))
+
+
 def test_what_the_kernel_does_not_take_is_refused():
     for spec in (tf.TensorSpec([2, 1], tf.float64), tf.TensorSpec([1]), tf.TensorSpec([2, None])):
         for function in (
