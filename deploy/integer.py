@@ -23,6 +23,7 @@ from hookline.trainer.quiet import silent
 KERNEL_LAYERS = ("Dense", "Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D", "Conv2DTranspose")
 BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
 AFFINE = ("BatchNormalization", "Rescaling", "Normalization")
+RELUS = ("Relu", "Relu6", "HardTanh")
 INT8 = 127.0
 
 
@@ -30,7 +31,8 @@ def write_integer(model: keras.Model, path: Path) -> str:
     """Write a .tflite file of 8-bit integers with the ranges of a model's fake quantization; return a note.
 
     Batch norm is folded into the kernels before it. These lie on grids of 2 to 8 bits already, which the file keeps: as
-    int8, one step for each output channel of a convolution, one step for each dense layer.
+    int8, one step for each output channel of a convolution, one step for each dense layer. A dense layer whose columns
+    lie on grids of their own, such as one of -1 and +1 before batch norm, becomes a convolution.
 
     Args:
         model: functional, of one input and one output, with the weights that are shipped.
@@ -80,16 +82,9 @@ def _checked(content: bytes, model: keras.Model) -> str:
 
 
 def _first(model: keras.Model, names: Sequence[str]) -> str:
-    """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu.
-
-    A layer with an activation inside comes first, as it is the reason why the others are computed in float.
-    """
+    """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu."""
     scopes = {re.sub(r"_\d+$", "", part.partition("/")[0]) for name in names for part in name.split(";")}
     found = [each.operation for each in graph_calls(model) if re.sub(r"_\d+$", "", each.operation.name) in scopes]
-    for layer in found:
-        inside = layer.activation.__name__ if is_of(layer, KERNEL_LAYERS) else "linear"
-        if inside not in ("linear", "relu", "relu6"):
-            return f"'{layer.name}', which has {inside} inside"
     return f"'{found[0].name}' ({type(found[0]).__name__})" if found else f"'{names[0]}'"
 
 
@@ -102,6 +97,7 @@ class Folded:
         norms = {id(layer): norm for layer, norm in folded_norms(model)}
         self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
         self._values: list[tuple[keras.Variable, Any]] = []
+        self._columns: dict[int, tuple[Any, ...]] = {}  # kernels of dense layers with a step for each column
         alone = [each for each in model._flatten_layers() if is_of(each, AFFINE) and each not in norms.values()]
         self._affine = {id(each): _affine(each) for each in alone}
         for layer in (each for each in model._flatten_layers() if is_of(each, KERNEL_LAYERS)):
@@ -112,7 +108,11 @@ class Folded:
             if layer.use_bias:
                 bias = layer.bias.numpy()
                 self._values.append((layer.bias, _uneven(bias if factors is None else bias * factors)))
-            self._values.append((layer.kernel, self._kernel(layer, factors)))
+            kernel = self._kernel(layer, factors)
+            if kernel[2] == tuple(layer.kernel.shape):
+                self._values.append((layer.kernel, kernel))
+            else:
+                self._columns[id(layer)] = kernel
 
     @staticmethod
     def _kernel(layer: keras.Layer, factors: np.ndarray | None) -> tuple[Any, ...]:
@@ -122,12 +122,14 @@ class Folded:
         by_channel = is_of(layer, BY_CHANNEL)
         flat = values.reshape([*values.shape[:-2], 1, -1]) if "Depthwise" in type(layer).__name__ else values
         steps = grid_steps(flat, list(range(flat.ndim - 1)) if by_channel else None)
+        if steps is None and is_of(layer, ["Dense"]):
+            flat, steps = flat[None, None], grid_steps(flat, [0])
         if steps is None:
             raise UserError(
                 f"The kernel of '{layer.name}' is not rounded to 8 bits or fewer, as a file of integers needs. "
                 "Expected hooks.quantization_aware_training.layers='*', or activation_bits=null for a float file."
             )
-        return flat.astype(np.float32), INT8 * steps, values.shape
+        return flat.astype(np.float32), INT8 * steps, values.shape if flat.ndim == values.ndim else flat.shape
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return the model's output."""
@@ -157,14 +159,29 @@ class Folded:
         made += _uneven(np.broadcast_to(offsets, [channels]))
         return made if inputs.shape.rank == 4 else tf.reshape(made, [-1, *inputs.shape[1:]])
 
+    def _by_column(self, layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
+        """Return what a dense layer gives, by a convolution, which may have a step for each channel: [-1, 1, 1, units].
+
+        What is fused with it follows before the shape is that of the dense layer again.
+        """
+        kernel = self._marked(self._columns[id(layer)])
+        flat = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, inputs.shape[-1]])
+        made = tf.nn.conv2d(flat, kernel, [1, 1, 1, 1], "VALID")
+        return layer.activation(made + layer.bias if layer.use_bias else made)
+
     def _run(self, model: keras.Model, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the outputs of a graph, node by node."""
         graph = model._functional if isinstance(model, keras.Sequential) else model
         tensors = {id(each): value for each, value in zip(graph.inputs, inputs, strict=True)}
         for depth in sorted(graph._nodes_by_depth, reverse=True):
             for node in (each for each in graph._nodes_by_depth[depth] if not each.is_input):
-                operation, given = node.operation, [tensors[id(each)] for each in node.input_tensors]
-                if id(operation) in self._offsets:
+                operation = node.operation
+                if id(operation) not in self._offsets and not _is_by_entry(operation):
+                    tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
+                given = [tensors[id(each)] for each in node.input_tensors]
+                if id(operation) in self._columns:
+                    made = [self._by_column(operation, given[0])]
+                elif id(operation) in self._offsets:
                     made = [given[0] + self._offsets[id(operation)]]
                 elif operation.name.endswith(STRETCHED):
                     made = given
@@ -176,7 +193,17 @@ class Folded:
                     args, kwargs = node.arguments.fill_in(tensors)
                     made = keras.tree.flatten(operation(*args, **kwargs))
                 tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
-        return [tensors[id(each)] for each in graph.outputs]
+        return [_shaped(tensors[id(each)], each) for each in graph.outputs]
+
+
+def _is_by_entry(operation: Any) -> bool:
+    """Return whether an operation that may be fused with the one before it takes any shape."""
+    return is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
+
+
+def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:
+    """Return a value in the shape of the model's tensor."""
+    return value if value.shape.rank == len(tensor.shape) else tf.reshape(value, [-1, *tensor.shape[1:]])
 
 
 def _uneven(values: np.ndarray) -> np.ndarray:

@@ -159,7 +159,8 @@ class BnnRounding(GraphHook):
             self._kernels = find_kernels(context.network, self._selection.layers)
 
     def declare(self) -> Declaration:
-        return Declaration(projected={kernel.name for kernel in self._kernels})
+        names = {kernel.name for kernel in self._kernels}
+        return Declaration(projected=names, rounded=names)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that they encode exactly; float scales are spread over its stored entries."""

@@ -107,7 +107,7 @@ class Bop(GraphHook):
     def declare(self) -> Declaration:
         state = {f"momentum/{name}": momentum for name, momentum in self._momenta.items()}
         names = set(self._momenta)
-        return Declaration(state, writes=state, frozen=names, projected=names)
+        return Declaration(state, writes=state, frozen=names, projected=names, rounded=names)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return one bit for each kernel that is shipped as it is."""

@@ -24,6 +24,7 @@ from hookline.hooks.options import begin_step, check_epochs, check_integer, chec
 from hookline.hooks.quantization.activation_places import Inserter, Pass
 from hookline.hooks.quantization.fake import moved_ranges, nudged, on_grid, quantize_weights
 from hookline.hooks.rebuild import call_anew
+from hookline.trainer.errors import UserError
 from hookline.trainer.graph import fold_shape, folded_norms, is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
 from hookline.trainer.network import Network
@@ -62,9 +63,15 @@ class QuantizationAwareTraining(GraphHook):
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU after it count as one layer. Pooling, reshaping
     and padding keep the range of their input; average pooling rounds halves as LiteRT does, away from the value of
-    integer 0. Batch norm of a convolution needs no folding in training: with one quantization step for each channel,
-    rounding and folding commute. The kernel of a dense layer before batch norm is folded with the moving statistics
-    before rounding.
+    integer 0. An activation inside of a layer, other than ReLU, is computed from rounded values, as if it were a layer
+    of its own; swish is its input times a rounded sigmoid.
+
+    Batch norm of a convolution needs no folding in training: with one quantization step for each channel, rounding and
+    folding commute. The kernel of a dense layer before batch norm is folded with the moving statistics before rounding.
+
+    With `bnn_rounding` or `bop` some layers are binary and the others have integers: "*" leaves out their kernels, and
+    other patterns must not name them. What `bnn_rounding` rounds before a layer, such as to its sign, is rounded by it
+    alone. The integer file holds binary kernels exactly; it cannot hold such inputs.
 
     In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
     networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
@@ -94,7 +101,7 @@ class QuantizationAwareTraining(GraphHook):
             0 would make zero padding inexact. With one step for all channels, rounding and batch norm folding would not
             commute. Both ends of a range pass the gradient.
         tests/hooks/test_quantization_aware_training.py: ranges change once a step, also with micro batches, and not in
-            a skipped step; y = w + stop_gradient(w_q - w) would leave the grid.
+            a skipped step; y = w + stop_gradient(w_q - w) would leave the grid. Binary kernels are not rounded again.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
     Reference:
@@ -106,10 +113,11 @@ class QuantizationAwareTraining(GraphHook):
         python train.py recipe=int8
         python train.py recipe=baseline model=mlp +hooks=quantization_aware_training
         python train.py recipe=int8 hooks.quantization_aware_training.weight_bits=4
+        python train.py recipe=int8 +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
     """
 
-    after = ("prune", "frozen_mask", "weight_clustering", "ema")
-    conflicts = ("bnn_rounding", "bop", "incremental_quantization")
+    after = ("prune", "frozen_mask", "weight_clustering", "ema", "bnn_rounding", "bop")
+    conflicts = ("incremental_quantization",)
     priority = 80
 
     def __init__(
@@ -143,6 +151,7 @@ class QuantizationAwareTraining(GraphHook):
         self._now = Pass(self.activation_bits or 8)
         self._inserter = Inserter(self._now)
         self._kernels: list[Kernel] = []
+        self._others: list[Kernel] = []  # that another hook rounds
         self._norms: dict[str, Norm] = {}
         self._begin = 0
         self._ranges: tf.Variable | None = None
@@ -176,7 +185,9 @@ class QuantizationAwareTraining(GraphHook):
     def build(self, context: BuildContext) -> None:
         self._network = context.network
         chosen = select_layers(self._network.model, self.layers, accept=is_kernel_layer, kind="kernel layer")
-        self._kernels = find_kernels(self._network, chosen)
+        kernels = find_kernels(self._network, chosen)
+        self._others = self._left_to(context.rounded, kernels)
+        self._kernels = [kernel for kernel in kernels if kernel not in self._others]
         self._norms = _norms(self._network, [kernel for kernel in self._kernels if not self._axes(kernel)])
         # What ships ends with the softmax inside of such a layer, so its logits are not written.
         self._inserter.leave_out([each.operation.name for each in context.network.final_activations if each.attribute])
@@ -186,10 +197,22 @@ class QuantizationAwareTraining(GraphHook):
             first = [self._inserter.fixed.get(index, (0.0, 0.0)) for index in range(count)]
             self._ranges = tf.Variable(tf.constant(first, tf.float32), trainable=False, name="ranges")
 
+    def _left_to(self, rounded: Mapping[str, str], kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Return the kernels that "*" leaves to other hooks; other patterns must choose none of them."""
+        taken = [kernel for kernel in kernels if kernel.name in rounded]
+        if taken and "*" not in ([self.layers] if isinstance(self.layers, str) else self.layers):
+            key, other = self.key or "quantization_aware_training", rounded[taken[0].name]
+            raise UserError(
+                f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook for each kernel: "
+                f"other patterns for hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out what {other} has."
+            )
+        return taken
+
     def declare(self) -> Declaration:
         state = {} if self._active is None else {"active": self._active}
         state |= {} if self._ranges is None else {"ranges": self._ranges}
-        return Declaration(state, writes=state, best_from_step=self._begin + 1)
+        names = {kernel.name for kernel in self._kernels}
+        return Declaration(state, writes=state, rounded=names, best_from_step=self._begin + 1)
 
     def _axes(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the axes of a kernel that have steps of their own."""
@@ -208,10 +231,12 @@ class QuantizationAwareTraining(GraphHook):
                 stored[kernel.name] = self.weight_bits + 32.0 * scales / kernel.size
                 weights[kernel.name] = self.weight_bits
         rounded = self._ranges is not None and bool(self._active.numpy())
-        inputs = {kernel.layer: self._now.bits for kernel in self._kernels if rounded}
+        inputs = {kernel.layer: self._now.bits for kernel in (*self._kernels, *self._others) if rounded}
         return Bits(stored, weights, inputs)
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
+        if not self._kernels:
+            return weights
         given = [weights[kernel.name] for kernel in self._kernels]
 
         def rounded() -> list[tf.Tensor]:
@@ -278,6 +303,8 @@ class QuantizationAwareTraining(GraphHook):
         return operations
 
     def measure(self, context: StepContext) -> Tensors:
+        if not self._kernels:
+            return {}
         away, length = [], []
         for kernel in self._kernels:
             latent = tf.cast(context.latent[kernel.name], tf.float32)
@@ -303,7 +330,7 @@ class QuantizationAwareTraining(GraphHook):
                 f"The graph of '{name}' is not known, so weights alone are quantized, and no integer file can be "
                 "written. Expected a functional or Sequential model, or activation_bits=null."
             )
-        covered = [kernel.name for kernel in self._kernels]
+        covered = [kernel.name for kernel in (*self._kernels, *self._others)]
         reason = "Dense layers and convolutions alone are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)
 

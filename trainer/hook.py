@@ -53,6 +53,7 @@ class Declaration:
         frozen: names of the network's variables that are left alone on purpose: latent ones that get no gradient, and
             state variables that `transform_state` leaves out.
         projected: names of latent variables that `project` may rewrite; shown in the plan.
+        rounded: names of latent variables that the hook rounds, and no hook after it; `BuildContext` names them there.
         best_from_step: the step from which the network has the final form that the hook promises, such as its sparsity.
             Earlier evaluations never count as the best, and early stopping waits for it.
         outside: digests of what the hook uses and no checkpoint holds, such as another network, by what it is called in
@@ -63,6 +64,7 @@ class Declaration:
     writes: Mapping[str, tf.Variable] = field(default_factory=dict)
     frozen: Collection[str] = ()
     projected: Collection[str] = ()
+    rounded: Collection[str] = ()
     best_from_step: int = 0
     outside: Mapping[str, str] = field(default_factory=dict)
 

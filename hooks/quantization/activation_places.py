@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.hooks.attention.place import nodes_in_order
+from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
@@ -22,6 +23,8 @@ AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool"}
 JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
 ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
+WITHIN = ("linear", *FUSED_ACTIVATIONS)
+SWISH = ("silu", "swish")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Inserter:
     names: list[str] = field(default_factory=list)
     fixed: dict[int, tuple[float, float]] = field(default_factory=dict)
     _inner: dict[int, keras.Model] = field(default_factory=dict)
+    _linear: dict[int, keras.Layer] = field(default_factory=dict)  # of a layer, the one without its activation
     _layers: list[Any] = field(default_factory=list)
     _first: list[int] = field(default_factory=list)  # of each point, the one whose range it shares, or itself
 
@@ -88,7 +92,7 @@ class Inserter:
                     self._inner[id(operation)] = self.rebuilt(operation, outer=False)
                 operation = self._inner[id(operation)]
             args, kwargs = node.arguments.fill_in({id(each): new.get(id(each), each) for each in node.input_tensors})
-            made = keras.tree.flatten(operation(*args, **kwargs))
+            made = keras.tree.flatten(self._called(operation, args, kwargs, points))
             for old, tensor in zip(node.output_tensors, made, strict=True):
                 new[id(old)] = self._placed(node, old, tensor, places, points)
         outputs = [new.get(id(tensor), tensor) for tensor in graph.outputs]
@@ -96,6 +100,27 @@ class Inserter:
         if outer:
             self._number()
         return keras.Model(graph._inputs_struct, packed, name=model.name)
+
+    def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any], points: dict[int, int]) -> Any:
+        """Return what an operation gives: in parts, with quantizers between them, where runtimes compute it so."""
+        name, function = operation.name, inner_activation(operation)
+        if function is None and _activation(operation) not in SWISH:
+            return operation(*args, **kwargs)
+        options: dict[str, Any] = {"dtype": getattr(operation, "dtype_policy", None)}
+        if function is None:
+            x, function = args[0], keras.activations.silu
+        else:
+            if id(operation) not in self._linear:
+                self._linear[id(operation)] = without_activation(operation)
+            x = self._linear[id(operation)](*args, **kwargs)
+            x = self._own(x, x, f"{name}_linear", points)
+        number = len(self._layers) + 1
+        if getattr(function, "__name__", "") not in SWISH:
+            return keras.layers.Activation(function, name=f"{name}_activation_{number}", **options)(x)
+        gate = keras.layers.Activation("sigmoid", name=f"{name}_sigmoid_{number}", **options)
+        y = gate(x)
+        y = self._own(y, y, f"{name}_sigmoid", points, _fixed_range(gate, self.now.bits))
+        return keras.layers.Multiply(name=f"{name}_product_{number}", **options)([x, y])
 
     def _number(self) -> None:
         """Give the points new numbers, once it is known which share a range."""
@@ -121,7 +146,7 @@ class Inserter:
 
     def _placed(self, node: Any, old: Any, tensor: Any, places: _Places, points: dict[int, int]) -> Any:
         """Return a tensor with the quantizer that its place asks for, if any."""
-        if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old):
+        if not _is_float(old) or is_graph(node.operation) or places.is_fused(node, old) or _is_input(node.operation):
             return tensor
         sources = [points.get(id(each)) for each in node.input_tensors]
         given = sources[0] if sources else None
@@ -175,7 +200,7 @@ class _Places:
         taker = self._takers.get(id(tensor))
         if taker is None or self._taken[id(tensor)] != 1:
             return False
-        if self._norms.get(id(node.operation)) == id(taker):
+        if self._norms.get(id(node.operation)) == id(taker) or _is_input(taker):
             return True
         begins = is_linear(node.operation) or type(node.operation).__name__ in ADDING
         return (begins or is_of(node.operation, ["BatchNormalization"])) and _is_relu(taker)
@@ -189,6 +214,30 @@ def _activation(operation: Any) -> str:
     """Return the name of the activation that an operation is, or ends with; empty for none."""
     function = getattr(operation, "activation", None)
     return getattr(function, "__name__", "") if function is not None else type(operation).__name__.lower()
+
+
+def inner_activation(operation: Any) -> Callable[..., Any] | None:
+    """Return the activation inside a layer of Keras that has a kernel, if runtimes compute it apart; None for most."""
+    if not is_of(operation, KERNEL_LAYERS) or not type(operation).__module__.startswith("keras."):
+        return None
+    apart = not isinstance(operation.activation, keras.Layer) and _activation(operation) not in WITHIN
+    return operation.activation if apart else None
+
+
+def without_activation(layer: keras.Layer) -> keras.Layer:
+    """Return a layer of the same variables that leaves the activation out; the given one, which is the user's, has it.
+
+    It is made of what the layer holds: a layer of its config would have variables of its own.
+    """
+    made: keras.Layer = object.__new__(type(layer))
+    vars(made).update({**vars(layer), "activation": keras.activations.linear})
+    vars(made).update(_inbound_nodes=[], _outbound_nodes=[])
+    return made
+
+
+def _is_input(operation: Any) -> bool:
+    """Return whether an operation rounds the input of a layer by a hook of its own, such as to its sign."""
+    return type(operation).__name__ == "InputQuantizer"
 
 
 def _is_relu(operation: Any) -> bool:

@@ -24,7 +24,7 @@ INTERACTING = {
     *(("bernoulli_attention", "bnn_rounding"), ("bernoulli_attention", "prune"), ("bnn_rounding", "ema")),
     *(("bnn_rounding", "incremental_quantization"), ("bnn_rounding", "prune"), ("ema", "freeze_layers")),
     *(("ema", "frozen_mask"), ("ema", "incremental_quantization"), ("ema", "synchronized_batch_norm")),
-    ("incremental_quantization", "prune"),
+    *(("incremental_quantization", "prune"), ("bnn_rounding", "quantization_aware_training")),
 }
 """Pairs that work on the same weights or statistics; tests/resume and tests/hookline/test_same_bits.py have others."""
 

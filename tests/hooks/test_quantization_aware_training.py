@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.hook_list import hook_name
+from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
 from hookline.hooks.prune import Prune
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
@@ -18,6 +20,7 @@ from hookline.trainer.final_activation import take_off, with_final
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.order import order_hooks
+from hookline.trainer.run.build_run import _rounded
 from hookline.trainer.run.state import shipped_forms, shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
@@ -37,8 +40,8 @@ def hooked(*hooks: GraphHook, model: keras.Model | None = None) -> ChunkLoop:
     ordered = order_hooks([_named(hook) for hook in hooks])
     for hook in ordered:
         network.model = hook.rebuild_model(network.model)
-    for hook in ordered:
-        hook.build(build_context(network))
+    for index, hook in enumerate(ordered):
+        hook.build(replace(build_context(network), rounded=_rounded(hook, ordered[:index])))
     network.optimizer.build(network.model.trainable_variables)
     return ChunkLoop(Trainer([network], [ToyObjective()], ordered, seed=0), toy_batch, xla=False)
 
@@ -192,6 +195,41 @@ def test_zeros_of_a_pruned_network_stay_zeros(averaged: bool) -> None:
     loop.run(0, 10)
     for name, value in used_by(loop, 10).items():
         assert "kernel" not in name or 0.5 <= (value == 0.0).mean() < 0.6
+
+
+def mixed(*, input_quantizer: str | None = None, **options: Any) -> ChunkLoop:
+    """Return a loop over a network of a convolution and two dense layers, which are binary."""
+    parts = [keras.Input((6,)), keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3, name="conv")]
+    parts += [keras.layers.Flatten(), keras.layers.Dense(8, name="dense_1"), keras.layers.Dense(3, name="dense_2")]
+    binary = BnnRounding(layers="dense_*", input_quantizer=input_quantizer, all_binary=True)
+    return hooked(QuantizationAwareTraining(**options), binary, model=keras.Sequential(parts, name="net"))
+
+
+@pytest.mark.parametrize("input_quantizer", [None, "ste_sign"])
+def test_each_kernel_is_rounded_by_one_of_two_hooks(input_quantizer: str | None) -> None:
+    loop = mixed(input_quantizer=input_quantizer)
+    variables = loop.trainer.networks["model"].trainable_variables
+    for name in ("net/conv/kernel", "net/dense_1/kernel"):
+        variables[name].assign(variables[name] + 1.5)
+    before = {name: each.numpy() for name, each in variables.items()}
+    loop.run(0, 3)
+    used = used_by(loop, 3)
+    steps = 127 * used["net/conv/kernel"] / np.abs(used["net/conv/kernel"]).max(axis=(0, 1))
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
+    assert variables["net/conv/kernel"].numpy().max() > 1.0  # not clipped
+    for name in ("net/dense_1/kernel", "net/dense_2/kernel"):
+        latent = variables[name].numpy()
+        np.testing.assert_array_equal(used[name], np.where(latent >= 0, 1.0, -1.0))
+        assert np.abs(latent).max() <= 1.0
+        assert not np.array_equal(latent, np.clip(before[name], -1.0, 1.0))
+    forms = shipped_forms(loop.trainer, shipped_weights(loop.trainer, 3))["model"]
+    assert forms.weight_bits == {"net/conv/kernel": 8, "net/dense_1/kernel": 1, "net/dense_2/kernel": 1}
+    assert forms.input_bits == {"conv": 8, **dict.fromkeys(("dense_1", "dense_2"), 1 if input_quantizer else 8)}
+
+
+def test_a_kernel_that_two_hooks_choose_is_refused() -> None:
+    with pytest.raises(UserError, match=r"'net/dense_2/kernel': bnn_rounding and .*hooks\.bnn_rounding\.layers or"):
+        mixed(layers=["conv", "dense_2"])
 
 
 class Subclassed(keras.Model):

@@ -270,6 +270,7 @@ def _build_hooks(
             seed,
             _visible_states(hook, hooks[:index]),
             classes or None,
+            _rounded(hook, hooks[:index]),
         )
         with in_stage(hook, "build"):
             hook.build(context)
@@ -281,6 +282,12 @@ def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.V
     states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
     beside = [each for each in given if each[0].network == reader.network]
     return states | {f"{hook.key}/{name}": variable for hook, name, variable in beside}
+
+
+def _rounded(reader: GraphHook, built: list[GraphHook]) -> dict[str, str]:
+    """Return the variables of the reader's network that hooks round, with the key of the hook."""
+    beside = [hook for hook in built if hook.network == reader.network]
+    return {name: hook.key for hook in beside for name in ask(hook, "declare").rounded}
 
 
 def _class_weights(data: Data, setting: Setting | None) -> tf.Tensor | None:

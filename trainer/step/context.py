@@ -73,6 +73,7 @@ class BuildContext:
         seed: the run's seed.
         states: state variables of the hooks built before, keyed "hook/variable".
         classes: number of classes of the data; labels lie in [0, classes). None if that is not known.
+        rounded: the network's variables that hooks built before round, by name, with the key of the hook.
     """
 
     network: Network
@@ -82,6 +83,7 @@ class BuildContext:
     seed: int
     states: Mapping[str, tf.Variable] = field(default_factory=dict)
     classes: int | None = None
+    rounded: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -243,9 +243,17 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "strip_model": _MODEL,
     "request_taps": ("a dict of inner Keras tensors by name, {} for none", _dict(_is(lambda: keras.KerasTensor))),
     "declare": (
-        "a Declaration: state and writes dicts of tf.Variable, frozen and projected sets of names, best_from_step a "
-        "step; Declaration() for none",
-        _parts(Declaration, state=_VARIABLES, writes=_VARIABLES, frozen=_NAMES, projected=_NAMES, best_from_step=_STEP),
+        "a Declaration: state and writes dicts of tf.Variable; frozen, projected and rounded sets of names; "
+        "best_from_step a step; Declaration() for none",
+        _parts(
+            Declaration,
+            state=_VARIABLES,
+            writes=_VARIABLES,
+            frozen=_NAMES,
+            projected=_NAMES,
+            rounded=_NAMES,
+            best_from_step=_STEP,
+        ),
     ),
     "shipped_bits": (
         "Bits: dicts of numbers of bits by the name of a variable, or the path of a layer",

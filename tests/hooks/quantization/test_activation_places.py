@@ -9,6 +9,7 @@ import numpy as np
 
 from hookline.hooks.quantization.activation_places import Inserter, Pass
 from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer
+from hookline.hooks.quantization.input_quantizer import InputQuantizer
 from hookline.trainer.graph import folded_norms
 
 layers = keras.layers
@@ -84,6 +85,27 @@ def test_tanh_and_softmax_have_the_ranges_of_runtimes() -> None:
     names, _, inserter = inserted(keras.Model(inputs, x))
     assert names == ["image", "conv", "tanh", "softmax"]
     assert inserter.fixed == {2: (-1.0, 127 / 128), 3: (0.0, 255 / 256)}
+
+
+def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
+    inputs, x = small()
+    conv = layers.Conv2D(4, 3, activation="silu", name="conv")
+    x = layers.Conv2D(4, 3, activation="relu", name="relu")(conv(x))
+    x = layers.Dense(4, activation="tanh", name="tanh")(layers.Activation("swish", name="swish")(x))
+    names, rebuilt, inserter = inserted(keras.Model(inputs, x))
+    of_swish = ["swish_sigmoid", "swish"]
+    assert names == ["image", "conv_linear", "conv_sigmoid", "conv", "relu", *of_swish, "tanh_linear", "tanh"]
+    assert inserter.fixed == {2: (0.0, 255 / 256), 5: (0.0, 255 / 256), 8: (-1.0, 127 / 128)}
+    assert conv.activation is keras.activations.silu  # of the user's layer
+    assert rebuilt.get_layer("conv").activation is keras.activations.linear
+
+
+def test_what_another_hook_rounds_before_a_layer_is_not_rounded_again() -> None:
+    inputs, x = small()
+    x = layers.Conv2D(4, 3, name="conv")(x)
+    x = InputQuantizer("ste_sign", name="sign")(x)
+    names, _, _ = inserted(keras.Model(inputs, layers.Conv2D(4, 3, name="last")(x)))
+    assert names == ["image", "last"]
 
 
 def test_inner_models_are_rebuilt_and_shared_layers_have_a_point_for_each_call() -> None:
