@@ -6,7 +6,6 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -35,7 +34,7 @@ def application(
     pooling: str = "avg",
     dropout: float = 0.0,
     input_range: Sequence[float] | None = None,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any] | None = None,
     preparation: Preparation | None = None,
 ) -> keras.Model:
     """Return a network of keras.applications without its top, behind its own preprocessing, with a new dense head.
@@ -51,13 +50,13 @@ def application(
         pooling: of the last maps, "avg" or "max".
         dropout: before the head.
         input_range: the values that the data has for black and for white; None for what the data says.
-        options: further arguments of Keras's function, such as {alpha: 0.5}.
+        options: further arguments of Keras's function, such as {alpha: 0.5}; None for none.
         preparation: of the data.
 
     Raises:
         UserError: no such network, a size that it does not take, or weights that cannot be had.
     """
-    function = _function(name)
+    function, options = _function(name), options or {}
     check_dropout(dropout)
     if pooling not in ("avg", "max"):
         raise unknown_name("pooling", str(pooling), ("avg", "max"))
