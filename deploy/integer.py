@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ BY_CHANNEL = ("Conv1D", "Conv2D", "DepthwiseConv1D", "DepthwiseConv2D")
 AFFINE = ("BatchNormalization", "Rescaling", "Normalization")
 RELUS = ("Relu", "Relu6", "HardTanh")
 INT8 = 127.0
+SAMPLE = 64
 
 
 def write_integer(model: keras.Model, path: Path) -> str:
@@ -239,18 +241,27 @@ def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | None:
-    """Return the steps of the coarsest symmetric grid of 2 to 8 bits that values lie on; None if there is no such grid.
+    """Return the largest steps of which values are up to 127 multiples, but for rounding; None if there are none.
+
+    The largest value need not be the end of its grid: where steps are learned, few values or none reach that.
 
     Args:
         values: float32, any shape.
-        axis: axes over which values share a step; None for all.
+        axis: axes over which values share a step, all but the last ones; None for all.
 
     Returns:
-        float32 without these axes; 1 / 127 where all values are 0.
+        float32 without these axes; 1 where all values are 0.
     """
-    largest = np.abs(values).max(axis=None if axis is None else tuple(axis), keepdims=True)
-    for bits in range(2, 9):
-        steps = np.where(largest > 0.0, largest, 1.0) / (2.0 ** (bits - 1) - 1.0)
-        if (np.abs(values / steps - np.round(values / steps)) < 1e-3).all():
-            return np.squeeze(steps if axis is not None else steps.reshape([])).astype(np.float32)
-    return None
+    shape = () if axis is None else values.shape[len(axis) :]
+    rows = np.abs(values).reshape([-1, math.prod(shape)]).T
+    largest = rows.max(axis=1)
+    largest = np.where(largest > 0.0, largest, 1.0)
+    ratios = rows / largest[:, None]
+    found = np.zeros(len(rows))
+    for levels in range(1, 128):
+        left = np.flatnonzero(found == 0.0)
+        for few in (slice(SAMPLE), slice(None)):  # most numbers of levels are ruled out by a few values
+            multiples = ratios[left, few] * levels
+            left = left[(np.abs(multiples - np.round(multiples)) < 1e-3).all(axis=1)]
+        found[left] = levels
+    return (largest / found).reshape(shape).astype(np.float32) if found.all() else None

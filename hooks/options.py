@@ -76,13 +76,13 @@ def check_epochs(name: str, value: Any) -> float:
     return check_number(name, value, minimum=0.0, expected="a number of epochs of 0 or more")
 
 
-def begin_step(epoch: float, context: BuildContext) -> int:
-    """Return the first step after `begin_epoch`; it must lie within the run."""
+def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch") -> int:
+    """Return the first step after `begin_epoch`, or another option; it must lie within the run."""
     step = epoch_start(epoch, context.steps_per_epoch)
     if step >= context.total_steps:
         epochs = context.total_steps / context.steps_per_epoch
         raise UserError(
-            f"begin_epoch={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one, or a "
+            f"{option}={epoch:g} is not before the end of the run, epoch {epochs:g}. Expected an earlier one, or a "
             "longer run with trainer.epochs."
         )
     return step
@@ -106,6 +106,14 @@ AVERAGE = "_model_variables_moving_average"
 def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """Return the optimizer inside a LossScaleOptimizer; any other as it is."""
     return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> None:
+    """Let no weight decay of the optimizer change a variable; Keras allows it only before the optimizer is built."""
+    inner = inner_of(optimizer)
+    excluded = getattr(inner, "_exclude_from_weight_decay", set())
+    inner._exclude_from_weight_decay = {*excluded, inner._var_key(variable)}
+    inner._exclude_from_weight_decay_cache = {}
 
 
 def decays_weight(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -16,19 +15,31 @@ from hookline.hooks.kernels import (
     DEPTHWISE,
     SEPARABLE,
     Kernel,
+    channel_axes,
     find_kernels,
     is_kernel_layer,
     left_out_advice,
+    own_kernels,
 )
-from hookline.hooks.options import begin_step, check_epochs, check_integer, check_number, check_patterns
+from hookline.hooks.normalization.fused import calls_replaced
+from hookline.hooks.normalization.moving import calls_frozen
+from hookline.hooks.options import (
+    begin_step,
+    check_choice,
+    check_epochs,
+    check_integer,
+    check_number,
+    check_patterns,
+    exclude_from_decay,
+)
 from hookline.hooks.quantization.activation_places import Inserter, Pass
 from hookline.hooks.quantization.fake import moved_ranges, nudged, on_grid, quantize_weights
-from hookline.hooks.rebuild import call_anew
+from hookline.hooks.quantization.learned_steps import LearnedSteps, multiples, weights_by_step
+from hookline.hooks.quantization.norms import Norm, folded_by_kernel
+from hookline.hooks.quantization.write_out import write_out_quantizers
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import fold_shape, folded_norms, is_graph, is_of
+from hookline.trainer.graph import is_graph, is_of
 from hookline.trainer.hook import Bits, Declaration, GraphHook, Tensors
-from hookline.trainer.network import Network
-from hookline.trainer.ops.averages import STRETCH, STRETCHED, middle
 from hookline.trainer.select import layer_paths, select_layers
 from hookline.trainer.step.context import BuildContext, StepContext
 
@@ -36,19 +47,9 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 
-@dataclass(frozen=True)
-class Norm:
-    """Name what a batch norm multiplies the channels of a layer by."""
-
-    gamma: str | None  # names of variables
-    variance: str
-    epsilon: float
-    shape: tuple[int, ...]  # in which the factors multiply the kernel
-
-    def factors(self, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
-        """Return gamma / sqrt(variance + epsilon), of the moving statistics."""
-        scale = tf.math.rsqrt(tf.cast(state[self.variance], tf.float32) + self.epsilon)
-        return tf.reshape(scale if self.gamma is None else scale * weights[self.gamma], self.shape)
+LEARNED = "learned"
+RANGES = ("average", LEARNED)
+NEVER = 2**62  # steps
 
 
 class QuantizationAwareTraining(GraphHook):
@@ -69,9 +70,17 @@ class QuantizationAwareTraining(GraphHook):
     Batch norm of a convolution needs no folding in training: with one quantization step for each channel, rounding and
     folding commute. The kernel of a dense layer before batch norm is folded with the moving statistics before rounding.
 
-    With `bnn_rounding` or `bop` some layers are binary and the others have integers: "*" leaves out their kernels, and
+    With `bnn_rounding` some layers are binary and the others have integers: "*" leaves out their kernels, and
     other patterns must not name them. What `bnn_rounding` rounds before a layer, such as to its sign, is rounded by it
     alone. The integer file holds binary kernels exactly; it cannot hold such inputs.
+
+    With `ranges=learned` the optimizer trains all quantization steps, without weight decay (LSQ). They begin with the
+    mean magnitudes of weights, and of activations in the batch of the step after `begin_epoch`. Activations that the
+    graph says are never negative have unsigned levels, and so have inputs that are not in that batch; all others have
+    signed ones. tanh, sigmoid and softmax keep the range that runtimes give them.
+
+    From `freeze_epoch` on batch norm normalizes by its moving statistics in training, too, and these stay as they are,
+    so the network trains as it ships; gamma and beta go on. Averages of ranges stay as well; learned steps go on.
 
     In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
     networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
@@ -84,9 +93,15 @@ class QuantizationAwareTraining(GraphHook):
         activations:  s = (b - a) / n,   z = round(-a / s),   x_q = s (clip(round(x / s) + z, 0, n) - z)
                       with n = 2^bits - 1;   dL/dx = dL/dx_q where x lies in [-s z, s (n - z)], else 0
         ranges:       a <- d a + (1 - d) min(min x, 0),   b <- d b + (1 - d) max(max x, 0), over the whole batch
+        learned:      x_q = s clip(round(x / s), -q, p),   at first s = 2 mean|x| / sqrt(p)
+                      with -q = -p = 1 - 2^(bits - 1) for weights; -2^(bits - 1) or 0 to p = 2^bits - 1 - q otherwise
+                      dL/dx = dL/dx_q and dx_q/ds = round(x / s) - x / s where -q < x / s < p, else 0 and -q or p
+                      s trains by dL/ds / sqrt(p N), with N entries of x that share s, those of one example
 
     State:
-        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch.
+        ranges: a and b of each rounded activation, float32 [points, 2]; initially those of the first batch. Learned
+            ones are kept as they began, beside the first steps of kernels, `steps`; what they are multiplied by is a
+            variable of the network, in the layer `step_sizes`.
         active: whether the network is quantized; true from the step after `begin_epoch` on.
 
     Scalars:
@@ -102,22 +117,31 @@ class QuantizationAwareTraining(GraphHook):
             commute. Both ends of a range pass the gradient.
         tests/hooks/test_quantization_aware_training.py: ranges change once a step, also with micro batches, and not in
             a skipped step; y = w + stop_gradient(w_q - w) would leave the grid. Binary kernels are not rounded again.
+            Frozen batch norm is that of an evaluation, trained.
+        tests/hooks/quantization/test_learned_steps.py: learned steps are those of NumPy. With a gradient that is not
+            scaled, or an absolute step of Adam, steps move much faster than weights.
         tests/deploy/test_integer.py: the integer file is compared with the evaluation of the run.
 
     Reference:
         Jacob et al. 2018, "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
         Inference", arXiv 1712.05877, sections 2.1 and 3; Krishnamoorthi 2018, arXiv 1806.08342, section 3, for steps by
-        channel.
+        channel, and section 3.2 for frozen statistics; Esser et al. 2020, "Learned Step Size Quantization", arXiv
+        1902.08153, section 2, for learned steps.
 
     Example:
         python train.py recipe=int8
         python train.py recipe=baseline model=mlp +hooks=quantization_aware_training
         python train.py recipe=int8 hooks.quantization_aware_training.weight_bits=4
         python train.py recipe=int8 +hooks=bnn_rounding hooks.bnn_rounding.input_quantizer=null
+        python train.py recipe=int8 hooks.quantization_aware_training.ranges=learned
+        python train.py recipe=int8 hooks.quantization_aware_training.freeze_epoch=20
     """
 
-    after = ("prune", "frozen_mask", "weight_clustering", "ema", "bnn_rounding", "bop")
-    conflicts = ("incremental_quantization",)
+    after = (
+        *("prune", "frozen_mask", "weight_clustering", "ema", "bnn_rounding"),
+        *("fused_batch_norm", "synchronized_batch_norm"),
+    )
+    conflicts = ("bop", "incremental_quantization")
     priority = 80
 
     def __init__(
@@ -126,7 +150,9 @@ class QuantizationAwareTraining(GraphHook):
         layers: str | Sequence[str] = "*",
         weight_bits: int = 8,
         activation_bits: int | None = 8,
+        ranges: str = "average",
         begin_epoch: float = 0.0,
+        freeze_epoch: float | None = None,
         range_decay: float = 0.99,
         network: str = "model",
     ) -> None:
@@ -136,7 +162,11 @@ class QuantizationAwareTraining(GraphHook):
             layers: patterns on paths or names of layers whose kernels are rounded: dense layers and convolutions.
             weight_bits: 2 to 8.
             activation_bits: 4 to 8, or None: weights alone are rounded.
-            begin_epoch: 0 or more; the network is float before it. Ranges are followed from the first step on.
+            ranges: "average": the largest |w| and moving averages of extremes give quantization steps; "learned": the
+                optimizer trains them (LSQ).
+            begin_epoch: 0 or more; the network is float before it. Averages are followed from the first step on.
+            freeze_epoch: 0 or more; batch norm trains with its moving statistics from there on, and they stay as they
+                are, as do averages of ranges. None: never.
             range_decay: from 0 to below 1: what a step leaves of a range.
             network: name of the network.
         """
@@ -145,7 +175,9 @@ class QuantizationAwareTraining(GraphHook):
         self.activation_bits = activation_bits
         if activation_bits is not None:
             self.activation_bits = check_integer("activation_bits", activation_bits, minimum=4, maximum=8)
+        self.ranges = check_choice("ranges", ranges, RANGES)
         self.begin_epoch = check_epochs("begin_epoch", begin_epoch)
+        self.freeze_epoch = None if freeze_epoch is None else check_epochs("freeze_epoch", freeze_epoch)
         self.range_decay = check_number("range_decay", range_decay, minimum=0.0, maximum=1.0 - 1e-6)
         self.network = network
         self._now = Pass(self.activation_bits or 8)
@@ -153,34 +185,35 @@ class QuantizationAwareTraining(GraphHook):
         self._kernels: list[Kernel] = []
         self._others: list[Kernel] = []  # that another hook rounds
         self._norms: dict[str, Norm] = {}
+        self._learned: LearnedSteps | None = None
+        self._batch_norms: list[keras.layers.BatchNormalization] = []
         self._begin = 0
+        self._freeze = NEVER
+        self._statistics: list[str] = []
         self._ranges: tf.Variable | None = None
         self._active: Any = None  # the variable, once built
         self._pass: tuple[Any, dict[int, list[tf.Tensor]]] = (None, {})
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
-        if self.activation_bits is None or not is_graph(model):
+        if not is_graph(model):
+            if self.ranges == LEARNED:
+                raise UserError(
+                    f"ranges=learned puts steps into the graph of a model, and that of '{model.name}' is not known. "
+                    "Expected a functional or Sequential model, or ranges=average."
+                )
             return model
-        return self._inserter.rebuilt(model)
+        made = model if self.activation_bits is None else self._inserter.rebuilt(model)
+        if self.ranges != LEARNED:
+            return made
+        chosen = select_layers(made, self.layers, accept=is_kernel_layer, kind="kernel layer").values()
+        kernels = [(kernel, _step_axes(layer, kernel)) for layer in chosen for kernel in own_kernels(layer)]
+        self._learned = LearnedSteps(kernels, len(self._inserter.names))
+        return self._learned.attached(made)
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         """Return the model with Keras's fake quantization of constant ranges in place of quantizers."""
-        from hookline.hooks.quantization.activation_quantizer import ActivationQuantizer
-
-        ranges = None if self._ranges is None or not self._active.numpy() else self._limits().numpy()
-
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(layer, ActivationQuantizer):
-                return layer(*args, **kwargs)
-            inputs = args[0] if args else kwargs["inputs"]
-            if ranges is None or layer.point.left_out:
-                return inputs
-            limits = ranges[layer.point.index]
-            if layer.point.averages:
-                inputs = _stretched(inputs, limits, self._now.bits, layer.name)
-            return _fake_quantized(inputs, limits, self._now.bits)
-
-        return call_anew(model, lambda layer: isinstance(layer, ActivationQuantizer), call)
+        ranges = None if self._ranges is None or not self._active.numpy() else self._shipped_limits()
+        return write_out_quantizers(model, ranges, self._now.bits)
 
     def build(self, context: BuildContext) -> None:
         self._network = context.network
@@ -188,7 +221,7 @@ class QuantizationAwareTraining(GraphHook):
         kernels = find_kernels(self._network, chosen)
         self._others = self._left_to(context.rounded, kernels)
         self._kernels = [kernel for kernel in kernels if kernel not in self._others]
-        self._norms = _norms(self._network, [kernel for kernel in self._kernels if not self._axes(kernel)])
+        self._norms = folded_by_kernel(self._network, [kernel for kernel in self._kernels if not self._axes(kernel)])
         # What ships ends with the softmax inside of such a layer, so its logits are not written.
         self._inserter.leave_out([each.operation.name for each in context.network.final_activations if each.attribute])
         self._begin = begin_step(self.begin_epoch, context)
@@ -196,6 +229,16 @@ class QuantizationAwareTraining(GraphHook):
         if count := len(self._inserter.names):
             first = [self._inserter.fixed.get(index, (0.0, 0.0)) for index in range(count)]
             self._ranges = tf.Variable(tf.constant(first, tf.float32), trainable=False, name="ranges")
+        if self._learned is not None:
+            self._learned.build(context.network)
+            exclude_from_decay(context.network.optimizer, self._learned.variable)
+        if self.freeze_epoch is not None:
+            self._freeze = begin_step(self.freeze_epoch, context, "freeze_epoch")
+            layers = layer_paths(self._network.model).values()
+            self._batch_norms = [each for each in layers if is_of(each, ["BatchNormalization"])]
+            moving = {id(each) for layer in self._batch_norms for each in layer.non_trainable_variables}
+            variables = self._network.state_variables
+            self._statistics = [name for name, each in variables.items() if id(each) in moving]
 
     def _left_to(self, rounded: Mapping[str, str], kernels: Sequence[Kernel]) -> list[Kernel]:
         """Return the kernels that "*" leaves to other hooks; other patterns must choose none of them."""
@@ -211,22 +254,29 @@ class QuantizationAwareTraining(GraphHook):
     def declare(self) -> Declaration:
         state = {} if self._active is None else {"active": self._active}
         state |= {} if self._ranges is None else {"ranges": self._ranges}
+        state |= {} if self._learned is None else {"steps": self._learned.initial}
         names = {kernel.name for kernel in self._kernels}
         return Declaration(state, writes=state, rounded=names, best_from_step=self._begin + 1)
 
     def _axes(self, kernel: Kernel) -> tuple[int, ...]:
         """Return the axes of a kernel that have steps of their own."""
-        layer = layer_paths(self._network.model)[kernel.layer]
-        return kernel.channel_axes if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()
+        return _step_axes(layer_paths(self._network.model)[kernel.layer], kernel.variable)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
         """Return the bits of each kernel that lies on its grid, and those of activations."""
-        stored, weights = {}, {}
+        stored, weights, learned = {}, {}, self._learned
+        steps = {} if learned is None else learned.of_kernels(tf.convert_to_tensor(learned.variable.value))
+        if learned is not None:
+            stored[learned.name] = 0.0  # scales of kernels count below, ranges of activations never do
         for kernel in self._kernels:
-            values, axes, norm = shipped[kernel.name], self._axes(kernel), self._norms.get(kernel.name)
-            if norm is not None:
-                values = values * norm.factors(shipped, shipped).numpy()
-            if on_grid(values, self.weight_bits, axes):
+            values, axes = shipped[kernel.name], self._axes(kernel)
+            if kernel.name in self._norms:
+                values = values * self._folded_by(kernel, shipped, shipped).numpy()
+            scales = None
+            if learned is not None:
+                initial, factors = steps[id(kernel.variable)]
+                scales = (initial * multiples(factors)).numpy()
+            if on_grid(values, self.weight_bits, axes, scales):
                 scales = int(np.prod([values.shape[axis] for axis in axes]))
                 stored[kernel.name] = self.weight_bits + 32.0 * scales / kernel.size
                 weights[kernel.name] = self.weight_bits
@@ -234,24 +284,50 @@ class QuantizationAwareTraining(GraphHook):
         inputs = {kernel.layer: self._now.bits for kernel in (*self._kernels, *self._others) if rounded}
         return Bits(stored, weights, inputs)
 
+    def frozen_entries(self, context: StepContext) -> Tensors:
+        return dict.fromkeys(self._statistics, context.step > self._freeze)
+
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
         if not self._kernels:
             return weights
         given = [weights[kernel.name] for kernel in self._kernels]
+        learned = self._learned
+        steps = None if learned is None else learned.of_kernels(context.latent[learned.name])
 
         def rounded() -> list[tf.Tensor]:
             found = []
             for kernel, value in zip(self._kernels, given, strict=True):
-                norm = self._norms.get(kernel.name)
-                factors = None if norm is None else tf.stop_gradient(norm.factors(weights, context.state))
-                found.append(quantize_weights(value, self.weight_bits, self._axes(kernel), factors))
+                folded = self._folded_by(kernel, weights, context.state)
+                if steps is None:
+                    found.append(quantize_weights(value, self.weight_bits, self._axes(kernel), folded))
+                else:
+                    scaled = value if folded is None else value * folded
+                    made = weights_by_step(scaled, *steps[id(kernel.variable)], self.weight_bits)
+                    found.append(made if folded is None else tf.math.divide_no_nan(made, folded))
             return found
 
         made = tf.cond(tf.convert_to_tensor(self._active), rounded, lambda: [tf.identity(each) for each in given])
         return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, _listed(made), strict=True)}}
 
-    def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
-        return nullcontext() if self._ranges is None else self._rounding(context)
+    def _folded_by(self, kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor | None:
+        """Return what batch norm multiplies a kernel by, where that is what lies on the grid; else None.
+
+        A learned step is that of the kernel times the factors over their mean: it need not follow the statistics.
+        """
+        if kernel.name not in self._norms:
+            return None
+        factors = tf.stop_gradient(self._norms[kernel.name].factors(weights, state))
+        return factors if self._learned is None else tf.math.divide_no_nan(factors, tf.reduce_mean(tf.abs(factors)))
+
+    @contextmanager
+    def around_forward(self, context: StepContext) -> Iterator[None]:
+        with ExitStack() as stack:
+            if self._ranges is not None:
+                stack.enter_context(self._rounding(context))
+            if self._batch_norms and context.training:
+                frozen = context.step >= self._freeze
+                stack.enter_context(calls_replaced(calls_frozen(self._batch_norms, frozen)))
+            yield
 
     @contextmanager
     def _rounding(self, context: StepContext) -> Iterator[None]:
@@ -259,14 +335,28 @@ class QuantizationAwareTraining(GraphHook):
             self._pass = (context, {})  # several calls of one pass add up
         now, seen = self._now, self._pass[1] if context.training else None
         now.ranges, now.active, now.seen = self._limits(), tf.convert_to_tensor(self._active), seen
+        if self._learned is not None:
+            now.factors = self._factors(context.latent[self._learned.name])
         try:
             yield
         finally:
-            now.ranges = now.active = now.seen = None
+            now.ranges = now.active = now.seen = now.factors = None
 
     def _limits(self) -> tf.Tensor:
-        """Return the ranges on which values are rounded, float32 [points, 2]."""
+        """Return the ranges on which values are rounded, learned ones without their factors, float32 [points, 2]."""
         return nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
+
+    def _factors(self, factors: tf.Tensor) -> tf.Tensor:
+        """Return what the ranges are multiplied by, float32 [points]; 1 where a runtime says what they are."""
+        fixed = tf.constant([index in self._inserter.fixed for index in range(len(self._inserter.names))])
+        return tf.where(fixed, 1.0, self._learned.of_points(factors))
+
+    def _shipped_limits(self) -> np.ndarray:
+        """Return the ranges on which values are rounded, with learned factors."""
+        if self._learned is None:
+            return self._limits().numpy()
+        factors = multiples(self._factors(tf.convert_to_tensor(self._learned.variable.value)))
+        return (self._limits() * factors[:, None]).numpy()
 
     def add_losses(self, context: StepContext) -> Tensors:
         """Leave the extremes of the pass, [1, points, 2], among the taps: there is one of each micro batch."""
@@ -274,8 +364,8 @@ class QuantizationAwareTraining(GraphHook):
         if owner is context and seen and self._ranges is not None:
             rows = []
             for index in range(len(self._inserter.names)):
-                calls = tf.stack(seen[index]) if index in seen else self._ranges[index][None]
-                rows.append(tf.stack([tf.reduce_min(calls[:, 0]), tf.reduce_max(calls[:, 1])]))
+                unseen = self._ranges[index] if self._learned is None else tf.zeros([3])
+                rows.append(_widest(tf.stack(seen.get(index, [unseen]))))
             context.taps[self._extremes] = tf.stack(rows)[None]
         self._pass = (None, {})
         return {}
@@ -298,9 +388,33 @@ class QuantizationAwareTraining(GraphHook):
         if seen is not None and self._ranges is not None:
             ranges = tf.convert_to_tensor(self._ranges)
             moves = tf.constant([[index not in self._inserter.fixed] for index in range(len(self._inserter.names))])
-            moved = moved_ranges(ranges, _widest(seen), self.range_decay)
+            if self._learned is None:
+                moves = tf.logical_and(moves, context.step < self._freeze)
+                moved = moved_ranges(ranges, _widest(seen), self.range_decay)
+            else:
+                moves = tf.logical_and(moves, begun)
+                factors = context.latent[self._learned.name]
+                moved = self._learned.new_ranges(ranges, _widest(seen), factors, self._now.bits)
             operations.append(self._ranges.assign(tf.where(moves, moved, ranges)))
+        if self._learned is not None:
+            operations.append(self._learned.initial.assign(self._steps_after(begun, context)))
         return operations
+
+    def _steps_after(self, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
+        """Return the initial steps of kernels after a step; those of kernels that were 0 until now are still 0."""
+        learned = self._learned
+        initial = tf.convert_to_tensor(learned.initial)
+
+        def made() -> tf.Tensor:
+            kernels = {}
+            for kernel in self._kernels:
+                folded = self._folded_by(kernel, context.weights, context.state)
+                value = context.weights[kernel.name]
+                kernels[id(kernel.variable)] = value if folded is None else value * folded
+            return learned.new_initial(kernels, context.latent[learned.name], self.weight_bits)
+
+        missing = tf.logical_and(begun, tf.reduce_any(initial == 0.0))
+        return tf.cond(missing, made, lambda: tf.identity(initial))
 
     def measure(self, context: StepContext) -> Tensors:
         if not self._kernels:
@@ -315,10 +429,12 @@ class QuantizationAwareTraining(GraphHook):
 
     def summary(self) -> dict[str, Any]:
         ranges = [] if self._ranges is None else self._ranges.numpy().tolist()
+        ranges = ranges if self._learned is None or not ranges else self._shipped_limits().tolist()
         return {
             "weight_bits": self.weight_bits,
             "activation_bits": self.activation_bits if ranges else None,
             "begin_step": self._begin,
+            **({} if self.freeze_epoch is None else {"freeze_step": self._freeze}),
             "ranges": [[name, *limits] for name, limits in zip(self._inserter.names, ranges, strict=True)],
         }
 
@@ -341,33 +457,12 @@ def _listed(values: Any) -> list[tf.Tensor]:
 
 
 def _widest(extremes: tf.Tensor) -> tf.Tensor:
-    """Return the extremes [points, 2] of all parts [parts, points, 2] of a batch."""
-    return tf.stack([tf.reduce_min(extremes[..., 0], axis=0), tf.reduce_max(extremes[..., 1], axis=0)], axis=-1)
+    """Return the extremes [..., 2] of all parts [parts, ..., 2] of a batch; a third number is a mean."""
+    columns = [tf.reduce_min(extremes[..., 0], axis=0), tf.reduce_max(extremes[..., 1], axis=0)]
+    columns += [tf.reduce_mean(extremes[..., 2], axis=0)] if extremes.shape[-1] == 3 else []
+    return tf.stack(columns, axis=-1)
 
 
-def _norms(network: Network, kernels: Sequence[Kernel]) -> dict[str, Norm]:
-    """Return the batch norms that are folded into kernels, by the kernel's name."""
-    names = {id(variable): name for name, variable in network.variables.items()}
-    norms = {id(layer.kernel): (layer, norm) for layer, norm in folded_norms(network.model)}
-    found = {}
-    for kernel in (each for each in kernels if id(each.variable) in norms):
-        layer, norm = norms[id(kernel.variable)]
-        gamma = names[id(norm.gamma)] if norm.scale else None
-        shape = fold_shape(layer, kernel.variable)
-        found[kernel.name] = Norm(gamma, names[id(norm.moving_variance)], norm.epsilon, shape)
-    return found
-
-
-def _stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
-    """Return means stretched as `quantize_averages` does, by a layer of Keras."""
-    low, high = limits.tolist()
-    options = {"scale": 1.0 + STRETCH, "offset": -STRETCH * middle(low, high, bits)}
-    return keras.layers.Rescaling(**options, name=f"{name}{STRETCHED}")(inputs)
-
-
-def _fake_quantized(inputs: Any, limits: np.ndarray, bits: int) -> Any:
-    """Return inputs rounded by an operation of Keras; its function forgets the bits of a Keras tensor."""
-    from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
-
-    low, high = limits.tolist()
-    return FakeQuantWithMinMaxVars(num_bits=bits)(inputs, low, high)
+def _step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
+    """Return the axes of a kernel that have steps of their own."""
+    return channel_axes(layer, kernel) if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()

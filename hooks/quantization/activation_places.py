@@ -13,6 +13,7 @@ import tensorflow as tf
 from hookline.hooks.attention.place import nodes_in_order
 from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import quantize_activations, quantize_averages
+from hookline.hooks.quantization.learned_steps import activations_by_step, magnitudes
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
 from hookline.trainer.graph import as_functional, folded_norms, is_graph, is_linear, is_of
 
@@ -46,17 +47,34 @@ class Pass:
     ranges: tf.Tensor | None = None  # float32 [points, 2], nudged
     active: tf.Tensor | None = None  # bool scalar: whether values are rounded
     seen: dict[int, list[tf.Tensor]] | None = None  # by point, the extremes of each call; None: not observed
+    factors: tf.Tensor | None = None  # float32 [points], of the ranges, where the optimizer trains them
 
     def __call__(self, point: Point, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded; note their extremes."""
         if self.active is None or self.ranges is None or point.left_out:
             return inputs
+        if self.factors is not None:
+            return self._by_step(point, inputs, self.factors[point.index])
         if self.seen is not None and point.observes:
             extremes = tf.stack([tf.reduce_min(inputs), tf.reduce_max(inputs)])
             self.seen.setdefault(point.index, []).append(tf.stop_gradient(tf.cast(extremes, tf.float32)))
         limits = self.ranges[point.index]
         quantize = quantize_averages if point.averages else quantize_activations
         return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
+
+    def _by_step(self, point: Point, inputs: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+        """Return the inputs, rounded by a learned step; note the magnitudes from which an initial one is made."""
+        limits, nothing = self.ranges[point.index], tf.zeros([3])
+        quantize = quantize_averages if point.averages else quantize_activations
+        observed = self.seen is not None and point.observes
+        made, seen = tf.cond(
+            tf.logical_and(self.active, limits[1] > limits[0]),
+            lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
+            lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
+        )
+        if observed:
+            self.seen.setdefault(point.index, []).append(seen)
+        return made
 
 
 @dataclass

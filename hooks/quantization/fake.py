@@ -111,8 +111,9 @@ def moved_ranges(ranges: tf.Tensor, seen: tf.Tensor, decay: float) -> tf.Tensor:
     return tf.where(fresh, seen, decay * ranges + (1.0 - decay) * seen)
 
 
-def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int]) -> bool:
-    """Return whether weights are whole multiples of their steps, but for rounding."""
-    scales = weight_scales(tf.convert_to_tensor(weights), bits, axes).numpy()
-    steps = np.divide(weights, scales, out=np.zeros_like(weights), where=scales > 0.0)
+def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndarray | None = None) -> bool:
+    """Return whether weights are whole multiples of their steps, which are those of `weight_scales` unless given."""
+    if scales is None:
+        scales = weight_scales(tf.convert_to_tensor(weights), bits, axes).numpy()
+    steps = np.divide(weights, scales, out=np.array(weights), where=scales > 0.0)
     return bool((np.abs(steps - np.round(steps)) < 1e-3).all())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
@@ -93,6 +93,31 @@ def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.La
 
     def run(graph: keras.Model, inputs: list[Facts]) -> Any:
         # The walk that Keras itself clones and calls functional models with; it takes any values.
+        return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
+
+    run(model, [Facts() for _ in model.inputs])
+    return found
+
+
+def trace_inputs(model: keras.Model, is_wanted: Callable[[Any], bool]) -> list[tuple[Any, Facts]]:
+    """Return the operations that are wanted, each of which passes its input on, with facts about that of each call.
+
+    Where the input is the model's own, and only there, its source is MODEL_INPUT.
+    """
+    found: list[tuple[Any, Facts]] = []
+
+    def interpret(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        given = keras.tree.flatten((args, kwargs))
+        facts = [each for each in given if isinstance(each, Facts)]
+        if is_graph(operation):
+            return run(operation, facts)
+        if is_wanted(operation):
+            found.append((operation, facts[0]))
+            return facts
+        result = _next_facts(operation, facts, [each for each in given if not isinstance(each, Facts)])
+        return [replace(result, sources=frozenset())] * len(keras.tree.flatten(operation.output))
+
+    def run(graph: keras.Model, inputs: list[Facts]) -> Any:
         return as_functional(graph)._run_through_graph(inputs, call_fn=interpret)
 
     run(model, [Facts() for _ in model.inputs])

@@ -60,9 +60,9 @@ def trained(model: keras.Model, steps: int = 40, first: BnnRounding | None = Non
         each.name = hook_name(type(each))
         model = each.rebuild_model(model)
     network = Network("model", model, keras.optimizers.Adam(0.003))
+    network.optimizer.build(network.model.trainable_variables)
     for each in hooks:
         each.build(replace(build_context(network), rounded=_rounded(each, [] if first in (None, each) else [first])))
-    network.optimizer.build(network.model.trainable_variables)
     loop = ChunkLoop(Trainer([network], [ToyObjective()], hooks, seed=0), batch, xla=False)
     loop.run(0, steps)
     used = shipped_weights(loop.trainer, steps)["model"]
@@ -147,12 +147,13 @@ NETWORKS = {
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("ranges", ["average", "learned"])
 @pytest.mark.parametrize(
     ("name", "bits"),
     [("resnet_8", 4), ("resnet_8", 8), ("mlp", 8), ("mobile", 8), ("nested", 4), ("dense_net", 8), ("efficient", 8)],
 )
-def test_the_file_computes_what_was_evaluated(name: str, bits: int, tmp_path: Path) -> None:
-    model, path = trained(NETWORKS[name](), weight_bits=bits), tmp_path / "a.tflite"
+def test_the_file_computes_what_was_evaluated(name: str, bits: int, ranges: str, tmp_path: Path) -> None:
+    model, path = trained(NETWORKS[name](), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
     assert is_fake_quantized(model)
     assert "integers alone" in write_integer(model, path)
     inputs, _ = images()
@@ -259,4 +260,7 @@ def test_steps_are_those_of_the_coarsest_grid() -> None:
     kernel = np.array([[7.0, 3.0 / 7.0], [-3.0, -1.0], [0.0, 0.0]], np.float32)
     np.testing.assert_allclose(grid_steps(kernel, [0]), [1.0, 1.0 / 7.0])
     assert grid_steps(np.random.default_rng(0).normal(size=[40, 3]).astype(np.float32), [0]) is None
+    learned = np.random.default_rng(0).integers(-90, 91, [5, 40, 3]) * np.float32([0.1, 0.2, 0.7])  # no 127 among them
+    np.testing.assert_allclose(grid_steps(learned, [0, 1]), [0.1, 0.2, 0.7], rtol=1e-5)
+    np.testing.assert_allclose(grid_steps(learned[..., :1], None), 0.1, rtol=1e-5)
     np.testing.assert_allclose(grid_steps(np.zeros([3, 2], np.float32), [0]), [1.0, 1.0])

@@ -13,7 +13,7 @@ from hookline.deploy.qdq import write_qdq
 from hookline.deploy.runtime_files import OPSET
 from hookline.deploy.runtimes import load_onnx
 from hookline.hooks.quantization.fake import nudged
-from hookline.hooks.quantization_aware_training import _stretched
+from hookline.hooks.quantization.write_out import stretched
 from hookline.trainer.errors import UserError
 
 layers = keras.layers
@@ -28,7 +28,7 @@ def network() -> keras.Model:
     fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars
     inputs = keras.Input((8, 8, 3), name="image")
     x = fake(num_bits=8)(inputs, LOW, HIGH)
-    mean = _stretched(layers.AveragePooling2D(2)(x), np.array([LOW, HIGH]), 8, "mean")
+    mean = stretched(layers.AveragePooling2D(2)(x), np.array([LOW, HIGH]), 8, "mean")
     y = layers.Conv2D(3, 1, activation="relu", name="conv")(fake(num_bits=8)(mean, LOW, HIGH))
     model = keras.Model(inputs, fake(num_bits=8)(y, 0.0, 2.55))
     model.get_layer("conv").kernel.assign(INTEGERS * STEPS)

@@ -13,6 +13,8 @@ import tensorflow as tf
 from hookline.hook_list import hook_name
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.ema import Ema
+from hookline.hooks.fused_batch_norm import FusedBatchNorm
+from hookline.hooks.options import decays_weight
 from hookline.hooks.prune import Prune
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.trainer.errors import UserError
@@ -25,7 +27,7 @@ from hookline.trainer.run.state import shipped_forms, shipped_weights
 from hookline.trainer.step.evaluate import Evaluator
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
-from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model
+from tests.support.toy import StatelessHook, ToyObjective, build_context, toy_arrays, toy_batch, toy_model, values_of
 
 
 class Veto(StatelessHook):
@@ -35,14 +37,16 @@ class Veto(StatelessHook):
         return {"held": context.step == 2}
 
 
-def hooked(*hooks: GraphHook, model: keras.Model | None = None) -> ChunkLoop:
-    network = Network("model", model or toy_model(), keras.optimizers.SGD(0.1))
+def hooked(
+    *hooks: GraphHook, model: keras.Model | None = None, optimizer: keras.optimizers.Optimizer | None = None
+) -> ChunkLoop:
+    network = Network("model", model or toy_model(), optimizer or keras.optimizers.SGD(0.1))
     ordered = order_hooks([_named(hook) for hook in hooks])
     for hook in ordered:
         network.model = hook.rebuild_model(network.model)
+    network.optimizer.build(network.model.trainable_variables)
     for index, hook in enumerate(ordered):
         hook.build(replace(build_context(network), rounded=_rounded(hook, ordered[:index])))
-    network.optimizer.build(network.model.trainable_variables)
     return ChunkLoop(Trainer([network], [ToyObjective()], ordered, seed=0), toy_batch, xla=False)
 
 
@@ -259,7 +263,136 @@ def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
     assert "weights alone" in line
 
 
+def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
+    """Of softmax regression, whose gradient is known: of its kernel and of its quantization step."""
+    layer, most = keras.layers.Dense(3), 3
+    model = keras.Sequential([keras.Input((6,)), layer])
+    hook = QuantizationAwareTraining(ranges="learned", weight_bits=3, activation_bits=None)
+    loop = hooked(hook, model=model)
+    latent = layer.kernel.numpy()
+    loop.run(0, 1)  # float; finds the first step
+    step = state_of(hook)["steps"][0]
+    assert step == pytest.approx(2 * np.abs(latent).mean() / np.sqrt(most))
+    inputs, targets = toy_arrays()
+    factors = loop.trainer.networks["model"].model.trainable_variables[-1]
+    for number in range(1, 4):
+        rows = slice(16 * number, 16 * number + 16)
+        latent, bias, factor = layer.kernel.numpy(), layer.bias.numpy(), factors.numpy()[0]
+        scaled = latent / (step * factor)
+        levels = np.clip(np.round(scaled), -most, most)
+        inside = np.abs(scaled) < most
+        logits = inputs[rows] @ (levels * step * factor) + bias
+        errors = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True) - np.eye(3)[targets[rows]]
+        upstream = inputs[rows].T @ errors / 16
+        of_step = (upstream * np.where(inside, levels - scaled, levels)).sum() / np.sqrt(18 * most)
+        loop.run(number, 1)
+        np.testing.assert_allclose(layer.kernel, latent - 0.1 * upstream * inside, rtol=1e-4, atol=1e-6)
+        assert step * factors.numpy()[0] == pytest.approx(step * factor - 0.1 * of_step, rel=1e-5)
+        assert abs(factors.numpy()[0] - factor) > 1e-5
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_what_ships_with_learned_steps_is_what_is_evaluated(averaged: bool) -> None:
+    hook = QuantizationAwareTraining(ranges="learned", weight_bits=4, begin_epoch=1.0)
+    loop = hooked(*([Ema(decay=0.9)] if averaged else []), hook, optimizer=keras.optimizers.Adam(0.01))
+    loop.run(0, 20)
+    network = loop.trainer.networks["model"]
+    factors = network.model.trainable_variables[-1].numpy()
+    fixed = [index for index, (name, *_) in enumerate(hook.summary()["ranges"]) if name == "activation"]
+    assert (np.delete(factors, fixed) != 1.0).all()
+    found = Evaluator(loop.trainer, toy_batch, 4).run(0)
+    shipped, used = hook.strip_model(network.model), used_by(loop, 20)
+    assert not [layer for layer in shipped.layers if type(layer).__module__.startswith("hookline")]
+    forms = shipped_forms(loop.trainer, {"model": used})["model"]
+    assert sorted(forms.weight_bits.values()) == ([4] if averaged else [4, 4])  # averaged statistics are not seen
+    names = {id(variable): name for name, variable in network.variables.items()}
+    for variable in shipped.weights:
+        variable.assign(used[names[id(variable)]])
+    again = hooked(model=shipped)
+    assert Evaluator(again.trainer, toy_batch, 4).run(0) == pytest.approx(found, rel=1e-5)
+
+
+def test_weight_decay_leaves_learned_steps_alone() -> None:
+    optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
+    loop = hooked(QuantizationAwareTraining(ranges="learned"), optimizer=optimizer)
+    decayed = [decays_weight(optimizer, each) for each in loop.trainer.networks["model"].model.trainable_variables]
+    assert decayed == [True] * 6 + [False]
+
+
+def test_a_network_of_zeros_gets_learned_steps_once_it_is_none() -> None:
+    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, kernel_initializer="zeros")])
+    hook = QuantizationAwareTraining(ranges="learned")
+    loop = hooked(hook, model=model)
+    loop.run(0, 1)
+    assert state_of(hook)["steps"].tolist() == [0.0]
+    loop.run(1, 5)
+    assert state_of(hook)["steps"] > 0.0
+    assert state_of(hook)["ranges"][1, 0] < 0.0
+    assert len(np.unique(used_by(loop, 6)[model.layers[0].kernel.path])) > 3
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_frozen_batch_norm_trains_as_it_evaluates(fused: bool) -> None:
+    hook = QuantizationAwareTraining(begin_epoch=10.0, freeze_epoch=0.75, range_decay=0.5)
+    model = toy_model()
+    loop, plain = (
+        hooked(hook, *([FusedBatchNorm(min_entries=0, network="model")] if fused else []), model=model),
+        hooked(),
+    )
+    plain.trainer.networks["model"].model.set_weights(model.get_weights())
+    loop.run(0, 3)
+    plain.run(0, 3)
+    network = loop.trainer.networks["model"]
+    for own, other in zip(network.model.weights, plain.trainer.networks["model"].model.weights, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+    before, ranges = values_of(network), state_of(hook)["ranges"]
+    batch = toy_batch(tf.constant(3, tf.int64))
+    with tf.GradientTape() as tape:
+        logits = model(batch["inputs"], training=False)
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(batch["targets"], logits))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    loop.run(3, 1)
+    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
+        np.testing.assert_allclose(variable, before[variable.path] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
+        assert (variable.numpy() != before[variable.path]).any()
+    loop.run(4, 3)
+    for variable in model.non_trainable_variables:
+        np.testing.assert_array_equal(variable, before[variable.path])
+    np.testing.assert_array_equal(state_of(hook)["ranges"], ranges)
+
+
+def test_learned_steps_and_frozen_statistics_go_on_with_their_bits() -> None:
+    def made() -> tuple[ChunkLoop, dict[str, tf.Variable]]:
+        hook = QuantizationAwareTraining(ranges="learned", freeze_epoch=1.5, begin_epoch=0.5)
+        loop = hooked(hook, optimizer=keras.optimizers.Adam(0.01))
+        network = loop.trainer.networks["model"]
+        held = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
+        return loop, {**held, **hook.declare().state}
+
+    (whole, kept), (cut, taken) = made(), made()
+    whole.run(0, 5)
+    for name, variable in taken.items():
+        variable.assign(kept[name])
+    whole.run(5, 5)
+    cut.run(5, 5)
+    for name, variable in taken.items():
+        np.testing.assert_array_equal(variable, kept[name])
+
+
+def test_learned_steps_of_a_subclassed_model_are_refused() -> None:
+    model = Subclassed()
+    model(tf.zeros([1, 6]))
+    with pytest.raises(UserError, match=r"ranges=learned .* ranges=average"):
+        QuantizationAwareTraining(ranges="learned").rebuild_model(model)
+
+
 def test_bad_values_are_refused() -> None:
-    for options in ({"weight_bits": 1}, {"weight_bits": 9}, {"activation_bits": 3}, {"range_decay": 1.0}):
+    for options in (
+        {"weight_bits": 1},
+        {"weight_bits": 9},
+        {"activation_bits": 3},
+        {"range_decay": 1.0},
+        {"ranges": "x"},
+    ):
         with pytest.raises(UserError, match=next(iter(options))):
             QuantizationAwareTraining(**options)
