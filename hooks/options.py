@@ -111,7 +111,7 @@ def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
 def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> None:
     """Let no weight decay of the optimizer change a variable; Keras allows it only before the optimizer is built."""
     inner = inner_of(optimizer)
-    excluded = getattr(inner, "_exclude_from_weight_decay", set())
+    excluded: set[int] = getattr(inner, "_exclude_from_weight_decay", set())
     inner._exclude_from_weight_decay = {*excluded, inner._var_key(variable)}
     inner._exclude_from_weight_decay_cache = {}
 

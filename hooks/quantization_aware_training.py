@@ -271,7 +271,7 @@ class QuantizationAwareTraining(GraphHook):
         for kernel in self._kernels:
             values, axes = shipped[kernel.name], self._axes(kernel)
             if kernel.name in self._norms:
-                values = values * self._folded_by(kernel, shipped, shipped).numpy()
+                values = values * np.asarray(self._folded_by(kernel, shipped, shipped))
             scales = None
             if learned is not None:
                 initial, factors = steps[id(kernel.variable)]
@@ -336,7 +336,7 @@ class QuantizationAwareTraining(GraphHook):
         now, seen = self._now, self._pass[1] if context.training else None
         now.ranges, now.active, now.seen = self._limits(), tf.convert_to_tensor(self._active), seen
         if self._learned is not None:
-            now.factors = self._factors(context.latent[self._learned.name])
+            now.factors = self._factors(self._learned, context.latent[self._learned.name])
         try:
             yield
         finally:
@@ -346,16 +346,16 @@ class QuantizationAwareTraining(GraphHook):
         """Return the ranges on which values are rounded, learned ones without their factors, float32 [points, 2]."""
         return nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
 
-    def _factors(self, factors: tf.Tensor) -> tf.Tensor:
+    def _factors(self, learned: LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
         """Return what the ranges are multiplied by, float32 [points]; 1 where a runtime says what they are."""
         fixed = tf.constant([index in self._inserter.fixed for index in range(len(self._inserter.names))])
-        return tf.where(fixed, 1.0, self._learned.of_points(factors))
+        return tf.where(fixed, 1.0, learned.of_points(factors))
 
     def _shipped_limits(self) -> np.ndarray:
         """Return the ranges on which values are rounded, with learned factors."""
         if self._learned is None:
             return self._limits().numpy()
-        factors = multiples(self._factors(tf.convert_to_tensor(self._learned.variable.value)))
+        factors = multiples(self._factors(self._learned, tf.convert_to_tensor(self._learned.variable.value)))
         return (self._limits() * factors[:, None]).numpy()
 
     def add_losses(self, context: StepContext) -> Tensors:
@@ -397,12 +397,11 @@ class QuantizationAwareTraining(GraphHook):
                 moved = self._learned.new_ranges(ranges, _widest(seen), factors, self._now.bits)
             operations.append(self._ranges.assign(tf.where(moves, moved, ranges)))
         if self._learned is not None:
-            operations.append(self._learned.initial.assign(self._steps_after(begun, context)))
+            operations.append(self._learned.initial.assign(self._steps_after(self._learned, begun, context)))
         return operations
 
-    def _steps_after(self, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
+    def _steps_after(self, learned: LearnedSteps, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
         """Return the initial steps of kernels after a step; those of kernels that were 0 until now are still 0."""
-        learned = self._learned
         initial = tf.convert_to_tensor(learned.initial)
 
         def made() -> tf.Tensor:

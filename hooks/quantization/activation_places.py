@@ -54,7 +54,7 @@ class Pass:
         if self.active is None or self.ranges is None or point.left_out:
             return inputs
         if self.factors is not None:
-            return self._by_step(point, inputs, self.factors[point.index])
+            return self._by_step(point, inputs, self.ranges[point.index], self.factors[point.index])
         if self.seen is not None and point.observes:
             extremes = tf.stack([tf.reduce_min(inputs), tf.reduce_max(inputs)])
             self.seen.setdefault(point.index, []).append(tf.stop_gradient(tf.cast(extremes, tf.float32)))
@@ -62,9 +62,9 @@ class Pass:
         quantize = quantize_averages if point.averages else quantize_activations
         return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
 
-    def _by_step(self, point: Point, inputs: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    def _by_step(self, point: Point, inputs: tf.Tensor, limits: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded by a learned step; note the magnitudes from which an initial one is made."""
-        limits, nothing = self.ranges[point.index], tf.zeros([3])
+        nothing = tf.zeros([3])
         quantize = quantize_averages if point.averages else quantize_activations
         observed = self.seen is not None and point.observes
         made, seen = tf.cond(
@@ -72,7 +72,7 @@ class Pass:
             lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
             lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
         )
-        if observed:
+        if self.seen is not None and point.observes:
             self.seen.setdefault(point.index, []).append(seen)
         return made
 
