@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from hookline.trainer.graph import as_functional
 from hookline.trainer.network import Network
 
 SMALLEST = 0.01  # the share of an initial step that is left at least: none is 0 or negative
-Quantize = Callable[[tf.Tensor, tf.Tensor, int], tf.Tensor]
+Quantize: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, int], tf.Tensor]"
 
 
 def multiples(factors: tf.Tensor) -> tf.Tensor:
