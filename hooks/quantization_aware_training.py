@@ -75,8 +75,7 @@ class QuantizationAwareTraining(GraphHook):
     alone. The integer file holds binary kernels exactly; it cannot hold such inputs.
 
     With `ranges=learned` the optimizer trains all quantization steps, without weight decay (LSQ). They begin with the
-    mean magnitudes of weights, and of activations in the batch of the step after `begin_epoch`; those of inputs with
-    the largest value there, if that is less. Activations that the
+    mean magnitudes of weights, and of activations in the batch of the step after `begin_epoch`. Activations that the
     graph says are never negative have unsigned levels, and so have inputs that are not in that batch; all others have
     signed ones. tanh, sigmoid and softmax keep the range that runtimes give them.
 

@@ -109,24 +109,18 @@ def magnitudes(values: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), tf.reduce_mean(tf.abs(wide))])
 
 
-def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, inputs: np.ndarray, bits: int) -> tf.Tensor:
+def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
     """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2].
-
-    In 8 bits these limits are far beyond the values, which leaves activations room to grow. Those of inputs, which do
-    not grow, are no wider than the values.
 
     Args:
         seen: float32 [points, 3], of `magnitudes`.
         unsigned: bool [points], whether 0 is the lowest level; else it is in the middle.
-        inputs: bool [points], which are inputs of the network.
         bits: 4 to 8.
     """
     half = 2.0 ** (bits - 1)
     lowest = tf.where(unsigned, 0.0, -half)
     highest = lowest + 2.0**bits - 1.0
     steps = 2.0 * seen[:, 2] * tf.math.rsqrt(highest)
-    narrow = tf.maximum(tf.math.divide_no_nan(seen[:, 0], lowest), seen[:, 1] / highest)
-    steps = tf.where(inputs, tf.minimum(steps, narrow), steps)
     return tf.stack([lowest * steps, highest * steps], axis=-1)
 
 
@@ -194,7 +188,7 @@ class LearnedSteps:
         Levels are unsigned where the graph says that a tensor is never negative, and for such inputs in the batch.
         """
         unsigned = tf.logical_or(self._never, tf.logical_and(self._inputs, seen[:, 0] >= 0.0))
-        made = initial_limits(seen, unsigned, self._inputs, bits) / multiples(self.of_points(factors))[:, None]
+        made = initial_limits(seen, unsigned, bits) / multiples(self.of_points(factors))[:, None]
         return tf.where(tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True), made, ranges)
 
 

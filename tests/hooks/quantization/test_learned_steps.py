@@ -105,10 +105,10 @@ def test_means_keep_the_halves_of_pooling_and_have_a_gradient_of_their_step() ->
 
 
 def test_first_limits_come_from_the_mean_magnitude() -> None:
-    seen = tf.constant([[0.0, 3.0, 0.5], [-2.0, 3.0, 0.5], [-1.6, 1.0, 0.5]])
-    found = initial_limits(seen, tf.constant([True, False, False]), np.array([False, False, True]), 4)
+    seen = tf.constant([[0.0, 3.0, 0.5], [-2.0, 3.0, 0.5]])
+    found = initial_limits(seen, tf.constant([True, False]), 4)
     unsigned, signed = 2 * 0.5 / np.sqrt(15), 2 * 0.5 / np.sqrt(7)
-    np.testing.assert_allclose(found, [[0.0, 15 * unsigned], [-8 * signed, 7 * signed], [-1.6, 1.4]], rtol=1e-6)
+    np.testing.assert_allclose(found, [[0.0, 15 * unsigned], [-8 * signed, 7 * signed]], rtol=1e-6)
 
 
 def test_levels_are_unsigned_where_nothing_is_negative() -> None:
