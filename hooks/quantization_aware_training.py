@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -74,13 +74,13 @@ class QuantizationAwareTraining(GraphHook):
     other patterns must not name them. What `bnn_rounding` rounds before a layer, such as to its sign, is rounded by it
     alone. The integer file holds binary kernels exactly; it cannot hold such inputs.
 
-    With `ranges=learned` the optimizer trains all quantization steps, without weight decay (LSQ). They begin with the
+    With `ranges=learned` the optimizer trains the quantization steps, without weight decay (LSQ). They begin with the
     mean magnitudes of weights, and of activations in the batch of the step after `begin_epoch`. Activations that the
-    graph says are never negative have unsigned levels, and so have inputs that are not in that batch; all others have
-    signed ones. tanh, sigmoid and softmax keep the range that runtimes give them.
+    graph says are never negative have unsigned levels, all others signed ones. The network's inputs keep the range of
+    a moving average; tanh, sigmoid and softmax keep the range that runtimes give them.
 
-    From `freeze_epoch` on batch norm normalizes by its moving statistics in training, too, and these stay as they are,
-    so the network trains as it ships; gamma and beta go on. Averages of ranges stay as well; learned steps go on.
+    From `freeze_epoch` on, batch norm uses its moving statistics in training too, and these no longer change: the
+    network trains as it ships. Averages of ranges no longer change either. Gamma, beta and learned steps still train.
 
     In a model without a known graph, such as a subclassed one, only weights are rounded. Zeros stay zeros, so pruned
     networks stay pruned. Biases and other weights, such as those of recurrent layers, stay float.
@@ -337,6 +337,7 @@ class QuantizationAwareTraining(GraphHook):
         now.ranges, now.active, now.seen = self._limits(), tf.convert_to_tensor(self._active), seen
         if self._learned is not None:
             now.factors = self._factors(self._learned, context.latent[self._learned.name])
+            now.averaged = self._learned.inputs
         try:
             yield
         finally:
@@ -347,9 +348,12 @@ class QuantizationAwareTraining(GraphHook):
         return nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
 
     def _factors(self, learned: LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
-        """Return what the ranges are multiplied by, float32 [points]; 1 where a runtime says what they are."""
-        fixed = tf.constant([index in self._inserter.fixed for index in range(len(self._inserter.names))])
-        return tf.where(fixed, 1.0, learned.of_points(factors))
+        """Return what the ranges are multiplied by, float32 [points]; 1 for inputs and where a runtime fixes them."""
+        return tf.where(self._points({*self._inserter.fixed, *learned.inputs}), 1.0, learned.of_points(factors))
+
+    def _points(self, chosen: Collection[int]) -> tf.Tensor:
+        """Return which points are among those chosen, bool [points]."""
+        return tf.constant([index in chosen for index in range(len(self._inserter.names))])
 
     def _shipped_limits(self) -> np.ndarray:
         """Return the ranges on which values are rounded, with learned factors."""
@@ -387,14 +391,15 @@ class QuantizationAwareTraining(GraphHook):
         seen = context.sums.get(self._extremes, context.taps.get(self._extremes))
         if seen is not None and self._ranges is not None:
             ranges = tf.convert_to_tensor(self._ranges)
-            moves = tf.constant([[index not in self._inserter.fixed] for index in range(len(self._inserter.names))])
+            moves = ~self._points(self._inserter.fixed)[:, None]
+            seen, average = _widest(seen), context.step < self._freeze
+            moved = moved_ranges(ranges, seen[:, :2], self.range_decay)
             if self._learned is None:
-                moves = tf.logical_and(moves, context.step < self._freeze)
-                moved = moved_ranges(ranges, _widest(seen), self.range_decay)
+                moves &= average
             else:
-                moves = tf.logical_and(moves, begun)
-                factors = context.latent[self._learned.name]
-                moved = self._learned.new_ranges(ranges, _widest(seen), factors, self._now.bits)
+                inputs, factors = self._points(self._learned.inputs)[:, None], context.latent[self._learned.name]
+                moves &= tf.where(inputs, average, begun)
+                moved = tf.where(inputs, moved, self._learned.new_ranges(ranges, seen, factors, self._now.bits))
             operations.append(self._ranges.assign(tf.where(moves, moved, ranges)))
         if self._learned is not None:
             operations.append(self._learned.initial.assign(self._steps_after(self._learned, begun, context)))

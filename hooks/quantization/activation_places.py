@@ -48,16 +48,16 @@ class Pass:
     active: tf.Tensor | None = None  # bool scalar: whether values are rounded
     seen: dict[int, list[tf.Tensor]] | None = None  # by point, the extremes of each call; None: not observed
     factors: tf.Tensor | None = None  # float32 [points], of the ranges, where the optimizer trains them
+    averaged: Collection[int] = ()  # the points whose ranges are averages all the same
 
     def __call__(self, point: Point, inputs: tf.Tensor) -> tf.Tensor:
         """Return the inputs, rounded; note their extremes."""
         if self.active is None or self.ranges is None or point.left_out:
             return inputs
-        if self.factors is not None:
+        if self.factors is not None and point.index not in self.averaged:
             return self._by_step(point, inputs, self.ranges[point.index], self.factors[point.index])
         if self.seen is not None and point.observes:
-            extremes = tf.stack([tf.reduce_min(inputs), tf.reduce_max(inputs)])
-            self.seen.setdefault(point.index, []).append(tf.stop_gradient(tf.cast(extremes, tf.float32)))
+            self.seen.setdefault(point.index, []).append(magnitudes(inputs, with_mean=self.factors is not None))
         limits = self.ranges[point.index]
         quantize = quantize_averages if point.averages else quantize_activations
         return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))

@@ -103,10 +103,11 @@ def activations_by_step(
     return tf.cast(rounded(tf.cast(values, tf.float32), factor), values.dtype)
 
 
-def magnitudes(values: tf.Tensor) -> tf.Tensor:
-    """Return the smallest and the largest value, and the mean of |value|, float32 [3]."""
+def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
+    """Return the smallest and the largest value, and perhaps the mean of |value|, float32 [2] or [3]."""
     wide = tf.stop_gradient(tf.cast(values, tf.float32))
-    return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), tf.reduce_mean(tf.abs(wide))])
+    mean = [tf.reduce_mean(tf.abs(wide))] if with_mean else []
+    return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), *mean])
 
 
 def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
@@ -130,13 +131,15 @@ class LearnedSteps:
     Attributes:
         initial: float32 [steps of kernels], 0 where there is none yet; once built.
         name: of the variable with the factors in the network; once built.
+        inputs: the points that round inputs of the network: their ranges are averages.
     """
 
     def __init__(self, kernels: Sequence[tuple[keras.Variable, Sequence[int]]], points: int) -> None:
         """Take kernels with the negative axes that have steps of their own, and the number of points."""
         self._shapes = {id(variable): _broadcast(variable.shape, axes) for variable, axes in kernels}
         self._sizes = [points, *(math.prod(shape) for shape in self._shapes.values())]
-        self._never = self._inputs = np.zeros([points], bool)
+        self._never = np.zeros([points], bool)
+        self.inputs: set[int] = set()
 
     def attached(self, model: keras.Model) -> keras.Model:
         """Return the model with the factors among its variables, in a layer behind its first output."""
@@ -145,7 +148,7 @@ class LearnedSteps:
         found = trace_inputs(model, lambda each: isinstance(each, ActivationQuantizer))
         facts = [[each for layer, each in found if layer.point.index == index] for index in range(self._sizes[0])]
         self._never = np.array([all(each.non_negative for each in calls) for calls in facts], bool)
-        self._inputs = np.array([all(MODEL_INPUT in each.sources for each in calls) for calls in facts], bool)
+        self.inputs = {index for index, calls in enumerate(facts) if all(MODEL_INPUT in each.sources for each in calls)}
         graph = as_functional(model)
         self._layer = StepSizes(sum(self._sizes), name="step_sizes")
         mark_added(self._layer, "quantization_aware_training")
@@ -185,10 +188,9 @@ class LearnedSteps:
     def new_ranges(self, ranges: tf.Tensor, seen: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
         """Return initial limits with those that were [0, 0] made for what was seen, over the factor.
 
-        Levels are unsigned where the graph says that a tensor is never negative, and for such inputs in the batch.
+        Levels are unsigned where the graph says that a tensor is never negative.
         """
-        unsigned = tf.logical_or(self._never, tf.logical_and(self._inputs, seen[:, 0] >= 0.0))
-        made = initial_limits(seen, unsigned, bits) / multiples(self.of_points(factors))[:, None]
+        made = initial_limits(seen, tf.constant(self._never), bits) / multiples(self.of_points(factors))[:, None]
         return tf.where(tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True), made, ranges)
 
 

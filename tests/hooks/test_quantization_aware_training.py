@@ -298,7 +298,9 @@ def test_what_ships_with_learned_steps_is_what_is_evaluated(averaged: bool) -> N
     loop.run(0, 20)
     network = loop.trainer.networks["model"]
     factors = network.model.trainable_variables[-1].numpy()
-    fixed = [index for index, (name, *_) in enumerate(hook.summary()["ranges"]) if name == "activation"]
+    fixed = [0, *(index for index, (name, *_) in enumerate(hook.summary()["ranges"]) if name == "activation")]
+    assert hook.summary()["ranges"][0][1:] == pytest.approx([-2.2, 2.1], abs=0.3)  # an average of inputs
+    assert (factors[fixed] == 1.0).all()
     assert (np.delete(factors, fixed) != 1.0).all()
     found = Evaluator(loop.trainer, toy_batch, 4).run(0)
     shipped, used = hook.strip_model(network.model), used_by(loop, 20)
