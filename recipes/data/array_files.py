@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from hookline.recipes.data.input_form import check_fits
 from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_path
 
 MOST_ROWS_A_READ = 512  # systems take at most 1,024 buffers
@@ -160,6 +159,8 @@ class ArrayFiles:
 
     def load(self, name: str) -> np.ndarray:
         """Return an array, read into memory."""
+        from hookline.recipes.data.input_form import check_fits  # imports TensorFlow; `read_npz` works without it
+
         remedy = "Set data.cache=none."
         if self.is_npz:
             remedy = f"Write its arrays as npy files into a folder, {name}.npy and so on, and give the folder."
