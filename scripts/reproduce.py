@@ -29,6 +29,7 @@ USAGE = """python scripts/reproduce.py [key=value ...]
 
   out        directory for the runs (reproduction); called again, it makes what is missing
   mnist      the file mnist.npz; without it, targets on MNIST are not run
+  cifar10    a folder with train/<class>/<image> and test/<class>/<image>; without it, its targets are not run
   clothing   a folder with a folder of photographs for each class; without it, its targets are not run
   only       names of targets, such as only=bnn,lenet*; without it all, cheap ones first
   seeds      other seeds than the targets', such as seeds=0; rows that lack a seed of theirs are shown, not kept
@@ -49,6 +50,7 @@ class Options:
 
     out: str = "reproduction"
     mnist: str = ""
+    cifar10: str = ""
     clothing: str = ""
     only: str = "*"
     seeds: str | None = None
@@ -83,8 +85,8 @@ def places_of(options: Options) -> dict[str, Path]:
     for name in DATA:
         if text := getattr(options, name):
             places[name] = path = user_path(text, name).absolute()
-            kind = "folder" if name == "clothing" else "file"
-            if not (path.is_dir() if name == "clothing" else path.is_file()):
+            kind = "file" if name == "mnist" else "folder"
+            if not (path.is_file() if name == "mnist" else path.is_dir()):
                 raise UserError(f"{name}={text} is no {kind} that exists. Expected its path, or none.")
     return places
 

@@ -77,7 +77,7 @@ def commands_of(target: Target, targets: Mapping[str, Target], seeds: Sequence[i
 
 def _line(job: Job, flags: str, seed: str, named: Collection[str]) -> str:
     """Return the command of a run; it has a run_dir= where others name it."""
-    places = {"mnist": "mnist.npz", "clothing": "clothing"}
+    places = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
     places |= {key: _run(name, seed) for key, name in job.needs.items()}
     words = [*map(_quoted, job.filled(places)[:-1]), f"seed={seed}"]
     own = [f"run_dir={_run(job.name, seed)}"] if job.name in named else []

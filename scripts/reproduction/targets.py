@@ -13,7 +13,7 @@ import yaml
 from hookline.trainer.errors import UserError
 
 FILE = Path(__file__).parent / "targets.yaml"
-DATA = ("mnist", "clothing")
+DATA = ("mnist", "cifar10", "clothing")
 """Data that the user gives the place of."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 """In an override: the place of data, or another variant; a mapping such as {dense_1: 0.9} is none."""
