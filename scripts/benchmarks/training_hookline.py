@@ -44,7 +44,7 @@ class Case:
     """Describe one work."""
 
     name: str  # `case=` of the command line
-    model: str  # of `configs/model`, or of the folder beside this file
+    model: str  # of `configs/model`
     batch_size: int = 100  # images per step
     images: tuple[int, int, int] = DIGITS  # height, width and channels
     many: int = 20  # `steps_per_execution` of Keras when it runs several steps at once: enough that more gain nothing
@@ -57,7 +57,7 @@ class Case:
 
 LENET_300_100 = Case("lenet_300_100", "lenet_300_100", many=100)
 LENET_5 = Case("lenet_5", "lenet_5")
-CNN = Case("cnn", "four_convolutions", images=COLOURED, many=5)
+CNN = Case("cnn", "plain_cnn", images=COLOURED, many=5)
 BNN = Case("bnn", "larq_tutorial_cnn", batch_size=64)
 PRUNING = Case("pruning", "lenet_5")
 HOOKS = Case("hooks", "lenet_5")
@@ -96,7 +96,6 @@ def examples(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarra
     return arrays["x_train"].astype("float32") * (2.0 / 255) - 1.0, arrays["y_train"]
 
 
-CONFIGS = Path(__file__).parent / "configs"
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
 """Of the hooks that every run has, those that work for the user's eyes, or write files."""
 BESIDE = ("randomness_guard", "advisor", "early_stopping")
@@ -221,11 +220,10 @@ def compose(settings: Settings, case: Case, overrides: Sequence[str], folder: Pa
         "trainer.steps": TOTAL,
         "trainer.epochs": "null",
         "trainer.batch_size": settings.batch_size,
-        "plugins": "[scripts]",
     }
     again = {override.partition("=")[0] for override in overrides}
     kept = [f"{key}={value}" for key, value in given.items() if key not in again]
-    (job,) = check(["--config-dir", str(CONFIGS), *kept, *overrides])
+    (job,) = check([*kept, *overrides])
     return job
 
 

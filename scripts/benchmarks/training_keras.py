@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookline.scripts.benchmarks.contender import Done, Settings, Work
@@ -30,9 +29,9 @@ KERAS_2 = "tf_keras"
 def build(case: Case) -> keras.Model:
     """Return the model of a case, as our own runs have it."""
     from hookline.recipes.models import lenet
+    from hookline.recipes.models.plain_cnn import plain_cnn
 
-    make = four_convolutions if case.model == CNN.model else getattr(lenet, case.model)
-    model: keras.Model = make(case.images, CLASSES)
+    model: keras.Model = (plain_cnn if case == CNN else getattr(lenet, case.model))(case.images, CLASSES)
     return model
 
 
@@ -131,22 +130,6 @@ def by_hand(settings: Settings, *, case: Case) -> Work:
         return Done(loss=float(total) / count)
 
     return work
-
-
-def four_convolutions(input_shape: Sequence[int], classes: int) -> Any:
-    """Return two pooled blocks of two 3x3 convolutions with batch norm, 32 and 64 channels, and a dense layer."""
-    import keras
-
-    inputs = x = keras.Input(tuple(input_shape), name="image")
-    for block, filters in enumerate((32, 64), start=1):
-        for part in "ab":
-            name = f"block_{block}{part}"
-            x = keras.layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"{name}_conv")(x)
-            x = keras.layers.BatchNormalization(name=f"{name}_batch_norm")(x)
-            x = keras.layers.Activation("relu", name=f"{name}_activation")(x)
-        x = keras.layers.MaxPooling2D(2, name=f"block_{block}_pool")(x)
-    x = keras.layers.Flatten(name="flatten")(x)
-    return keras.Model(inputs, keras.layers.Dense(classes, name="logits")(x), name="four_convolutions")
 
 
 def _lenet_5(keras: Any) -> Any:

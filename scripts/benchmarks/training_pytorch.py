@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from hookline.scripts.benchmarks.contender import Done, Settings, Work
@@ -86,7 +87,7 @@ def network(case: Case) -> Any:
         layers = [nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2), nn.Flatten()]
         layers += [nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)]
     elif case.model == CNN.model:
-        layers = _four_convolutions(nn)
+        layers = _plain_cnn(nn)
     else:
         layers = _larq_cnn()
     for layer in layers:
@@ -97,14 +98,12 @@ def network(case: Case) -> Any:
     return nn.Sequential(*layers)
 
 
-def _four_convolutions(nn: Any) -> list[Any]:
+def _plain_cnn(nn: Any) -> list[Any]:
     layers: list[Any] = []
-    for before, filters in ((3, 32), (32, 64)):
-        for channels in (before, filters):
-            layers.append(nn.Conv2d(channels, filters, 3, padding=1, bias=False))
-            layers += [nn.BatchNorm2d(filters, eps=EPSILON, momentum=0.01), nn.ReLU()]
-        layers.append(nn.MaxPool2d(2))
-    return [*layers, nn.Flatten(), nn.Linear(8 * 8 * 64, CLASSES)]
+    for before, filters in pairwise((3, 24, 48, 96, 128)):
+        layers.append(nn.Conv2d(before, filters, 3, padding=1, bias=False))
+        layers += [nn.BatchNorm2d(filters, eps=EPSILON, momentum=0.1), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES)]
 
 
 def _larq_cnn() -> list[Any]:

@@ -13,11 +13,12 @@ import pytest
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100
 from hookline.scripts import benchmark
 from hookline.scripts.benchmarks import array_input, process
-from hookline.scripts.benchmarks.contender import Contender, find_contenders
+from hookline.scripts.benchmarks.contender import Contender, Settings, find_contenders
 from hookline.scripts.benchmarks.figures import Result, as_rows, print_rows, write_chart
-from hookline.scripts.benchmarks.training_hookline import COLOURED, DIGITS, products
-from hookline.scripts.benchmarks.training_keras import four_convolutions
+from hookline.scripts.benchmarks.training_hookline import CNN, DIGITS, LENET_5, compose, products
+from hookline.scripts.benchmarks.training_keras import build
 from hookline.trainer.errors import UserError
+from hookline.trainer.run.session import prepare
 from tests.support.refusals import assert_one_line
 
 
@@ -112,5 +113,11 @@ def test_products_are_counted() -> None:
     lenet = 24 * 24 * 500 + 64 * 25_000 + 400_000 + 5000
     assert products(lenet_300_100(DIGITS, 10)) == 3 * (784 * 300 + 300 * 100 + 1000) - 784 * 300
     assert products(lenet_5(DIGITS, 10)) == 3 * lenet - 24 * 24 * 500
-    convolutions = 1024 * 9 * (96 + 1024) + 256 * 9 * (2048 + 4096) + 40_960
-    assert products(four_convolutions(COLOURED, 10)) == 3 * convolutions - 1024 * 9 * 96
+    convolutions = 1024 * 9 * 3 * 24 + 256 * 9 * 24 * 48 + 64 * 9 * 48 * 96 + 16 * 9 * 96 * 128 + 1280
+    assert products(build(CNN)) == 3 * convolutions - 1024 * 9 * 3 * 24
+
+
+def test_keras_trains_the_models_of_our_runs(tmp_path) -> None:
+    for case in (LENET_5, CNN):
+        (network,) = prepare(compose(Settings(), case, [], tmp_path).config).networks.values()
+        assert [each.shape for each in network.model.weights] == [each.shape for each in build(case).weights]
