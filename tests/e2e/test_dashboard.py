@@ -118,4 +118,6 @@ def test_hyperparameters_stand_beside_the_best_values(server, folder) -> None:
         shown = server if each == folder else Server(each)
         (group,) = shown.post("plugin/hparams/session_groups", request)["sessionGroups"]
         assert group["hparams"]["hooks"] == "bnn_rounding center_loss"
-        assert {"best_validation/accuracy", "test/accuracy"} <= {m["name"]["tag"] for m in group["metricValues"]}
+        assert {"summary/best_validation/accuracy", "summary/test/accuracy"} <= {
+            m["name"]["tag"] for m in group["metricValues"]
+        }

@@ -76,8 +76,11 @@ def end_summary(status: str) -> Summary:
 
 
 def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return a run's results: its best values on the validation split, and those on the test split, by tag."""
+    """Return a run's results: its best values on the validation split, and those on the test split, by tag.
+
+    TensorBoard shows each as a chart of one dot, too: their tags come late in its order, behind all curves but times.
+    """
     rows = metric_rows(summary)
-    best = {f"best_validation/{name}": value for name, _, value, _ in rows}
-    tested = {f"test/{name}": value for name, *_, value in rows}
+    best = {f"summary/best_validation/{name}": value for name, _, value, _ in rows}
+    tested = {f"summary/test/{name}": value for name, *_, value in rows}
     return {tag: value for tag, value in {**best, **tested}.items() if value is not None}

@@ -36,6 +36,8 @@ def test_what_was_changed_is_shown_but_not_where_the_run_lies():
 
 
 def test_best_values_and_those_of_the_test_are_what_a_run_reached(summary):
-    best = {"best_validation/accuracy": 0.9703, "best_validation/loss": 0.1334}
-    assert reached_values(summary) == pytest.approx({**best, "test/accuracy": 0.9722, "test/loss": 0.1111})
+    best = {"summary/best_validation/accuracy": 0.9703, "summary/best_validation/loss": 0.1334}
+    assert reached_values(summary) == pytest.approx(
+        {**best, "summary/test/accuracy": 0.9722, "summary/test/loss": 0.1111}
+    )
     assert reached_values({"status": "failed", "final": {"metric/accuracy": 1.0}, "best": {}, "test": {}}) == {}
