@@ -21,7 +21,7 @@ from hookline.hook_list import hook_name
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.quantization_aware_training import QuantizationAwareTraining
 from hookline.recipes.models.mlp import mlp
-from hookline.recipes.models.resnet_8 import resnet_8
+from hookline.recipes.models.resnet import resnet
 from hookline.scripts.export import main
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
@@ -137,7 +137,7 @@ def half_binary() -> keras.Model:
 
 
 NETWORKS = {
-    "resnet_8": lambda: resnet_8((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5),
+    "resnet_8": lambda: resnet((SIDE, SIDE, 3), 5, filters=[4, 8], batch_norm_momentum=0.5),
     "mlp": lambda: mlp((SIDE, SIDE, 3), 5, units=[16], batch_norm_momentum=0.5),  # dense layers before batch norm
     "mobile": mobile,
     "nested": nested,

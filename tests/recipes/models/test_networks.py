@@ -13,7 +13,7 @@ from hookline.recipes.models.larq_tutorial_cnn import larq_tutorial_cnn
 from hookline.recipes.models.lenet import lenet_5, lenet_300_100, lenet_plus_plus
 from hookline.recipes.models.mlp import mlp
 from hookline.recipes.models.plain_cnn import plain_cnn
-from hookline.recipes.models.resnet_8 import resnet_8
+from hookline.recipes.models.resnet import resnet
 from hookline.recipes.models.two_headed_cnn import two_headed_cnn
 from hookline.trainer.graph import layer_input, layer_output
 from tests.support.refusals import assert_refused
@@ -130,13 +130,28 @@ def test_the_flat_head_knows_places_and_the_pooled_head_does_not():
 
 
 def test_the_residual_network_of_mlperf_tiny_is_the_published_one() -> None:
-    model = resnet_8((32, 32, 3), 10)
+    model = resnet((32, 32, 3), 10)
     assert (model.count_params(), model.output_shape) == (78_666, (None, 10))
     shapes = {model.get_layer(f"block_{block}_add").output.shape[1:] for block in (1, 2, 3)}
     assert shapes == {(32, 32, 16), (16, 16, 32), (8, 8, 64)}
     decayed = [layer.name for layer in model.layers if getattr(layer, "kernel_regularizer", None)]
     assert len(decayed) == 9  # every convolution, shortcuts with them
     assert model.layers[-1].activation is keras.activations.linear
+
+
+def test_resnet_20_has_the_size_of_the_paper_and_a_form_for_binary_inputs() -> None:
+    nine = [16, 16, 16, 32, 32, 32, 64, 64, 64]
+    model = resnet((32, 32, 3), 10, filters=nine)
+    assert kernel_entries(model) == 16 * 27 + 9 * (6 * 16**2 + 512 + 5 * 32**2 + 2048 + 5 * 64**2) + 512 + 2048 + 640
+    assert sum(len(layer.name) == len("block_1_add") for layer in model.layers if layer.name.endswith("add")) == 9
+    form = resnet((32, 32, 3), 10, filters=nine, shortcuts="convolution", activation="hard_tanh")
+    assert kernel_entries(form) == kernel_entries(model)
+    for layer in (each for each in form.layers if isinstance(each, keras.layers.Add)):
+        conv = form.get_layer(layer.name.replace("add", "conv"))
+        real, computed = layer.input
+        assert computed is layer_output(form, form.get_layer(layer.name.replace("add", "batch_norm")))
+        assert real is layer_input(form, conv) or "shortcut" in real._keras_history.operation.name
+        assert layer_input(form, conv)._keras_history.operation.activation is keras.activations.hard_tanh
 
 
 def test_the_heads_stand_on_one_body_under_readable_names() -> None:
@@ -191,8 +206,9 @@ def test_a_wrong_argument_is_one_clear_line():
         (lenet_plus_plus, image, {"filters": [4, 4]}, "Expected 3 whole"),
         (plain_cnn, image, {"first_stride": 3}, "first_stride: 3"),
         (plain_cnn, image, {"head": "flaten"}, "'flatten'"),
-        (resnet_8, (3, 4, 1), {}, "at least 4"),
-        (resnet_8, image, {"weight_decay": -1.0}, "weight_decay: -1.0"),
+        (resnet, (3, 4, 1), {}, "at least 4"),
+        (resnet, image, {"weight_decay": -1.0}, "weight_decay: -1.0"),
+        (resnet, image, {"shortcuts": "blocks"}, "'block'"),
         (two_headed_cnn, (3, 4, 1), {}, "at least 4 pixels a side"),
         (plain_cnn, (2,), {}, "use model=mlp"),
         (two_headed_cnn, image, {"class_units": [0]}, r"class_units: \[0\]"),

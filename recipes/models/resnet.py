@@ -1,0 +1,92 @@
+"""Residual networks for small images: ResNet-8 of MLPerf Tiny, ResNet-20, and their forms for binary inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import keras
+
+from hookline.recipes.models.checks import batch_norm_factory, check_activation, check_images, check_sizes
+from hookline.trainer.errors import UserError, unknown_name
+
+SHORTCUTS = ("block", "convolution")
+
+
+def resnet(
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    filters: Sequence[int] = (16, 32, 64),
+    shortcuts: str = "block",
+    activation: str = "relu",
+    weight_decay: float = 1e-4,
+    batch_norm_momentum: float = 0.99,
+    batch_norm_epsilon: float = 1e-3,
+) -> keras.Model:
+    """Return a convolution, residual blocks of two convolutions, average pooling and a dense layer of logits.
+
+    A block with other filters than the one before halves height and width, and has a convolution 1x1 in its shortcut.
+
+    The default filters make the image classification network of MLPerf Tiny (Banbury et al. 2021, arXiv 2106.07597),
+    whose softmax is the task's: 78,666 parameters for 32x32x3 images and 10 classes with batch norm's, 77,360 of them
+    trained. Three blocks each of 16, 32 and 64 filters make ResNet-20 (He et al. 2016, arXiv 1512.03385, section 4.2)
+    with projections for shortcuts, its option B.
+
+    Args:
+        input_shape: [height, width, channels].
+        classes: number of logits.
+        filters: channels of each block.
+        shortcuts: "block", over both convolutions of a block; "convolution", over each, with average pooling before
+            the convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu
+            et al. 2018, Bi-Real Net, arXiv 1808.00278).
+        activation: name of a Keras activation; hard_tanh before binary inputs, whose signs of ReLU are all 1.
+        weight_decay: L2 on the kernels of convolutions; 0 for none.
+        batch_norm_momentum: of the moving averages, in [0, 1).
+        batch_norm_epsilon: added to variances, above 0.
+
+    Raises:
+        UserError: images that cannot be halved that often, or an option out of its range.
+    """
+    check_sizes("filters", filters, least=1)
+    check_activation(activation)
+    if shortcuts not in SHORTCUTS:
+        raise unknown_name("shortcuts", str(shortcuts), SHORTCUTS)
+    if not weight_decay >= 0.0:
+        raise UserError(f"Invalid weight_decay: {weight_decay!r}. Expected a number of 0 or more, such as 1e-4.")
+    strides = [1, *(1 if before == after else 2 for before, after in pairwise(filters))]
+    shape = check_images("resnet", input_shape, 2 ** strides.count(2), "fewer filters")
+    norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
+    regularizer = keras.regularizers.L2(weight_decay) if weight_decay else None
+    conv = partial(keras.layers.Conv2D, padding="same", kernel_initializer="he_normal", kernel_regularizer=regularizer)
+
+    def normed(x: Any, count: int, strides: int, name: str) -> Any:
+        return norm(name=f"{name}_batch_norm")(conv(count, 3, strides, name=f"{name}_conv")(x))
+
+    def active(x: Any, name: str) -> Any:
+        return keras.layers.Activation(activation, name=f"{name}_activation")(x)
+
+    def added(shortcut: Any, y: Any, name: str) -> Any:
+        return active(keras.layers.Add(name=f"{name}_add")([shortcut, y]), name)
+
+    inputs = keras.Input(shape, name="image")
+    x = active(normed(inputs, filters[0], 1, "stem"), "stem")
+    for block, (count, stride) in enumerate(zip(filters, strides, strict=True), start=1):
+        name = f"block_{block}"
+        if shortcuts == "block":
+            y = active(normed(x, count, stride, f"{name}_1"), f"{name}_1")
+            y = normed(y, count, 1, f"{name}_2")
+            x = added(x if stride == 1 else conv(count, 1, stride, name=f"{name}_shortcut")(x), y, name)
+            continue
+        y, shortcut = normed(x, count, stride, f"{name}_1"), x
+        if stride == 2:
+            shortcut = keras.layers.AveragePooling2D(2, padding="same", name=f"{name}_pool")(x)
+            shortcut = conv(count, 1, name=f"{name}_shortcut")(shortcut)
+            shortcut = norm(name=f"{name}_shortcut_batch_norm")(shortcut)
+        x = added(shortcut, y, f"{name}_1")
+        x = added(x, normed(x, count, 1, f"{name}_2"), f"{name}_2")
+    x = keras.layers.GlobalAveragePooling2D(name="global_pooling")(x)
+    logits = keras.layers.Dense(classes, kernel_initializer="he_normal", name="logits")(x)
+    return keras.Model(inputs, logits, name=f"resnet_{2 * len(filters) + 2}")
