@@ -190,8 +190,6 @@ def _check(name: str, targets: Mapping[str, Target]) -> None:
         for each in variant.placeholders:
             if each not in (*target.needs, *target.runs):
                 raise ValueError(f"{{{each}}} is neither data that it needs nor a variant")
-            if each in target.runs and {*target.runs[each].placeholders} & {*target.runs}:
-                raise ValueError(f"'{variant.name}' begins from '{each}', which begins from another run")
     named = [("needs", DATA, target.needs), ("run", target.runs, [each.run for each in target.exports.values()])]
     measures = target.measures.values()
     named += [("run", target.runs, [each.run for each in measures if each.run])]
