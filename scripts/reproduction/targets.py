@@ -109,6 +109,7 @@ class Target:
     needs: Sequence[str] = ()
     exports: Mapping[str, Export] = field(default_factory=dict)
     goals: Sequence[Goal] = ()
+    points: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by label: measures of accuracy and of bytes
     size: bool = True
 
 
@@ -196,6 +197,7 @@ def _check(name: str, targets: Mapping[str, Target]) -> None:
     named += [("export", target.exports, [each.export for each in measures if each.export])]
     named += [("value", EXPORT_VALUES, [each.value for each in measures if each.export])]
     named += [("measure", target.measures, [each.measure for each in target.goals])]
+    named += [("point", (*target.measures, "size"), [each for pair in target.points.values() for each in pair])]
     named += [("figure", target.measures, [each.figure for each in target.goals if isinstance(each.figure, str)])]
     for what, known, given in named:
         for each in given:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookline.scripts import reproduce
+from hookline.scripts.reproduction.chart import Point, points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of, jobs_of
 from hookline.scripts.reproduction.session import check
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
@@ -44,6 +45,16 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
     unmeasured = {"multi_label", "regression", "segmentation", "bop", "fine_tuning", "weight_clustering"}
     assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
+
+
+def test_the_chart_shows_accuracy_against_bytes(tmp_path) -> None:
+    (row,) = (row for row in read_results(FILE) if row["name"] == "int8_lenet_5")
+    lone = {**row, "measures": row["measures"][:2]}
+    points = list(points_of([lone, {"name": "unknown"}], OURS))  # its other point lacks measures
+    error, size = (each["mean"] for each in row["measures"][:2])
+    assert points == [Point("MNIST", "LeNet-5 of 8 bits", pytest.approx(1000 * size), pytest.approx(100 - error))]
+    write_chart(points, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_key_of_every_target_composes():
