@@ -30,9 +30,10 @@ class Point:
 def points_of(rows: Sequence[Mapping[str, Any]], targets: Mapping[str, Target]) -> Iterator[Point]:
     """Yield the points that targets name, of rows that were measured."""
     for row in rows:
-        target = targets.get(row["name"])
+        if (target := targets.get(row["name"])) is None:
+            continue
         measured = {each["name"]: each for each in row.get("measures", ())}
-        for label, (reached, size) in (target.points if target else {}).items():
+        for label, (reached, size) in target.points.items():
             if not {reached, size} <= {*measured, SIZE}:
                 continue  # of an older row
             mean, whole = measured[reached]["mean"], row["bytes"]

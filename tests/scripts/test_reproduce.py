@@ -52,7 +52,7 @@ def test_the_chart_shows_accuracy_against_bytes(tmp_path) -> None:
     lone = {**row, "measures": row["measures"][:2]}
     points = list(points_of([lone, {"name": "unknown"}], OURS))  # its other point lacks measures
     error, size = (each["mean"] for each in row["measures"][:2])
-    assert points == [Point("MNIST", "LeNet-5 of 8 bits", pytest.approx(1000 * size), pytest.approx(100 - error))]
+    assert points == [Point("MNIST", "LeNet-5, 8 bits", pytest.approx(1000 * size), pytest.approx(100 - error))]
     write_chart(points, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
