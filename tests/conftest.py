@@ -43,6 +43,7 @@ FULL = (
     "e2e/test_dashboard.py",
     "e2e/test_documented_commands",
     "e2e/test_hostile_runs.py",
+    "e2e/test_loggers.py",
     "e2e/test_own_classes",
     "e2e/test_own_data.py",
     "e2e/test_own_model",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -61,32 +62,47 @@ def resnet(
     norm = batch_norm_factory(batch_norm_momentum, batch_norm_epsilon)
     regularizer = keras.regularizers.L2(weight_decay) if weight_decay else None
     conv = partial(keras.layers.Conv2D, padding="same", kernel_initializer="he_normal", kernel_regularizer=regularizer)
-
-    def normed(x: Any, count: int, strides: int, name: str) -> Any:
-        return norm(name=f"{name}_batch_norm")(conv(count, 3, strides, name=f"{name}_conv")(x))
-
-    def active(x: Any, name: str) -> Any:
-        return keras.layers.Activation(activation, name=f"{name}_activation")(x)
-
-    def added(shortcut: Any, y: Any, name: str) -> Any:
-        return active(keras.layers.Add(name=f"{name}_add")([shortcut, y]), name)
-
+    layers = Layers(conv, norm, activation)
+    block = layers.block if shortcuts == "block" else layers.real_block
     inputs = keras.Input(shape, name="image")
-    x = active(normed(inputs, filters[0], 1, "stem"), "stem")
-    for block, (count, stride) in enumerate(zip(filters, strides, strict=True), start=1):
-        name = f"block_{block}"
-        if shortcuts == "block":
-            y = active(normed(x, count, stride, f"{name}_1"), f"{name}_1")
-            y = normed(y, count, 1, f"{name}_2")
-            x = added(x if stride == 1 else conv(count, 1, stride, name=f"{name}_shortcut")(x), y, name)
-            continue
-        y, shortcut = normed(x, count, stride, f"{name}_1"), x
-        if stride == 2:
-            shortcut = keras.layers.AveragePooling2D(2, padding="same", name=f"{name}_pool")(x)
-            shortcut = conv(count, 1, name=f"{name}_shortcut")(shortcut)
-            shortcut = norm(name=f"{name}_shortcut_batch_norm")(shortcut)
-        x = added(shortcut, y, f"{name}_1")
-        x = added(x, normed(x, count, 1, f"{name}_2"), f"{name}_2")
+    x = layers.active(layers.normed(inputs, filters[0], 1, "stem"), "stem")
+    for number, (count, stride) in enumerate(zip(filters, strides, strict=True), start=1):
+        x = block(x, count, stride, f"block_{number}")
     x = keras.layers.GlobalAveragePooling2D(name="global_pooling")(x)
     logits = keras.layers.Dense(classes, kernel_initializer="he_normal", name="logits")(x)
     return keras.Model(inputs, logits, name=f"resnet_{2 * len(filters) + 2}")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Add layers to a tensor, named by their block."""
+
+    conv: Callable[..., keras.layers.Layer]
+    norm: Callable[..., keras.layers.Layer]
+    activation: str
+
+    def normed(self, x: Any, count: int, stride: int, name: str) -> Any:
+        """Add a convolution 3x3 and batch norm."""
+        return self.norm(name=f"{name}_batch_norm")(self.conv(count, 3, stride, name=f"{name}_conv")(x))
+
+    def active(self, x: Any, name: str) -> Any:
+        """Add the activation."""
+        return keras.layers.Activation(self.activation, name=f"{name}_activation")(x)
+
+    def block(self, x: Any, count: int, stride: int, name: str) -> Any:
+        """Add two convolutions with a shortcut over both."""
+        y = self.active(self.normed(x, count, stride, f"{name}_1"), f"{name}_1")
+        y = self.normed(y, count, 1, f"{name}_2")
+        shortcut = x if stride == 1 else self.conv(count, 1, stride, name=f"{name}_shortcut")(x)
+        return self.active(keras.layers.Add(name=f"{name}_add")([shortcut, y]), name)
+
+    def real_block(self, x: Any, count: int, stride: int, name: str) -> Any:
+        """Add two convolutions with a shortcut over each; where it halves, by average pooling, which keeps it real."""
+        for part in (f"{name}_1", f"{name}_2"):
+            y, shortcut = self.normed(x, count, stride, part), x
+            if stride == 2:
+                shortcut = keras.layers.AveragePooling2D(2, padding="same", name=f"{name}_pool")(x)
+                shortcut = self.conv(count, 1, name=f"{name}_shortcut")(shortcut)
+                shortcut, stride = self.norm(name=f"{name}_shortcut_batch_norm")(shortcut), 1
+            x = self.active(keras.layers.Add(name=f"{part}_add")([shortcut, y]), part)
+        return x

@@ -13,6 +13,8 @@ import yaml
 from hookline.trainer.errors import UserError
 
 FILE = Path(__file__).parent / "targets.yaml"
+IMAGES = Path(__file__).parent / "targets_images.yaml"
+"""The rest of ours."""
 DATA = ("mnist", "cifar10", "clothing")
 """Data that the user gives the place of."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -114,15 +116,10 @@ class Target:
 
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
-    """Return the targets of a file, in its order."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or "it is no YAML"
-        raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"targets={path} is no mapping. Expected a file as {FILE.name} is.")
-    entries = {name: entry for name, entry in content.items() if not str(name).startswith("_")}  # others are shared
+    """Return the targets of a file, in its order; ours are in two."""
+    entries: dict[str, Any] = {}
+    for file in (path, IMAGES) if path == FILE else (path,):
+        entries |= {name: entry for name, entry in _content(file).items() if not str(name).startswith("_")}
     targets: dict[str, Target] = {}
     name: Any = ""
     try:
@@ -136,6 +133,18 @@ def read_targets(path: Path = FILE) -> dict[str, Target]:
             f"of {FILE.name}."
         ) from error
     return targets
+
+
+def _content(path: Path) -> dict[Any, Any]:
+    """Return what a file holds; entries whose names begin with an underscore are shared by others of the file."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        reason = getattr(error, "strerror", None) or "it is no YAML"
+        raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"targets={path} is no mapping. Expected a file as {FILE.name} is.")
+    return content
 
 
 def _target(name: str, entry: Mapping[str, Any]) -> Target:

@@ -1,0 +1,95 @@
+"""MLflow."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+
+MOST = 100
+"""Parameters that MLflow takes in one request."""
+
+
+class MLflow(RemoteLogger):
+    """Log reports, config, results and pictures to an MLflow server.
+
+    Metrics are named by their split, such as `validation/metric/accuracy`. The parameters are those of TensorBoard's
+    HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A thread sends, so training never
+    waits. If the service fails, training continues, and one line says why.
+
+    A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the id
+    and the last step that was sent.
+
+    Group:
+        monitor
+
+    Cost:
+        A thread that makes one request for each reported step; at the end, at most `timeout` seconds.
+
+    Pitfalls:
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
+            report and a kill; a service that fails or hangs must not stop a run.
+
+    Example:
+        python train.py recipe=bnn +hooks=mlflow hooks.mlflow.tracking_uri=http://localhost:5000
+    """
+
+    package = "mlflow"
+
+    def __init__(self, *, experiment: str = "hookline", tracking_uri: str | None = None, timeout: float = 30.0) -> None:
+        """Set up; the run is opened when training begins.
+
+        Args:
+            experiment: name of the experiment; made if there is none.
+            tracking_uri: of the server, or such as sqlite:///mlflow.db; None for MLFLOW_TRACKING_URI or MLflow's own.
+            timeout: seconds to wait at the end until everything is sent.
+        """
+        super().__init__(timeout)
+        self._experiment, self._uri = experiment, tracking_uri
+        self._client: Any = None
+        self._id = ""
+
+    def connect(self, facts: Facts, known: str | None) -> tuple[str, int]:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        self._client = MlflowClient(self._uri)
+        if known:
+            self._id = known
+            self._client.update_run(known, status="RUNNING")
+            names = self._client.get_run(known).data.metrics
+            histories = [self._client.get_metric_history(known, name) for name in names]
+            return known, max((each.step for history in histories for each in history), default=-1)
+        found = self._client.get_experiment_by_name(self._experiment)
+        where = found.experiment_id if found else self._client.create_experiment(self._experiment)
+        tags = {f"hookline.{tag}": "true" for tag in facts.tags}
+        self._id = self._client.create_run(where, run_name=facts.directory.name, tags=tags).info.run_id
+        parameters = [Param(_allowed(name), str(value)) for name, value in facts.settings.items()]
+        for start in range(0, len(parameters), MOST):
+            self._client.log_batch(self._id, params=parameters[start : start + MOST])
+        self._client.log_dict(self._id, {**facts.config}, "config.yaml")
+        return self._id, -1
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [Metric(_allowed(name), value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def finish(self, end: End) -> None:
+        for name, value in end.reached.items():
+            self._client.set_tag(self._id, _allowed(name), f"{value:.6g}")
+        for path in end.pictures.values():
+            self._client.log_artifact(self._id, str(path), "pictures")
+        self._client.set_terminated(self._id, "FINISHED" if end.complete else "KILLED")
+
+
+def _allowed(name: str) -> str:
+    """Return a name with the characters that MLflow takes."""
+    return "".join(character if character.isalnum() or character in "_-. :/" else "_" for character in name)

@@ -1,0 +1,76 @@
+"""Weights & Biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
+
+
+class WandB(RemoteLogger):
+    """Log reports, config, results and pictures to Weights & Biases.
+
+    Scalars are named by their split, such as `validation/metric/accuracy`. Tags are the recipe and the technique hooks.
+    What the run has reached is in the summary, as in TensorBoard's HPARAMS tab; the pictures of `pictures/` are logged
+    at the end. A thread sends, so training never waits. If the service fails, training continues, and one line says
+    why.
+
+    A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id and
+    the last step that was sent. W&B's own files are in `./wandb`, or where `WANDB_DIR` says; with `WANDB_MODE=offline`,
+    `wandb sync` uploads them later.
+
+    Group:
+        monitor
+
+    Cost:
+        A thread that calls `wandb.log` once for each reported step; at the end, at most `timeout` seconds.
+
+    Pitfalls:
+        tests/hooks/monitors/test_remote.py: a resumed run must not log a step twice, nor lose those between the last
+            report and a kill; a service that fails or hangs must not stop a run.
+
+    Example:
+        python train.py recipe=bnn +hooks=wandb hooks.wandb.project=digits
+    """
+
+    package = "wandb"
+
+    def __init__(self, *, project: str = "hookline", entity: str | None = None, timeout: float = 30.0) -> None:
+        """Set up; the run is opened when training begins.
+
+        Args:
+            project: name of the project.
+            entity: user or team; None for your default one.
+            timeout: seconds to wait at the end until everything is sent.
+        """
+        super().__init__(timeout)
+        self._project, self._entity = project, entity
+        self._run: Any = None
+
+    def connect(self, facts: Facts, known: str | None) -> tuple[str, int]:
+        import wandb
+
+        self._run = wandb.init(
+            project=self._project,
+            entity=self._entity,
+            id=known,
+            resume="allow" if known else None,
+            name=facts.directory.name,
+            config={**facts.config},
+            tags=facts.tags,
+            reinit="create_new",
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        return str(self._run.id), int(self._run.step) - 1
+
+    def send(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def finish(self, end: End) -> None:
+        import wandb
+
+        if end.pictures:
+            self._run.log({f"pictures/{name}": wandb.Image(str(path)) for name, path in end.pictures.items()})
+        self._run.summary.update(dict(end.reached))
+        self._run.finish(exit_code=0 if end.complete else 1)
