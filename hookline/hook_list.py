@@ -18,7 +18,7 @@ ALWAYS = ("fused_batch_norm", "nan_guard", "randomness_guard", "advisor")
 """Of configs/hooks/default.yaml: what every run has."""
 ON_DISK = ("tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint")
 """Likewise, of runs that have a directory. Early stopping is for those who ask for it."""
-WRITERS = ("tensorboard", "pictures", "projector", "metrics_jsonl")
+WRITERS = ("tensorboard", "pictures", "projector", "metrics_jsonl", "csv", "wandb", "mlflow")
 PROGRESS = "progress"
 TARGET = "_target_"
 
