@@ -17,6 +17,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, a script does not see its project
 
 from hookline.scripts.command import make_main, parse_options, parse_seeds
+from hookline.scripts.reproduction.chart import FILE as CHART
 from hookline.scripts.reproduction.chart import points_of, write_chart
 from hookline.scripts.reproduction.jobs import commands_of
 from hookline.scripts.reproduction.session import Session
@@ -38,7 +39,7 @@ USAGE = """python scripts/reproduce.py [key=value ...]
   results    where rows are kept (recipes/results.json); the table RESULTS.md is written beside it
   targets    what is measured (scripts/reproduction/targets.yaml)
   list       true, or --list: show the targets, their commands and their status; nothing is run
-  render     true, or --render: write RESULTS.md and the chart results.png from results.json; nothing is run
+  render     true, or --render: write RESULTS.md and the chart of accuracy and bytes again; nothing is run
 
 Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 interrupted.
 """
@@ -102,8 +103,9 @@ def _command(options: Options) -> int:
         write_table(results, rows)
         print(f"table: {results.with_name(TABLE)}")
         if points := list(points_of(rows, read_targets(user_path(options.targets, "targets")))):
-            write_chart(points, results.with_suffix(".png"))
-            print(f"chart: {results.with_suffix('.png')}")
+            chart = CHART if results == FILE else results.with_suffix(".png")
+            write_chart(points, chart)
+            print(f"chart: {chart}")
         return 0
     if not results.parent.is_dir():
         raise UserError(f"results={results} received, but {results.parent} is no folder. Expected a file in one.")

@@ -10,6 +10,8 @@ from typing import Any
 from hookline.scripts.command import new_figure
 from hookline.scripts.reproduction.targets import Target
 
+FILE = Path(__file__).resolve().parents[2] / ".github" / "pictures" / "accuracy_and_bytes.png"
+"""Of our own results; pages show it."""
 BYTES = {"KB": 1000, "KiB": 1024}
 SIZE = "size"
 """In `points` of a target: what the row's column "size" says."""
