@@ -284,7 +284,7 @@ class _Walk:
         count = len(keras.tree.flatten(operation.output))
         try:
             if any(not isinstance(each, bool) for each in constants):
-                raise NoOperationError("an argument that is no tensor of the network")
+                raise NoOperationError("an argument that is not a tensor of the network")
             steps = layer_steps(operation)
         except NoOperationError as problem:
             why = f": {problem}" if str(problem) else ""

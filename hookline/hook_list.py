@@ -30,7 +30,7 @@ class Maker:
     Attributes:
         name: of the hook.
         make: returns a hook that is not built yet.
-        node: what config.yaml says of it; arguments that are no plain values are left out.
+        node: what config.yaml says of it; arguments that are not plain values are left out.
         whole: whether the node has all arguments, so that a hook can be made of it alone.
     """
 

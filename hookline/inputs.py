@@ -243,7 +243,7 @@ def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
 
 
 def _classes(targets: Any, form: Form) -> int:
-    """Return the number of classes; 0 where targets are no labels."""
+    """Return the number of classes; 0 where targets are not labels."""
     if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype != np.int64:
         return 0
     if form.classes:

@@ -56,7 +56,7 @@ def load(
         optimizer: likewise.
         loss: likewise.
         metrics: likewise.
-        hooks: likewise, where hooks are your own or have arguments that are no plain values.
+        hooks: likewise, where hooks are your own or have arguments that are not plain values.
         networks: of a run of several networks.
         objectives: likewise.
 

@@ -205,7 +205,7 @@ class CenterLoss(GraphHook):
         return self.weight * tf.clip_by_value(risen, 0.0, 1.0)
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether a target is no class: its example would silently count for nothing, or for the wrong class."""
+        """Return whether a target is not a class: its example would count for nothing, or for a wrong class."""
         classes = self._built.shape[0]
         known, _ = known_labels(self._examples(context)[1], classes)
         return {f"{self.key}: a target outside [0, {classes})": tf.logical_not(tf.reduce_all(known))}

@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str]) -> Options:
             check_output(name, text, [ending], overwrite=True)
     if options.environments and not user_path(options.environments, "environments").is_dir():
         raise UserError(
-            f"environments={options.environments} is no directory. "
+            f"environments={options.environments} is not a directory. "
             "Make it with sh scripts/benchmarks/environments.sh <folder>, or leave it out."
         )
     return options

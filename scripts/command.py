@@ -88,7 +88,7 @@ def _value(key: str, text: str, hint: Any) -> Any:
     try:
         value = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
-        raise UserError(f"'{key}={text}' is no value. Expected such as {key}=<value>; see --help.") from error
+        raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
     if float in kinds and isinstance(value, str):
         with suppress(ValueError):
             value = float(value)  # 1e-3, which YAML takes for a text
@@ -124,7 +124,7 @@ def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"{key}={text} exists already. Expected another file, or overwrite=true.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"{key}={text}: {path.absolute().parent} is no directory. Expected an existing one.")
+        raise UserError(f"{key}={text}: {path.absolute().parent} is not a directory. Expected an existing one.")
     return path
 
 

@@ -52,7 +52,7 @@ class Findings:
 def examine(directory: Path) -> Findings:
     """Return what is wrong with a run directory; nothing is changed."""
     if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
-        raise UserError(f"run={directory} is no run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
+        raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
     check_folders(directory, "run")
     try:

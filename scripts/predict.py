@@ -176,7 +176,7 @@ def _known_classes(model: Model, options: Options) -> tuple[str, ...]:
     assert model.card is not None
     if not model.card.classes and not options.class_names:
         raise UserError(
-            f"The outputs of {options.model} are no classes. Expected outputs=true, which lists the outputs as they "
+            f"The outputs of {options.model} are not classes. Expected outputs=true, which lists the outputs as they "
             "are, or class_names=<names>."
         )
     return model.card.classes

@@ -89,7 +89,7 @@ def places_of(options: Options) -> dict[str, Path]:
             places[name] = path = user_path(text, name).absolute()
             kind = "file" if name == "mnist" else "folder"
             if not (path.is_file() if name == "mnist" else path.is_dir()):
-                raise UserError(f"{name}={text} is no {kind} that exists. Expected its path, or none.")
+                raise UserError(f"{name}={text} is not an existing {kind}. Expected its path, or none.")
     return places
 
 
@@ -108,7 +108,7 @@ def _command(options: Options) -> int:
             print(f"chart: {chart}")
         return 0
     if not results.parent.is_dir():
-        raise UserError(f"results={results} received, but {results.parent} is no folder. Expected a file in one.")
+        raise UserError(f"results={results} received, but {results.parent} is not a folder. Expected a file in one.")
     targets = read_targets(user_path(options.targets, "targets"))
     session = Session(
         targets=targets,

@@ -163,7 +163,7 @@ def _descriptor(path: Path | str, flags: int, *, follow: bool = False) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no ordinary file", str(path))
+    raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
 
 
 def _link(path: Path | str) -> OSError:

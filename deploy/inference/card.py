@@ -32,7 +32,7 @@ class Card:
         checkpoint: "best" or "last".
         step: steps made when it was written.
         shape: of one input; () of several.
-        classes: what each output is called; empty if outputs are no classes.
+        classes: what each output is called; empty if outputs are not classes.
         preparation: how raw examples become inputs; None if the run's data does not say.
         activation: "softmax" or "sigmoid" where outputs come out of it; None if they are logits, or no classes.
         inputs: how each of several inputs is made, by name.

@@ -39,7 +39,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _finite(text: str) -> float:
@@ -124,7 +124,7 @@ def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.
         reason = getattr(error, "strerror", "") or "it is too large for the memory"
         raise UserError(f"{path} cannot be read: {reason}. Expected a {_word(kind)} file.") from error
     except DamagedError as error:
-        raise UserError(f"{path} is no valid {_word(kind)} file: {error} {REMEDY}") from error
+        raise UserError(f"{path} is not a valid {_word(kind)} file: {error} {REMEDY}") from error
 
 
 def container_sizes(path: Path) -> tuple[int, int]:
@@ -138,7 +138,7 @@ def container_sizes(path: Path) -> tuple[int, int]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Expected an exported file.") from error
     except DamagedError as error:
-        raise UserError(f"{path} is no valid exported file: {error} {REMEDY}") from error
+        raise UserError(f"{path} is not a valid exported file: {error} {REMEDY}") from error
 
 
 def _word(kind: str) -> str:
@@ -204,7 +204,7 @@ def _parse_header(raw: bytes, kind: str) -> tuple[dict[str, str], dict[str, Any]
     try:
         entries = from_json(raw)
     except ValueError as error:
-        raise DamagedError("its header is no JSON.") from error
+        raise DamagedError("its header is not JSON.") from error
     metadata = entries.pop(METADATA, None) if isinstance(entries, dict) else None
     if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
         raise DamagedError("its header says nothing of this project.")
@@ -238,9 +238,9 @@ def _parse_model(text: str) -> dict[str, Any]:
     try:
         model = from_json(text)
     except ValueError as error:
-        raise DamagedError("its description of the model is no JSON.") from error
+        raise DamagedError("its description of the model is not JSON.") from error
     if not isinstance(model, dict):
-        raise DamagedError("its description of the model is no mapping.")
+        raise DamagedError("its description of the model is not a mapping.")
     return model
 
 
@@ -294,7 +294,7 @@ def compress_json(value: Any) -> np.ndarray:
 def expand_json(stream: np.ndarray, what: str) -> Any:
     """Return the values that `compress_json` has compressed."""
     if stream.dtype != np.uint8 or stream.ndim != 1:
-        raise DamagedError(f"its {what} is no stream of bytes.")
+        raise DamagedError(f"its {what} is not a stream of bytes.")
     expander = zlib.decompressobj()
     try:
         text = expander.decompress(stream.tobytes(), MAX_BYTES)

@@ -63,7 +63,7 @@ class Model:
             inputs: real numbers [batch, *shape], as the network saw them in training.
 
         Raises:
-            UserError: the inputs have another shape or are no numbers.
+            UserError: the inputs have another shape or are not numbers.
         """
         return self.run(inputs)[0]
 
@@ -78,7 +78,7 @@ class Model:
             Of inner values, floats as float32, exact sums as int32, signs as int8 -1 and +1, each [batch, ...].
 
         Raises:
-            UserError: the inputs have another shape or are no numbers, or a name is unknown.
+            UserError: the inputs have another shape or are not numbers, or a name is unknown.
         """
         for name in keep:
             if name not in self.values:
@@ -136,7 +136,7 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
         kernels: "numpy", or "numba" for compiled ones.
 
     Raises:
-        UserError: the file is no valid packed file, or the kernels are unknown or not installed.
+        UserError: the file is not a valid packed file, or the kernels are unknown or not installed.
     """
     backend = find_backend(kernels)
     model, tensors = read_container(Path(path), PACKED)

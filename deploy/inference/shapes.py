@@ -51,7 +51,7 @@ class ShapeInference:
             owner = f"{op.op} {op.name!r}"
             for name in op.inputs:
                 if name not in self.values:
-                    raise UserError(f"Input {name!r:.60} of {owner} is no value before it.")
+                    raise UserError(f"Input {name!r:.60} of {owner} is not a value before it.")
             if op.output in self.values:
                 raise UserError(f"Output {op.output!r:.60} of {owner} exists already.")
             self.values[op.output] = _checked(owner, self._infer(owner, op))
@@ -61,7 +61,7 @@ class ShapeInference:
     def _check_ends(self) -> None:
         graph = self._graph
         if graph.output not in self.values or graph.output == graph.input_name:
-            raise UserError(f"The output {graph.output!r:.60} is no value that an operation gives.")
+            raise UserError(f"The output {graph.output!r:.60} is not a value that an operation gives.")
         if unused := sorted(self._tensors.keys() - self._used):
             raise UserError(f"Array {unused[0]!r:.60} is used by no operation.")
         if graph.classes is not None and len(graph.classes) != self.values[graph.output].shape[-1]:

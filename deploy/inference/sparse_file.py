@@ -97,7 +97,7 @@ def from_json(value: Any) -> SparseWeight:
 def _check_counts(weight: SparseWeight) -> None:
     counts = (weight.kept, weight.gap_bits, weight.gaps)
     if not all(_is_count(each) for each in counts):
-        raise DamagedError(f"weight {weight.name[:40]!r} has a count that is no whole number of at least 0.")
+        raise DamagedError(f"weight {weight.name[:40]!r} has a count that is not a whole number of at least 0.")
     stored = weight.kept == weight.size if weight.positions == ALL else weight.kept <= weight.size
     stored = stored and (weight.order == ROWS or (len(weight.shape) > 1 and weight.size > 0))
     if not stored or weight.gaps > weight.size or (weight.positions == GAPS and not 1 <= weight.gap_bits <= MAX_BITS):
@@ -194,15 +194,15 @@ def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarra
         if not KEYS <= set(model) <= KEYS | OPTIONAL or NETWORK not in tensors:
             raise DamagedError("its description of the model says more or less than network and weights.")
         if not isinstance(model.get("about", {}), dict):
-            raise DamagedError("what it says about the network is no mapping.")
+            raise DamagedError("what it says about the network is not a mapping.")
         network = expand_json(tensors[NETWORK], NETWORK)
         if not isinstance(network, dict):
-            raise DamagedError("its network is no mapping.")
+            raise DamagedError("its network is not a mapping.")
         weights = _describe(model["weights"])
         _check_memory(weights, path.stat().st_size)
         return network, _decode(weights, {name: each for name, each in tensors.items() if name != NETWORK})
     except DamagedError as error:
-        raise UserError(f"{path} is no valid sparse file: {error} {REMEDY}") from error
+        raise UserError(f"{path} is not a valid sparse file: {error} {REMEDY}") from error
     except (MemoryError, OSError) as error:
         reason = getattr(error, "strerror", "") or "it is too large for the memory"
         raise UserError(f"{path} cannot be read: {reason}. Expected a sparse file.") from error
@@ -215,7 +215,7 @@ def tensor_name(index: int, part: str) -> str:
 
 def _describe(values: Any) -> list[SparseWeight]:
     if not isinstance(values, list):
-        raise DamagedError("its weights are no list.")
+        raise DamagedError("its weights are not a list.")
     weights = [from_json(value) for value in values]
     if len({weight.name for weight in weights}) < len(weights):
         raise DamagedError("two of its weights have one name.")

@@ -62,7 +62,7 @@ def with_upstream_layers(model: keras.Model, layers: Mapping[str, keras.Layer]) 
 
 
 def _layers_inside(operation: Any) -> frozenset[int]:
-    """Return a layer and the layers inside it; none for an operation that is no layer."""
+    """Return a layer and the layers inside it; none for an operation that is not a layer."""
     if not isinstance(operation, keras.Layer):
         return frozenset()
     return frozenset(id(layer) for layer in operation._flatten_layers())

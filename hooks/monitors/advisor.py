@@ -91,7 +91,7 @@ class Advisor(HostHook):
 
 
 def _input_range(run: Run) -> tuple[float, float]:
-    """Return the smallest and the largest value of some training examples; zeros where inputs are no numbers."""
+    """Return the smallest and the largest value of some training examples; zeros where inputs are not numbers."""
     rows = run.training.indices(tf.constant(0, tf.int64))[:EXAMPLES]
     inputs = run.training.read(rows)["inputs"]
     if not isinstance(inputs, tf.Tensor) or not inputs.dtype.is_floating:

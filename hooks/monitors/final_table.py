@@ -111,7 +111,7 @@ SMALL = 0.005
 def describe_close(monitor: str, values: Sequence[float], best: float, examples: int) -> str | None:
     """Return a line on evaluations that lie within a standard error, or two examples, of the best.
 
-    None if the metric is no share of the examples, the split is large enough, or the best stands out.
+    None if the metric is not a share of the examples, the split is large enough, or the best stands out.
     """
     if not all(is_share_of(value, examples) for value in (*values, best)):
         return None

@@ -190,7 +190,7 @@ def _check_channels(model: keras.Model, kernels: Sequence[Kernel], layers: Mappi
             kind = type(layers[kernel.layer]).__name__
             raise UserError(
                 f"structure=channel prunes channels of dense layers and convolutions, but '{kernel.layer}' is a {kind}"
-                f", whose outputs are no channels that can go one by one. {advice}"
+                f", whose outputs are not channels that can go one by one. {advice}"
             )
         if kernel.layer in last:
             raise UserError(

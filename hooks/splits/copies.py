@@ -40,7 +40,7 @@ class Fingerprints:
     """Hold the fingerprints of a split's examples, in the order of its indices."""
 
     digests: list[bytes]  # 16 bytes of BLAKE2b of each input
-    looks: Looks | None  # None if inputs are no images of at least 8 x 8 pixels, or looks were not asked for
+    looks: Looks | None  # None if inputs are not images of at least 8 x 8 pixels, or looks were not asked for
 
 
 def fingerprints(split: Split, *, with_looks: bool) -> Fingerprints:
@@ -112,8 +112,8 @@ as JPEG of quality 50, made smaller, darker or noisy differ in at most 8 bits in
 MOST_COMPARED = 64
 """How many images with similar codes an image is compared with; among digits there may be thousands."""
 LEAST, SAME = 0.9, 0.999
-"""Images with a correlation below the first are no copies; those above the second are in any case. The most similar
-test and training images of MNIST, which are no copies, have 0.995."""
+"""Images with a correlation below the first are not copies; those above the second are in any case. The most similar
+test and training images of MNIST, which are not copies, have 0.995."""
 NEIGHBOURS = 10
 BLOCK = 2**22
 AT_ONCE = 4096

@@ -181,7 +181,7 @@ def _penalty(loss: str, weight: float, kind: str) -> Penalty | None:
     if kind not in (AUTO, *PENALTIES):
         raise unknown_name("penalty", kind, (AUTO, *PENALTIES))
     if not 0.0 <= weight < math.inf:
-        raise UserError(f"gradient_penalty={weight} received. Expected a number of 0 or more; 0 is no penalty.")
+        raise UserError(f"gradient_penalty={weight} received. Expected a number of 0 or more; 0 is not a penalty.")
     if not weight:
         if LOSSES[loss].needs_penalty:
             raise UserError(

@@ -46,7 +46,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def check_floating(batch: Batch) -> None:
-    """Refuse inputs that are no floating point numbers."""
+    """Refuse inputs that are not floating point numbers."""
     if not batch["inputs"].dtype.is_floating:
         raise UserError(f"the inputs are {batch['inputs'].dtype.name}. Expected floating point.")
 

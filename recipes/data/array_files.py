@@ -91,7 +91,7 @@ def open_npy(path: Path) -> np.memmap:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except ARRAY_FAULTS as error:
         raise UserError(
-            f"'{path}' is no readable npy of plain values ({error}); expected what numpy.save writes. Write it again."
+            f"'{path}' is not a readable npy of plain values ({error}); expected a file of numpy.save. Write it again."
         ) from error
     if not isinstance(stored, np.memmap):
         stored.close()
@@ -238,8 +238,8 @@ def _npz(file: Path) -> ArrayFiles:
             members = archive.infolist()
     except ARRAY_FAULTS as error:
         raise UserError(
-            f"data.path '{file}' is no npz file ({error}); expected an npz, an npy, or a folder of npy files. Write it "
-            "by numpy.savez or numpy.save."
+            f"data.path '{file}' is not an npz file ({error}); expected an npz, an npy, or a folder of npy files. "
+            "Write it by numpy.savez or numpy.save."
         ) from error
     sizes = {each.filename.removesuffix(".npy"): each.file_size for each in members if each.filename.endswith(".npy")}
     return ArrayFiles(file, {}, sizes)

@@ -52,7 +52,7 @@ def hold_out(
 ) -> dict[str, np.ndarray]:
     """Return rows by part: "train", and those that are held out.
 
-    A split of "auto" is stratified where there are labels, and random where targets are no classes.
+    A split of "auto" is stratified where there are labels, and random where targets are not classes.
     """
     check_split(split)
     if not held_out:

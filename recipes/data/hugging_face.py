@@ -24,7 +24,7 @@ SAVED = ("dataset_dict.json", "state.json")
 MODES = ("auto", "RGB", "L")
 SPLITS = ("auto", "stratified", "random")
 GREY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
-"""Modes of Pillow: grey, and numbers that are no pixels from 0 to 255."""
+"""Modes of Pillow: grey, and numbers that are not pixels from 0 to 255."""
 ALIKE = "Set data.image_size to bring all to one size, or data.mode to have colour or grey in all."
 
 

@@ -289,7 +289,7 @@ def _list(path: str, corrupt: str) -> ImageListing:
     if listing.skipped:
         warnings.warn(
             f"data.path: {len(listing.skipped)} files or folders are not read, such as '{listing.skipped[0]}': they "
-            f"are no {FORMATS} in a class folder. Convert or move them, if they are part of the data.",
+            f"are not {FORMATS} in a class folder. Convert or move them, if they are part of the data.",
             stacklevel=2,
         )
     # To look at how a file begins takes no more than opening it.

@@ -24,7 +24,7 @@ MAX_REASON = 160
 
 
 class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
-    """Report that bytes are no whole image; the message says why."""
+    """Report that bytes are not a whole image; the message says why."""
 
 
 def check_beginning(data: bytes) -> None:

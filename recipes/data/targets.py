@@ -91,7 +91,7 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
     if largest >= size:
         raise UserError(
             f"{where}: a label is {largest}, and there are {size} examples; expected classes from 0 on. Number them, "
-            "set data.classes, or data.classes=0 where they are no classes."
+            "set data.classes, or data.classes=0 where they are not classes."
         )
     if not largest:
         raise UserError(f"{where}: all labels are 0; expected 2 classes or more. Fix the labels, or set data.classes.")

@@ -45,7 +45,7 @@ def parse_record(data: bytes, where: str) -> Any:
     try:
         return tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
-        raise UserError(f"{where} is no tf.train.Example ({error}). Write the records as such.") from error
+        raise UserError(f"{where} is not a tf.train.Example ({error}). Write the records as such.") from error
 
 
 def single_value(features: Any, key: str, option: str, where: str, kinds: tuple[str, ...]) -> Any:
@@ -202,7 +202,9 @@ def _broken(file: str, error: tf.errors.OpError) -> UserError:
     if place[1] == "truncated":
         return _cut_off(file, int(place[2]))
     if place[2] == "0":
-        return UserError(f"'{file}' is no TFRecord file: its first checksum is wrong. Give others, or write it again.")
+        return UserError(
+            f"'{file}' is not a TFRecord file: its first checksum is wrong. Give others, or write it again."
+        )
     return UserError(f"'{file}' is damaged: what is at byte {place[2]} has a wrong checksum. Copy or write it again.")
 
 

@@ -18,10 +18,10 @@ HEAD = "outputs"
 
 
 def check_file(path: str) -> None:
-    """Refuse a path that is no .keras file."""
+    """Refuse a path that is not a .keras file."""
     given = user_path(path, "model.path")
     if given.suffix != ENDING or not given.is_file():
-        reason = "is no .keras file" if given.exists() else "does not exist"
+        reason = "is not a .keras file" if given.exists() else "does not exist"
         raise UserError(
             f"model.path={path} {reason}. Expected a file that model.save('net.keras') has written; weights alone go "
             "into a model of the same layers, by init_from=."

@@ -44,7 +44,7 @@ make_environment() {
         echo "environments: $place is there already"
         return
     elif [ -e "$place" ]; then
-        fail "$place exists and is no virtual environment. Move it away or delete it, then run this again."
+        fail "$place exists and is not a virtual environment. Move it away or delete it, then run this again."
     fi
     echo "environments: making $place"
     { mkdir "$place" && touch "$place/incomplete"; } || fail "$place cannot be made. Give a folder that can be written."

@@ -135,7 +135,7 @@ def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    """Print a text as it is: a value in brackets is no markup."""
+    """Print a text as it is: a value in brackets is not markup."""
     console.print(text, style=style, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 

@@ -48,7 +48,7 @@ class StoredRun:
         return self.config.get("seed")
 
     def value(self, split: str, name: str) -> float | None:
-        """Return a metric of the summary; None if it was not measured, or is no finite number."""
+        """Return a metric of the summary; None if it was not measured, or is not a finite number."""
         return number(self.values(split).get(name))
 
     def values(self, split: str) -> Mapping[str, Any]:

@@ -86,7 +86,7 @@ def read_options(path: Path) -> list[Option]:
         elif found := KEY.fullmatch(line):
             options.append(Option(found["key"], found["default"], found["comment"] or ""))
         else:
-            raise ValueError(f"{path.name}: '{line.strip()}' is no 'key: value  # comment' in one line.")
+            raise ValueError(f"{path.name}: '{line.strip()}' is not a 'key: value  # comment' in one line.")
     return [option for option in options if option.key != TARGET]
 
 

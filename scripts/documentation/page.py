@@ -87,7 +87,7 @@ def _entry_gaps(hook: Description, root: Path) -> Iterator[str]:
         yield f"'State:' names {', '.join(entries.get('State', {}))}. Expected what the hook keeps: {expected}."
     for file in entries.get("Pitfalls", {}):
         if not (root / file).is_file():
-            yield f"'Pitfalls:' names {file}, which is no file. Expected the test that proves it."
+            yield f"'Pitfalls:' names {file}, which is not a file. Expected the test that proves it."
 
 
 CODE = re.compile(r"(`[^`]*`)")

@@ -47,7 +47,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, A
         try:
             config[name] = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError) as error:  # a date such as 2024-13-45 is a ValueError
-            raise UserError(f"'{override}' is no value. Expected such as {key}=<value>.") from error
+            raise UserError(f"'{override}' is not a value. Expected such as {key}=<value>.") from error
     return config
 
 
@@ -89,6 +89,6 @@ def check_data(
 
 
 def input_range(data: Any) -> tuple[float, float] | None:
-    """Return the smallest and the largest value that pixels can become; None if inputs are no pixels."""
+    """Return the smallest and the largest value that pixels can become; None if inputs are not pixels."""
     made = data.preparation
     return None if made is None or made.peak is None else (made.offset, made.scale * made.peak + made.offset)

@@ -157,7 +157,7 @@ def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.
         if isinstance(error, UserError):
             raise
         raise UserError(
-            f"'{path}' is no readable file of plain arrays ({error}). Expected what numpy saves."
+            f"'{path}' is not a readable file of plain arrays ({error}). Expected what numpy saves."
         ) from error
     if not rows.ndim or not len(rows):
         raise UserError(f"'{path}' holds no example. Expected an array with an axis of examples.")

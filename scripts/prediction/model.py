@@ -33,7 +33,7 @@ def open_model(path: str, *, network: str, checkpoint: str | None, plugins: Sequ
     """Return what predicts with an export or a run."""
     place = user_path(path, "model")
     if not (place.is_file() or place.is_dir()):
-        state = "is no file or directory" if place.exists() else "does not exist"
+        state = "is not a file or directory" if place.exists() else "does not exist"
         raise UserError(f"model={path} {state}. Expected an exported file, or the directory of a run.")
     if is_run(place):
         return _of_run(path, network, checkpoint, plugins)

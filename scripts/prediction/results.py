@@ -115,7 +115,7 @@ def _shown(predictions: Predictions, index: int) -> list[str]:
 
 
 def print_whole(text: str) -> None:
-    """Print text; a reader that leaves early (`| head`) is no failure."""
+    """Print text; a reader that leaves early (`| head`) is not a failure."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -87,7 +87,7 @@ class Conditions:
 
     run: str  # name of its directory
     day: str  # on which it began, such as "2026-01-31"
-    commit: str | None  # of the project; None if it is no clone
+    commit: str | None  # of the project; None if it is not a clone
     clean: bool | None  # whether nothing was changed since the commit; None if nobody knows
     cpu: str  # name of the processor
     cores: int  # that the process could use
@@ -141,7 +141,7 @@ def cpu_name() -> str:
 
 
 def commit_of(directory: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of a clone, and whether no code of it was changed; None and None if it is no clone."""
+    """Return the commit of a clone, and whether no code of it was changed; None and None if it is not a clone."""
     commit, changed = _git(directory, "rev-parse", "HEAD"), _git(directory, "status", "--porcelain", "--", *CODE)
     if commit is None or changed is None:
         return None, None

@@ -140,10 +140,10 @@ def _content(path: Path) -> dict[Any, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = getattr(error, "strerror", None) or "it is no YAML"
+        reason = getattr(error, "strerror", None) or "it is not YAML"
         raise UserError(f"targets={path} cannot be read: {reason}. Expected a file as {FILE.name} is.") from error
     if not isinstance(content, dict):
-        raise UserError(f"targets={path} is no mapping. Expected a file as {FILE.name} is.")
+        raise UserError(f"targets={path} is not a mapping. Expected a file as {FILE.name} is.")
     return content
 
 
@@ -169,7 +169,7 @@ def _flat(values: Sequence[Any]) -> list[str]:
     for value in values:
         found += _flat(value) if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in found):
-        raise TypeError("an override is no text")
+        raise TypeError("an override is not text")
     return found
 
 

@@ -118,7 +118,9 @@ def open_sweep(command: Command, now: datetime) -> OpenSweep:
     if recorded is not None and not command.overrides:
         return _as_recorded(command, recorded)
     if recorded is None and not command.overrides and command.directory is not None:
-        raise UserError(f"--sweep {directory} is no sweep yet, and no recipe was given. Expected recipe=<name> beside.")
+        raise UserError(
+            f"--sweep {directory} is not a sweep yet, and no recipe was given. Expected recipe=<name> beside."
+        )
     if command.trials is not None or (recorded is not None and recorded.trials is not None):
         return _search(command, directory, recorded)
     return _grid(command, directory, recorded)
@@ -149,7 +151,7 @@ def _as_recorded(command: Command, sweep: Sweep) -> OpenSweep:
     if sweep.trials is not None:
         return _search(replace(command, overrides=tuple(sweep.space)), sweep.directory, sweep)
     if command.trials is not None:
-        raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is no search.")
+        raise UserError(f"--trials {command.trials} received. Expected none: {sweep.directory} is not a search.")
     return OpenSweep(sweep, _checked(sweep))
 
 

@@ -140,7 +140,7 @@ REFUSED: list[tuple[Callable[[Any], Any], tuple[int, ...], str]] = [
     (layers.Dense(2, activation="gelu"), ROW, "activation gelu"),
     (layers.Dense(2, activation=relu, name="dense"), ROW, "dense (Dense: activation relu)"),
     (InputQuantizer({"name": "ste_tern", "ternary_weight_networks": True}, name="before"), ROW, "before (InputQuant"),
-    (lambda x: 2.0 * x, ROW, "(Multiply: an argument that is no tensor of the network)"),
+    (lambda x: 2.0 * x, ROW, "(Multiply: an argument that is not a tensor of the network)"),
     (lambda x: layers.Masking(name="mask")(ops.square(x)), ROW, "(Square), mask (Masking)"),
     # dropout as in Gal and Ghahramani 2016, or statistics of the batch: no operation repeats them
     (trained(layers.Dropout(0.5, name="drop")), ROW, "drop (Dropout: training=True)"),

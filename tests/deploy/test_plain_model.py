@@ -131,7 +131,7 @@ def nested_model() -> keras.Model:
 
 
 def functional_model() -> keras.Model:
-    """Return a model with operations that are no layers."""
+    """Return a model with operations that are not layers."""
     inputs = keras.Input((6, 6, 1))
     x = layers.Dense(3, name="dense")(layers.Flatten(name="flatten")(inputs))
     return keras.Model(inputs, keras.ops.relu(x) * 2.0 + x, name="operations")

@@ -77,7 +77,7 @@ def check(program: list[str], made: Collection[str] = ()) -> None:
     elif words[0] == "sh":
         assert (ROOT / words[1]).exists()
     elif is_run(words):
-        raise DocumentationError(f"'{' '.join(words)}' is no program that is known here: see {Path(__file__).name}")
+        raise DocumentationError(f"'{' '.join(words)}' is not a program that is known here: see {Path(__file__).name}")
 
 
 def check_training(arguments: list[str], made: Collection[str] = ()) -> None:

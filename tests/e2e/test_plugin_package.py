@@ -104,7 +104,7 @@ def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run: Path
         assert main([f"{argument}={run}"]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert line.startswith("Error: The run uses hookline_moons.")
-        assert "'hookline_moons' is no plugin that is installed here" in line
+        assert "'hookline_moons' is not a plugin that is installed here" in line
     assert train.main(["recipe=moons"]) == 2
     assert "'moons'" in capsys.readouterr().err
 

@@ -219,7 +219,7 @@ def test_a_branch_is_upstream_but_not_its_sibling():
     assert upstream(branches(), "*") == set(layer_paths(branches()))
     assert upstream(branches(), "head") | {"inputs"} == upstream(
         branches(), "*"
-    )  # through an operation that is no layer
+    )  # through an operation that is not a layer
 
 
 def test_every_call_of_a_shared_layer_counts_but_not_those_before_it():

@@ -114,7 +114,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         ([given, f"output={run}/summary.json"], "exists already"),
         ([f"model={foreign}", "data=digits"], "lies in no run"),
         ([f"model={foreign}", f"output={tmp_path}/new"], "No data"),
-        ([f"model={bare}", "data=digits", f"output={tmp_path}/out"], "no classes"),
+        ([f"model={bare}", "data=digits", f"output={tmp_path}/out"], "not classes"),
     ):
         assert_one_line(main, arguments, word, capsys)
         assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before

@@ -193,7 +193,7 @@ def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
         (["run="], "No run"),
         (["rum=a"], "'run'"),
         (["run=a", "replay=true"], "replay: True"),
-        ([f"run={tmp_path / 'missing'}"], "no run directory"),
+        ([f"run={tmp_path / 'missing'}"], "not a run directory"),
         ([f"run={run}", f"replay={last - first + 1}"], f"at most {last - first}."),
     ):
         assert main(arguments) == 2

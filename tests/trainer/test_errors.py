@@ -28,7 +28,7 @@ def test_a_name_is_shown_as_it_is_written():
         ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
         ("cat\u202egnp.exe", r"cat\u202egnp.exe"),
         ("a\r\nb\u2028c\x9b", r"a\r\nb\u2028c\x9b"),
-        ("\udcff", r"\udcff"),  # a byte of a file name that is no UTF-8
+        ("\udcff", r"\udcff"),  # a byte of a file name that is not a UTF-8
         ("Über ÄÖ 猫　x🐈 %\\n", "Über ÄÖ 猫　x🐈 %\\n"),
     ):
         assert printable(text) == shown

@@ -36,7 +36,7 @@ def test_what_is_no_file_of_its_own_is_refused_at_once(use, kind: str, victim: P
     path = victim.with_name("file")
     {"link": lambda: path.symlink_to(victim), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
     with pytest.raises(
-        OSError, match="symbolic link" if kind == "link" else r"no ordinary|is a dir|No such device|Is a"
+        OSError, match="symbolic link" if kind == "link" else r"not an ordinary|is a dir|No such device|Is a"
     ):
         use(path)
     assert victim.read_text() == "precious"
@@ -47,7 +47,7 @@ def test_a_file_that_the_user_names_may_be_a_link_and_no_pipe(victim: Path):
     link.symlink_to(victim)
     assert files.read_bytes(link, follow=True) == b"precious"
     os.mkfifo(pipe := victim.with_name("pipe"))
-    with pytest.raises(OSError, match="no ordinary file"):
+    with pytest.raises(OSError, match="not an ordinary file"):
         files.open_file(pipe, follow=True)
 
 

@@ -81,7 +81,7 @@ def _identity(distribution: Distribution) -> tuple[str, str | None]:
 def _entries(found: Distribution, name: str, version: str | None) -> Iterator[Plugin]:
     try:
         entries = list(found.entry_points.select(group=GROUP))
-    except (TypeError, ValueError, AttributeError):  # a line that is no entry
+    except (TypeError, ValueError, AttributeError):  # a line that is not an entry
         yield Plugin(name, "", name, version, problem="its entry_points.txt cannot be read")
         return
     for entry in entries:

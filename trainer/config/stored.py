@@ -90,7 +90,7 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
         root = path.partition(".")[0]
         if root not in allowed and not any(f"{path}.".startswith(f"{package}.") for package in trusted):
             raise UserError(
-                f"The run uses {path}, and '{root}' is no plugin that is installed here. Expected it installed, or "
+                f"The run uses {path}, and '{root}' is not a plugin that is installed here. Expected it installed, or "
                 f"plugins=[{root}] beside {key}=, if you trust it."
             )
     check_tree(config, [str(name) for name in given])

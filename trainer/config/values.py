@@ -173,7 +173,7 @@ def _check_classes_per_batch(trainer: Mapping[str, Any]) -> None:
     size, classes = trainer["batch_size"], trainer["classes_per_batch"]
     if classes is not None and size % classes:
         raise UserError(
-            f"trainer.batch_size={size} is no multiple of trainer.classes_per_batch={classes}. "
+            f"trainer.batch_size={size} is not a multiple of trainer.classes_per_batch={classes}. "
             f"Expected equally many examples of each class: use {batch_sizes_for(size, classes)}, or another number of "
             "classes."
         )
@@ -220,7 +220,7 @@ def _check_parts(trainer: Mapping[str, Any]) -> None:
     ):
         if size % parts:
             raise UserError(
-                f"trainer.batch_size={size} is no multiple of {received}. Expected an equal part of the batch for "
+                f"trainer.batch_size={size} is not a multiple of {received}. Expected an equal part of the batch for "
                 f"each: use {batch_sizes_for(size, parts)}, or another number of {fewer}."
             )
         check_class_parts(classes, parts, received=received, where=where, fewer=fewer)

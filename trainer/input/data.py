@@ -74,7 +74,7 @@ class Data:
         validation: what decides between settings and steps.
         test: what is evaluated once, at the end.
         input_shape: shape of one input, without the batch; () where an example has several.
-        classes: number of classes; labels lie in [0, classes). 0 if targets are no classes: nothing asks for labels.
+        classes: number of classes; labels lie in [0, classes). 0 if targets are not classes: nothing asks for labels.
         class_names: what each class is called, by label; empty if classes have no names.
         preparation: how a raw example becomes an input, for predictions later; None if it is not known.
         preparations: of several inputs, by name.

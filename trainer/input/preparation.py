@@ -24,7 +24,7 @@ class Preparation:
     shape: tuple[int, ...]  # of one input as the network takes it: [height, width, channels] of an image
     scale: float = 1.0  # a raw value times this, plus the offset, is the network's, in float32
     offset: float = 0.0  # see `scale`
-    peak: float | None = None  # brightest raw value, such as 255; None if raw values are no pixels
+    peak: float | None = None  # brightest raw value, such as 255; None if raw values are not pixels
     fit: str = FITS[0]  # how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`)
     # of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of channels,
     # of which there is one

@@ -151,7 +151,7 @@ class SampledOrder(_ByClass):
         self.counts = _apportioned(shares, labels.size)  # of each class, drawn in an epoch: int64 [classes]
         if lost := np.flatnonzero((shares > 0) & (self.counts == 0)).tolist():
             raise UserError(
-                f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is no whole "
+                f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is not a whole "
                 f"example among {labels.size}: it would never be drawn. Expected at least {1 / labels.size:.2g}."
             )
         self._size = int(labels.size)

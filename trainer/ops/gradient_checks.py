@@ -169,7 +169,7 @@ def run_numpy(
 
     dtypes = [spec.dtype for spec in specs]
     tensors = tf.numpy_function(call, list(inputs), dtypes, name="numpy_forward")
-    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one tensor is no tensor
+    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one tensor is not a tensor
     shaped = tuple(tf.ensure_shape(tensor, spec.shape) for tensor, spec in zip(tensors, specs, strict=True))
     return shaped if several else shaped[0]
 

@@ -37,7 +37,7 @@ def safe_gather(params: Any, indices: Any, *, mode: str = RAISE, axis: int = 0) 
         Of the dtype of `params` and the shape params.shape[:axis] + indices.shape + params.shape[axis + 1:].
 
     Raises:
-        UserError: an unknown mode, an axis that does not exist or holds no row, or indices that are no integers.
+        UserError: an unknown mode, an axis that does not exist or holds no row, or indices that are not integers.
         tf.errors.InvalidArgumentError: with "raise", an index out of range; names the lowest and the highest.
     """
     if mode not in MODES:

@@ -30,7 +30,7 @@ def existing_directory(run: str) -> Path:
     """Return the directory of a run to resume."""
     path = user_path(run, "resume")
     if not path.is_dir():
-        raise UserError(f"resume={run} is no directory. Expected the directory of a run.")
+        raise UserError(f"resume={run} is not a directory. Expected the directory of a run.")
     return path
 
 

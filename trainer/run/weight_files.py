@@ -164,7 +164,7 @@ def _child(group: h5py.Group, key: str) -> Any:
 def _tensor(group: h5py.Group, key: str) -> Tensor:
     dataset = _child(group, key)
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-        raise ValueError(f"'{key}' is no array of its own")
+        raise ValueError(f"'{key}' is not an array of its own")
     half = dataset.attrs.get("dtype") == BFLOAT16.name and dataset.dtype.itemsize == BFLOAT16.itemsize
     dtype = BFLOAT16 if half else dataset.dtype
     return Tensor(dataset.shape or (), dtype, lambda: np.asarray(dataset[()]).view(dtype))
@@ -177,7 +177,7 @@ def _safetensors(file: BinaryIO) -> list[Layer]:
         raise ValueError("its header does not end within it")
     header = parse_json(file.read(length))
     if not isinstance(header, dict):
-        raise ValueError("its header is no mapping")
+        raise ValueError("its header is not a mapping")
     start = PREFIX + length
     named = {name: _placed(file, name, spec, start, size) for name, spec in header.items() if name != "__metadata__"}
     return by_path(named, ordered=False)

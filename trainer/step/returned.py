@@ -226,7 +226,7 @@ def _json(value: Any, facts: Facts) -> str | None:
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"what is no JSON ({error})"
+        return f"what is not JSON ({error})"
     return None
 
 

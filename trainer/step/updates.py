@@ -127,7 +127,7 @@ def _operation(item: Any) -> tf.Operation | None:
 def _described(item: Any) -> str:
     operation = _operation(item)
     if operation is None:
-        return f"something that is no op ({type(item).__name__})"
+        return f"something that is not an op ({type(item).__name__})"
     return f"the op {operation.name} ({operation.type})"
 
 

@@ -56,7 +56,7 @@ def charts(names: Iterable[str], *, hooks: Collection[str], networks: Collection
 
 
 def _split(name: str, hooks: Collection[str], scopes: Collection[str]) -> tuple[str, str, str]:
-    """Split a name at its namespace; if none is known, at the first part that is no objective or network."""
+    """Split a name at its namespace; if none is known, at the first part that is not an objective or network."""
     parts = name.split("/")
     if (namespace := namespace_of(name, hooks=hooks, scopes=scopes)) is not None:
         at = parts.index(namespace)

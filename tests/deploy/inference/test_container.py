@@ -129,19 +129,19 @@ OTHER = [
     (b"\x93NUMPY\x01\x00v\x00" + bytes(99), "a NumPy array"),
     ((2**62).to_bytes(8, "little") + bytes(99), "too short"),
     ((2**23).to_bytes(8, "little") + bytes(2**23), "would take 8,388,608 bytes"),
-    ((0).to_bytes(8, "little"), "no JSON"),
-    (forged({}, header="[" * 10**6), "no JSON"),
-    (forged({}, header='{"a":' * 10**5), "no JSON"),
-    (forged({}, header="\ud800".encode("utf-8", "surrogatepass").decode("latin-1")), "no JSON"),
+    ((0).to_bytes(8, "little"), "not JSON"),
+    (forged({}, header="[" * 10**6), "not JSON"),
+    (forged({}, header='{"a":' * 10**5), "not JSON"),
+    (forged({}, header="\ud800".encode("utf-8", "surrogatepass").decode("latin-1")), "not JSON"),
     (forged({}, header="[]"), "says nothing of this project"),
     (forged({}, header='{"__metadata__":{"format":1}}'), "says nothing of this project"),
     (forged({"x": entry()}, b"abcd", metadata={}), "its format is 'none'"),
     (header(version="2"), "its version is '2', expected '1'"),
     (header(more=""), "more or less"),
-    (header(model="[]"), "no mapping"),
-    (header(model="[" * 10**5), "model is no JSON"),
-    (header(model='{"a":NaN}'), "model is no JSON"),
-    (header(model='{"a":1,"a":2}'), "model is no JSON"),
+    (header(model="[]"), "not a mapping"),
+    (header(model="[" * 10**5), "model is not JSON"),
+    (header(model='{"a":NaN}'), "model is not JSON"),
+    (header(model='{"a":1,"a":2}'), "model is not JSON"),
     (placed((0, 4), (0, 4)), "'y' is not placed after"),
     (placed((0, 4), (3, 7)), "'y' is not placed after"),
     (placed((0, 4), (5, 9)), "'y' is not placed after"),
@@ -184,7 +184,7 @@ def test_a_name_that_stands_twice_is_refused(file, tmp_path):
     good = forged({"x": entry()}, b"abcd")
     header = good[8:-4].decode().rstrip()
     twice = header[:-1] + ',"x":' + json.dumps(entry(), separators=(",", ":")) + "}"
-    assert "no JSON" in refused(tmp_path / "a", forged({}, b"abcd", header=twice))
+    assert "not JSON" in refused(tmp_path / "a", forged({}, b"abcd", header=twice))
 
 
 def test_another_form_of_the_same_header_is_refused(tmp_path):
@@ -196,7 +196,7 @@ def test_another_form_of_the_same_header_is_refused(tmp_path):
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, said in (("pipe", "no ordinary file"), (".", "no ordinary file"), ("none", "No such file")):
+    for name, said in (("pipe", "not an ordinary file"), (".", "not an ordinary file"), ("none", "No such file")):
         with pytest.raises(UserError, match=said):
             read_container(tmp_path / name, PACKED)
         with pytest.raises(UserError, match=said):

@@ -1,4 +1,4 @@
-"""Huffman codes: no code is better, every stream is read again, and what is no code or no stream of it is refused."""
+"""Huffman codes: no code is better, every stream is read again, and what is not a code or a stream is refused."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_a_damaged_directory_of_an_npz_is_one_line(tmp_path):
     whole = (tmp_path / "own.npz").read_bytes()
     version = whole.index(b"PK\x01\x02") + 6  # that it takes to unpack it
     (tmp_path / "own.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
-    assert "is no npz file (" in refusal(find_arrays, str(tmp_path / "own.npz"), None)
+    assert "is not an npz file (" in refusal(find_arrays, str(tmp_path / "own.npz"), None)
 
 
 def write(folder, array, name="rows.npy"):

@@ -190,7 +190,7 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     damaged[len(records[0]) + 16 + 40] ^= 1
     for content, expected in (
         (damaged, f"byte {len(records[0]) + 28} has a wrong checksum"),
-        (b"these are words and no records at all", "is no TFRecord file"),
+        (b"these are words and no records at all", "is not a TFRecord file"),
         (b"", "holds no record"),
     ):
         (tmp_path / "a").write_bytes(content)
@@ -198,7 +198,7 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     for kind in ("GZIP", "ZLIB"):
         assert f"is compressed ({kind})" in message_of(write_records(tmp_path / "a", records, kind))
     path = write_records(tmp_path / "a", [records[0], b"\xff\xff words"])
-    assert "record 1 is no tf.train.Example (" in message_of(path)
+    assert "record 1 is not a tf.train.Example (" in message_of(path)
 
 
 def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):

@@ -72,7 +72,7 @@ def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Pat
     (tmp_path / "b.keras").write_text("no zip")
     for name, words in (
         ("a.keras", "1000 outputs. Expected 10: .*model.new_head=true"),
-        ("a.h5", "is no .keras file.*init_from="),
+        ("a.h5", "is not a .keras file.*init_from="),
         ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),
     ):

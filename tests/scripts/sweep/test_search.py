@@ -63,7 +63,7 @@ def test_numbers_are_short_and_inside() -> None:
 def test_what_is_no_space_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, message in (
         ("recipe=bnn", "--trials"),
-        ("a=interval(2,1)", "no interval"),
+        ("a=interval(2,1)", "not an interval"),
         ("a=interval(0,nan)", "two finite numbers"),
         ("a=range(1,3,0)", "cannot be listed"),
         ("a=range(3,1)", "no value"),

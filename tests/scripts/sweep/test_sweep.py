@@ -123,7 +123,7 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         ("recipe=bnn,baseline trainer.strategy=multi_worker", "multi_worker"),
         ("recipe=bnn run_dir=a,b", "'run_dir=a,b' .*--sweep <directory>"),
         ("recipe=bnn trainer.batch_size=32,0", "trainer.batch_size=0"),
-        ("--sweep none", "none is no sweep yet"),
+        ("--sweep none", "none is not a sweep yet"),
         ("recipe=bnn --sweep file", "cannot be written"),
         ("recipe=bnn --sweep .", "no sweep.json"),
         ("recipe=bnn --sweep broken", "broken/sweep.json cannot be read as a sweep"),

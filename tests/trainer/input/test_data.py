@@ -43,7 +43,7 @@ def test_splits_that_share_examples_are_refused():
         names = [("train", "validation", "test")[place] for place in (first, second)]
         with pytest.raises(UserError, match=f"'{names[0]}' and '{names[1]}' of data 'tiny' share 1 examples"):
             make_data([0] * 6, rows=rows)
-    one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources are no overlap
+    one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources are not overlap
     splits = [Split(name, one, np.array([row])) for row, name in enumerate(("train", "validation"))]
     assert Data("tiny", *splits, Split("test", other, np.array([0])), input_shape=(1,), classes=2).test.size == 1
 

@@ -137,7 +137,7 @@ def test_each_kind_of_name_is_told_apart_and_leftovers_alone_go(store) -> None:
     for name in [*CHECKPOINTS, *STRANGERS, "damaged_step_00000100", "damaged_step_00000007", *LEFT[1:]]:
         (store.directory / name).mkdir(parents=True)
         (store.directory / name / "tensors.npz").write_bytes(b"x")
-    for name in [LEFT[0], *MINE, "step_00000300", "notdamaged_"]:  # a file is no checkpoint
+    for name in [LEFT[0], *MINE, "step_00000300", "notdamaged_"]:  # a file is not a checkpoint
         (store.directory / name).write_bytes(b"x")
     assert checkpoint_names(store.directory) == CHECKPOINTS
     assert [path.name for path in set_aside(store.directory)] == ["damaged_step_00000007", "damaged_step_00000100"]

@@ -32,7 +32,7 @@ def exhausted(text: str) -> Exception:
         (exhausted("Out of memory while trying to allocate 536870912 bytes."), "not enough memory"),
         (exhausted("/runs/events; No space left on device"), None),
         (exhausted("Too many open files in the room"), None),
-        (tf.errors.InvalidArgumentError(None, None, "OOM is no word of this error"), None),
+        (tf.errors.InvalidArgumentError(None, None, "OOM is not a word of this error"), None),
     ],
 )
 def test_a_lack_of_memory_is_told_and_other_errors_stay(error: Exception, told: str | None) -> None:

@@ -93,7 +93,7 @@ def powers(used: int) -> Callable[[tf.Tensor], tf.Tensor]:
         s = tf.sin(a)
         return (s**3, s**2), lambda u, v: (3.0 * s**2 * u + 3.0 * s * v) * tf.cos(a)
 
-    return lambda x: function(x)[used]  # the result that nobody uses is no fault of the other
+    return lambda x: function(x)[used]  # the result that nobody uses is not a fault of the other
 
 
 CASES = {

@@ -136,7 +136,7 @@ def test_a_report_averages_the_sampled_steps() -> None:
     assert norms_of(loop)[BEFORE] == pytest.approx(np.mean([each[0], each[3], each[6]]), rel=1e-4)
     loop.accumulators.reset()
     loop.run(7, 2)
-    assert norms_of(loop) == {}  # 7 and 8 are no samples
+    assert norms_of(loop) == {}  # 7 and 8 are not samples
     assert loop.accumulators.read()["loss/total"] > 0.0
 
 

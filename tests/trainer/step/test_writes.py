@@ -136,7 +136,7 @@ class Early(Counter):
         (Reads, "'counter' returned the op .*Add.* writes no variable"),
         (NeverWrites, "'counter' declares that it writes 'count', but no op"),
         (LeavesOut, "'counter' writes 'count' outside UPDATE_OPS"),
-        (Outside, "'counter' returned something that is no op"),
+        (Outside, "'counter' returned something that is not an op"),
         (Early, "'counter' returned the op .*Assign"),
     ],
 )
