@@ -125,7 +125,7 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
     elif isinstance(x, Iterator) or callable(x):
         raise UserError(
             f"{name} is a {type(x).__name__}. Expected arrays, a tf.data.Dataset or a keras.utils.PyDataset: a "
-            "generator cannot give the rows of a step again when a run goes on."
+            "generator cannot give the rows of a step again when a run continues."
         )
     else:
         inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))

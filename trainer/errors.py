@@ -29,7 +29,7 @@ class UserError(ValueError):
 
 
 class WriteError(UserError):
-    """Report that something beside the checkpoints could not be written. Training goes on without it."""
+    """Report that something beside the checkpoints could not be written. Training continues without it."""
 
 
 class UnsavedError(RuntimeError):
@@ -37,7 +37,7 @@ class UnsavedError(RuntimeError):
 
 
 class WorkersError(RuntimeError):
-    """Report that the workers of a run cannot go on together: one is gone, hangs, or failed."""
+    """Report that the workers of a run cannot continue together: one is gone, hangs, or failed."""
 
 
 class NonFiniteError(ArithmeticError):

@@ -57,7 +57,7 @@ class Declaration:
         best_from_step: the step from which the network has the final form that the hook promises, such as its sparsity.
             Earlier evaluations never count as the best, and early stopping waits for it.
         outside: digests of what the hook uses and no checkpoint holds, such as another network, by what it is called in
-            an error. A run goes on with the same alone.
+            an error. A run continues with the same alone.
     """
 
     state: Mapping[str, tf.Variable] = field(default_factory=dict)

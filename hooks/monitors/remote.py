@@ -169,7 +169,7 @@ class RemoteLogger(HostHook):
                     sent = step
                     write_whole(record, json.dumps({"id": run_id, "step": sent}))
             self.finish(job)
-        except Exception as error:  # noqa: BLE001 - whatever a service raises, the run goes on
+        except Exception as error:  # noqa: BLE001 - whatever a service raises, the run continues
             self._failure = one_line(f"{type(error).__name__}: {error}")[:200]
 
 

@@ -37,7 +37,7 @@ def signal_at(*steps: int, evaluation: bool = False) -> list[str]:
 
 
 def go_on(run_dir: Path, *overrides: str) -> dict[str, Any]:
-    """Return the summary of a run that goes on."""
+    """Return the summary of a run that continues."""
     (job,) = preflight(parse_command([f"resume={run_dir}", PLUGIN, *overrides]))
     return execute(job.config, job.recipe, job.overrides)
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Launched:
-    """Hold a run of several workers that goes on in the background."""
+    """Hold a run of several workers that continues in the background."""
 
     def __init__(self, *overrides: str, log: Path, workers: int = 2) -> None:
         self._log = log

@@ -39,7 +39,7 @@ class Blueprint:
         build_augments: returns the augmentations.
         check: refuses what is wrong before anything is built.
         init_from: the run or file whose weights the networks start from; None for their own.
-        first_step: the step at which the first epoch of the data begins; above 0 where a run goes on with other data.
+        first_step: the step at which the first epoch of the data begins; above 0 where a run continues with other data.
         planned_steps: over how many steps hooks lay out their schedules; None for those of the run.
     """
 

@@ -62,7 +62,7 @@ class BackgroundWriter:
     """Write one snapshot after another in a thread, which is there only while there is something to write.
 
     One is being written, one may wait. A waiting one that is only the "last" gives way to a later one, which is better
-    to go on from and takes its tag; any other is waited for. So memory holds two copies of a run at most besides the
+    to continue from and takes its tag; any other is waited for. So memory holds two copies of a run at most besides the
     run, and training stalls only where two saves that must both stay come faster than the disk writes one.
 
     What could not be written is kept, one more copy for each tag, until a later snapshot has its tags, and tried again
@@ -266,7 +266,7 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Return the checkpoint that was written last and is sound; None where none ever was. Set damaged ones aside.
 
-        What could not be written is forgotten: training goes on from what could.
+        What could not be written is forgotten: training continues from what could.
         """
         self._writer.forget()
         self._index()  # tells what is named and gone
@@ -295,7 +295,7 @@ class CheckpointStore:
         try:
             path, index = unused(self.directory, f"step_{snapshot.step:08d}"), self._index()
             write_checkpoint(path, snapshot, index.number + 1, self._environment)
-        except Exception as error:  # noqa: BLE001 - training goes on, whatever the disk does
+        except Exception as error:  # noqa: BLE001 - training continues, whatever the disk does
             self._fail(snapshot.step, error)
             return False
         try:

@@ -1,4 +1,4 @@
-"""What must be the same for a run to go on, and on all of its workers."""
+"""What must be the same for a run to continue, and on all of its workers."""
 
 from __future__ import annotations
 

@@ -227,7 +227,7 @@ class Run:
     def call(self, stage: str, *arguments: Any, closing: bool = False) -> list[Exception]:
         """Call a stage of every host hook in order, and keep the time by name.
 
-        What a hook cannot write is reported, once for each hook, and the run goes on. In a closing stage the others
+        What a hook cannot write is reported, once for each hook, and the run continues. In a closing stage the others
         are called also after one of them failed, and the failures are returned.
         """
         failures: list[Exception] = []
@@ -306,7 +306,7 @@ class Run:
         return Report(self.step, "train", values)
 
     def _advise(self) -> None:
-        """Show what hooks see before training, and what networks train without; a run that goes on has shown it."""
+        """Show what hooks see before training, and what networks train without; a run that continues has shown it."""
         for name, network in self.networks.items():
             for each in network.final_activations:
                 self._tell(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
@@ -338,7 +338,7 @@ class Run:
             if hook.name not in self._unwritten:
                 self._unwritten.add(hook.name)
                 line = str(error).rstrip(".")
-                warnings.warn(f"At step {self.step}, the hook '{hook.name}': {line}. The run goes on.", stacklevel=3)
+                warnings.warn(f"At step {self.step}, the hook '{hook.name}': {line}. The run continues.", stacklevel=3)
 
     def _answer_vetoes(self) -> None:
         """Leave out the step that was held back, or go back to a checkpoint, as a hook asks."""

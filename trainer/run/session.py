@@ -93,7 +93,7 @@ def carry_out(
         UserError: a mistake that the user can fix.
         NonFiniteError: training produced NaN or infinity; the run directory says so.
         Interrupted: a signal or the wall-clock budget ended the run before its time; it can be resumed.
-        WorkersError: the run has several processes, and they cannot go on together.
+        WorkersError: the run has several processes, and they cannot continue together.
     """
     started = StartTime(began)
     started.end("import")

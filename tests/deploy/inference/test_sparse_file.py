@@ -129,7 +129,7 @@ DAMAGE = {
     "a network of numbers": (replace(NETWORK, lambda array: array.astype(np.float32)), "not a stream of bytes"),
     "no list of weights": (lambda model, tensors: model.update(weights={"0": model["weights"][0]}), "not a list"),
     "a stream that ends early": (replace("0.indices", lambda array: array[:-1]), "a stream"),
-    "a stream that goes on": (replace("0.gaps", lambda array: np.append(array, np.uint8(0))), "a stream"),
+    "a stream that continues": (replace("0.gaps", lambda array: np.append(array, np.uint8(0))), "a stream"),
     "bits behind the last one": (replace("2.bitmap", lambda array: with_item(array, -1, array[-1] | 1)), "continues"),
     "a code that is none": (replace("0.indices_code", lambda array: with_item(array, 0, 0x11)), "Kraft"),
     "a code of more symbols": (replace("0.gaps_code", lambda array: np.full(128, 0x88, np.uint8)), "Kraft|more than"),

@@ -191,7 +191,7 @@ def test_processes_read_the_same_bits_and_name_the_row_that_fails(tmp_path, monk
     slow = importlib.import_module("slow_examples").Slow
     threads, processes = (custom(source=slow(), cache="none", workers=workers) for workers in (0, 2))
     batches = [TrainingBatches(each.train, batch_size=8, seed=1) for each in (threads, processes)]
-    assert_same_bits(*(eager_batches(each, 3, 9) for each in batches))  # of whichever step a run goes on from
+    assert_same_bits(*(eager_batches(each, 3, 9) for each in batches))  # of whichever step a run continues from
     held = custom(source=slow(), workers=2).train.source.gather(tf.range(60, dtype=tf.int64))
     np.testing.assert_array_equal(held["targets"], np.arange(60) % 3)
     assert_refused(r"row 17: ValueError: broken \(slow_examples.py:1", custom, source=slow(17), workers=2)
