@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
 
 MOST = 100
 """Parameters that MLflow takes in one request."""
+TAG = "hookline.id"
+"""Of a remote run: the id in the run directory, which finds it again."""
 
 
 class MLflow(RemoteLogger):
@@ -20,8 +23,7 @@ class MLflow(RemoteLogger):
     HPARAMS tab; the whole config and the pictures of `pictures/` are artifacts. A thread sends, so training never
     waits. If the service fails, training continues, and one line says why.
 
-    A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the id
-    and the last step that was sent.
+    A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds the id.
 
     Group:
         monitor
@@ -52,28 +54,28 @@ class MLflow(RemoteLogger):
         self._client: Any = None
         self._id = ""
 
-    def connect(self, facts: Facts, known: str | None) -> tuple[str, int]:
+    def connect(self, facts: Facts, identifier: str) -> int:
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # amid the progress
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
         self._client = MlflowClient(self._uri)
-        if known:
-            self._id = known
-            self._client.update_run(known, status="RUNNING")
-            names = self._client.get_run(known).data.metrics
-            histories = [self._client.get_metric_history(known, name) for name in names]
-            return known, max((each.step for history in histories for each in history), default=-1)
         found = self._client.get_experiment_by_name(self._experiment)
         where = found.experiment_id if found else self._client.create_experiment(self._experiment)
-        tags = {f"hookline.{tag}": "true" for tag in facts.tags}
-        self._id = self._client.create_run(where, run_name=facts.directory.name, tags=tags).info.run_id
-        parameters = [Param(_allowed(name), str(value)) for name, value in facts.settings.items()]
+        runs = self._client.search_runs([where], filter_string=f"tags.`{TAG}` = '{identifier}'")
+        tags = {TAG: identifier, **{f"hookline.{tag}": "true" for tag in facts.tags}}
+        run = runs[0] if runs else self._client.create_run(where, run_name=facts.directory.name, tags=tags)
+        self._id = run.info.run_id
+        self._client.update_run(self._id, status="RUNNING")
+        settings = {_allowed(name): str(value) for name, value in facts.settings.items()}
+        parameters = [Param(name, value) for name, value in settings.items() if name not in run.data.params]
         for start in range(0, len(parameters), MOST):
             self._client.log_batch(self._id, params=parameters[start : start + MOST])
         self._client.log_dict(self._id, {**facts.config}, "config.yaml")
-        return self._id, -1
+        histories = [self._client.get_metric_history(self._id, name) for name in run.data.metrics]
+        return max((each.step for history in histories for each in history), default=-1)
 
     def send(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import re
 import threading
+import uuid
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Any
 
 from hookline.hooks.monitors.dashboard.hyperparameters import hyperparameters, reached_values
@@ -28,6 +30,10 @@ from hookline.trainer.run.results import COMPLETE
 if TYPE_CHECKING:
     from hookline.trainer.run.control import Report
     from hookline.trainer.run.run import Run
+
+
+MOST_WAITING = 10_000
+"""Steps that wait for a slow service."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +66,23 @@ class Steps:
 class RemoteLogger(HostHook):
     """Send reports to a service, each step once, also where a killed run is resumed.
 
-    A file in the run directory holds the run's id at the service and the last step that was sent. A resumed run sends
-    what `metrics.jsonl` has beyond it. After an error nothing more is sent in this process, and one line says so.
+    A file in the run directory holds the run's id, from before the service is asked for a run: a kill leaves no second
+    one. A resumed run sends what `metrics.jsonl` has beyond
+    the last step that the service holds: what was handed to it before a kill may not have arrived. After an error nothing more is sent in this process, and one line says so.
     """
 
     package = ""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_number("timeout", timeout, minimum=0.0)
-        self._queue: SimpleQueue[tuple[int, dict[str, float]] | End] = SimpleQueue()
+        self._queue: Queue[tuple[int, dict[str, float]] | End] = Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
         self._steps = Steps()
         self._failure = ""
 
     @abstractmethod
-    def connect(self, facts: Facts, known: str | None) -> tuple[str, int]:
-        """Open the run with a known id, or a new one; return its id, and the last step that the service has, or -1."""
+    def connect(self, facts: Facts, identifier: str) -> int:
+        """Open the run of this id, or a new one; return the last step that the service has, or -1."""
 
     @abstractmethod
     def send(self, step: int, values: Mapping[str, float]) -> None:
@@ -86,7 +93,7 @@ class RemoteLogger(HostHook):
         """Send what the run has reached, and close it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the id and the last step are in a file of the run."""
+        """Return nothing: the id is in a file of the run, and the service knows its last step."""
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
@@ -109,9 +116,9 @@ class RemoteLogger(HostHook):
             return
         pictures = {path.stem: path for path in sorted((run.directory / DIRECTORY_NAME).glob("*.png"))}
         self._pass_on()
-        self._queue.put(End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
-        thread.join(self._timeout)
-        if thread.is_alive():
+        self._put(End(summary.get("status") in COMPLETE, reached_values(summary), pictures))
+        thread.join(0.0 if self._failure else self._timeout)
+        if thread.is_alive() and not self._failure:
             self._failure = f"no answer for {self._timeout:g} s at the end"
         self._warn()
         self._thread = None
@@ -127,7 +134,7 @@ class RemoteLogger(HostHook):
         settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
         tags = [*run.recipe.split("+"), *technique_hooks(run.config.get("hooks") or {})]
         facts = Facts(run.directory.resolve(), run.config, settings, list(dict.fromkeys(tags)))
-        self._queue, self._steps, self._failure = SimpleQueue(), Steps(), ""
+        self._queue, self._steps, self._failure = Queue(MOST_WAITING), Steps(), ""
         self._thread = threading.Thread(target=self._work, args=(facts, self._queue), name=self.name, daemon=True)
         self._thread.start()
 
@@ -142,8 +149,14 @@ class RemoteLogger(HostHook):
 
     def _pass_on(self) -> None:
         if self._steps.values and not self._failure:
-            self._queue.put((self._steps.step, self._steps.values))
+            self._put((self._steps.step, self._steps.values))
         self._steps = Steps()
+
+    def _put(self, job: tuple[int, dict[str, float]] | End) -> None:
+        try:
+            self._queue.put_nowait(job)
+        except Full:
+            self._failure = self._failure or f"no answer, and {MOST_WAITING:,} steps wait"
 
     def _warn(self) -> None:
         """Say once why nothing more is sent; by the thread of the loop, which draws the progress bar as well."""
@@ -155,19 +168,19 @@ class RemoteLogger(HostHook):
             )
             self._thread = None
 
-    def _work(self, facts: Facts, queue: SimpleQueue[Any]) -> None:
+    def _work(self, facts: Facts, queue: Queue[Any]) -> None:
         record = facts.directory / f"{self.package}.json"
         try:
-            known = read_json(record) if record.exists() else {}
-            run_id, sent = self.connect(facts, known.get("id"))
-            sent = max(sent, int(known.get("step", -1)))
-            write_whole(record, json.dumps({"id": run_id, "step": sent}))
+            identifier = str(read_json(record)["id"]) if record.exists() else uuid.uuid4().hex
+            if not re.fullmatch("[A-Za-z0-9]{1,64}", identifier):
+                raise ValueError(f"{record} names no run")
+            write_whole(record, json.dumps({"id": identifier}))
+            sent = self.connect(facts, identifier)
             while not isinstance(job := queue.get(), End):
                 step, values = job
                 if step > sent:
                     self.send(step, values)
                     sent = step
-                    write_whole(record, json.dumps({"id": run_id, "step": sent}))
             self.finish(job)
         except Exception as error:  # noqa: BLE001 - whatever a service raises, the run continues
             self._failure = one_line(f"{type(error).__name__}: {error}")[:200]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
@@ -16,9 +18,9 @@ class WandB(RemoteLogger):
     at the end. A thread sends, so training never waits. If the service fails, training continues, and one line says
     why.
 
-    A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id and
-    the last step that was sent. W&B's own files are in `./wandb`, or where `WANDB_DIR` says; with `WANDB_MODE=offline`,
-    `wandb sync` uploads them later.
+    A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
+    W&B's own files are in `./wandb`, or where `WANDB_DIR` says. With `WANDB_MODE=offline`, `wandb sync` uploads them
+    later, and a resumed run replaces its earlier files: the latest folder has all steps.
 
     Group:
         monitor
@@ -48,21 +50,30 @@ class WandB(RemoteLogger):
         self._project, self._entity = project, entity
         self._run: Any = None
 
-    def connect(self, facts: Facts, known: str | None) -> tuple[str, int]:
+    def connect(self, facts: Facts, identifier: str) -> int:
         import wandb
 
+        settings = wandb.Settings(console="off", silent=True)
+        online = wandb.setup(settings).settings.mode in (None, "online", "shared")
+        if online and not wandb.login(prompt=False):  # it would ask from beside the progress bar
+            raise ConnectionError("not logged in; run `wandb login`, or set WANDB_MODE=offline")
         self._run = wandb.init(
             project=self._project,
             entity=self._entity,
-            id=known,
-            resume="allow" if known else None,
+            id=identifier,
+            resume="allow",
             name=facts.directory.name,
             config={**facts.config},
             tags=facts.tags,
             reinit="create_new",
-            settings=wandb.Settings(console="off", silent=True),
+            settings=settings,
         )
-        return str(self._run.id), int(self._run.step) - 1
+        if self._run.offline:  # of what a killed process has logged, W&B's files lack the end
+            own = Path(self._run.settings.sync_dir)
+            for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
+                if folder.name != own.name:
+                    shutil.rmtree(folder, ignore_errors=True)
+        return int(self._run.step) - 1
 
     def send(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

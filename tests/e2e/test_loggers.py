@@ -21,19 +21,21 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 32768
 
 
-def killed_and_resumed(folder: Path, *overrides: str) -> dict[tuple[str, int], float]:
+def killed_and_resumed(
+    folder: Path, *overrides: str, steps: int = 400, kills_after: int = 5
+) -> dict[tuple[str, int], float]:
     """Return the values of metrics.jsonl by name and step; the run was killed after some evaluations."""
     own = [
         "recipe=bnn",
         "trainer.epochs=null",
-        "trainer.steps=400",
+        f"trainer.steps={steps}",
         "hooks.tensorboard=null",
         "hooks.early_stopping=null",
     ]
     command = [sys.executable, str(ROOT / "train.py")]
     run = subprocess.Popen([*command, *own, f"run_dir={folder / 'run'}", *overrides], cwd=folder)
     metrics = folder / "run" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("validation") > 5):
+    while not (metrics.exists() and metrics.read_text().count("validation") > kills_after):
         assert run.poll() is None
         time.sleep(0.02)
     run.send_signal(signal.SIGKILL)
@@ -68,7 +70,7 @@ def test_a_killed_run_is_one_run_of_wandb(tmp_path, monkeypatch) -> None:
     from wandb.proto import wandb_internal_pb2
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    expected = killed_and_resumed(tmp_path, "+hooks=wandb")
+    expected = killed_and_resumed(tmp_path, "+hooks=wandb", steps=3000, kills_after=80)  # W&B has begun to write
     sent: dict[tuple[str, int], float] = {}
     ids = set()
     for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):

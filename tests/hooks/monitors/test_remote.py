@@ -25,11 +25,11 @@ class Service(RemoteLogger):
         super().__init__(timeout)
         self.sent, self.fails_at, self.hangs, self.end = sent, fails_at, hangs, None
 
-    def connect(self, facts, known):
+    def connect(self, facts, identifier):
         if self.hangs is not None:
             self.hangs.wait()
-        self.facts, self.known = facts, known
-        return known or "id", -1
+        self.facts, self.identifier = facts, identifier
+        return max(self.sent, default=-1)
 
     def send(self, step, values):
         if step == self.fails_at:
@@ -59,7 +59,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     first[0]._queue.put(None)  # killed: what was sent of step 20 is there, and step 30 waits for the next report
     first[0]._thread.join()
     assert sent == {step: {"train/loss/total": float(step), "validation/loss/total": -float(step)} for step in (10, 20)}
-    assert json.loads((run.directory / "json.json").read_text()) == {"id": "id", "step": 20}
+    assert json.loads((run.directory / "json.json").read_text()) == {"id": first[0].identifier}
 
     run.step, run.from_checkpoint = 30, True  # the checkpoint is later than what was sent
     again = [Service(sent), MetricsJsonl()]
@@ -67,7 +67,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
         hook.on_fit_begin(run)
     report(again, run, 40)
     again[0].on_fit_end(run, SUMMARY)
-    assert again[0].known == "id"
+    assert again[0].identifier == first[0].identifier
     assert (sorted(sent), sent[30]) == ([10, 20, 30, 40], {"train/loss/total": 30.0, "validation/loss/total": -30.0})
     assert again[0].end.complete
     assert again[0].end.reached == {"summary/test/accuracy": 0.5}
