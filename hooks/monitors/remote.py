@@ -67,8 +67,8 @@ class RemoteLogger(HostHook):
     """Send reports to a service, each step once, also where a killed run is resumed.
 
     A file in the run directory holds the run's id, from before the service is asked for a run: a kill leaves no second
-    one. A resumed run sends what `metrics.jsonl` has beyond
-    the last step that the service holds: what was handed to it before a kill may not have arrived. After an error nothing more is sent in this process, and one line says so.
+    one. A resumed run sends what `metrics.jsonl` has beyond the last step that the service holds, as what was handed to
+    it before a kill may not have arrived. After an error nothing more is sent in this process, and one line says so.
     """
 
     package = ""
