@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hookline.hooks.monitors.metrics_jsonl import FILE_NAME
 from hookline.hooks.monitors.remote import End, Facts, RemoteLogger
 
 
@@ -68,7 +69,7 @@ class WandB(RemoteLogger):
             reinit="create_new",
             settings=settings,
         )
-        if self._run.offline:  # of what a killed process has logged, W&B's files lack the end
+        if self._run.offline and (facts.directory / FILE_NAME).exists():  # W&B's files lack the end of a killed process
             own = Path(self._run.settings.sync_dir)
             for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
                 if folder.name != own.name:
