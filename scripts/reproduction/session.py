@@ -74,7 +74,9 @@ class Session:
             return
         jobs, overrides = self._sweep.jobs, list(job.overrides)
         known = [each for each in jobs if TRY.sub("", each.run) == job.name]
-        same = next((each for each in known if each.overrides == overrides), None)
+        first = max((self._recorded[name].number for name in job.needs.values()), default=0)
+        # A run that is older than the one it begins from began from an earlier form of that.
+        same = next((each for each in known if each.overrides == overrides and each.number > first), None)
         if same is None:
             same = SweepJob(len(jobs) + 1, overrides, unused(job.name, {each.run for each in known}.__contains__))
             jobs.append(same)

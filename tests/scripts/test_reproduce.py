@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hookline.scripts.reproduction.session import check
 from hookline.scripts.reproduction.table import FILE, TABLE, read_results, render
 from hookline.scripts.reproduction.targets import read_targets
 from hookline.trainer.errors import UserError
-from tests.support.reproduction import open_session, write_targets
+from tests.support.reproduction import TARGETS, open_session, write_targets
 from tests.support.stored_runs import config_of, write_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,6 +135,15 @@ def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch
     assert open_session(tmp_path, ["first", "second"]).run(tmp_path / "out", 1) == 0
     assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
     assert set(rows_in(tmp_path)) == {"first", "second"}
+
+
+def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
+    assert open_session(tmp_path, ["second"]).run(tmp_path / "out", 1) == 0
+    changed = deepcopy(TARGETS)
+    changed["first"]["runs"]["twin"].append("trainer.epochs=3")
+    assert open_session(tmp_path, ["second"], content=changed).run(tmp_path / "out", 1) == 0
+    overrides = (tmp_path / "out" / "second" / "pruned_0_try2" / "overrides.txt").read_text().splitlines()
+    assert overrides[1] == f"init_from={tmp_path}/out/first/twin_0_try2"
 
 
 def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):
