@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from hookline.scripts import kill_runs
-
-
-def write_run(directory: Path, *lines: dict, **changes: object) -> Path:
-    (directory / "checkpoints" / "step_00000004").mkdir(parents=True)
-    summary = {"status": "completed", "steps": 4, "digest": "a", "best": {"step": 3}, "test": {"loss": 1.0}, **changes}
-    (directory / "summary.json").write_text(json.dumps(summary))
-    rows = lines or ({"step": 1, "time/images_per_second": 3.0, "loss": 2.0},)
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in rows))
-    return directory
 
 
 @pytest.mark.long

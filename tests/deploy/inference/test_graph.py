@@ -53,14 +53,19 @@ def refused(change, *, then=infer) -> str:
     return str(caught.value)
 
 
+def reached(model: Any, path: str) -> tuple[Any, Any]:
+    """Return the place before the last part of a path, and this part."""
+    *before, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in before:
+        model = model[part]
+    return model, last
+
+
 def put(path: str, value: Any):
     """Return a change of the model's JSON: the last part of the path gets a value."""
 
     def change(model: dict, _: dict) -> None:
-        *before, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-        place: Any = model
-        for part in before:
-            place = place[part]
+        place, last = reached(model, path)
         place[last] = value
 
     return change
@@ -68,10 +73,7 @@ def put(path: str, value: Any):
 
 def drop(path: str):
     def change(model: dict, _: dict) -> None:
-        *before, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-        place: Any = model
-        for part in before:
-            place = place[part]
+        place, last = reached(model, path)
         del place[last]
 
     return change
@@ -81,9 +83,8 @@ def array(path: str, **found):
     """Return a change of the array that the JSON names: of its type or its shape, or all of it."""
 
     def change(model: dict, tensors: dict) -> None:
-        name: Any = model
-        for part in path.split("."):
-            name = name[int(part) if part.isdigit() else part]
+        place, last = reached(model, path)
+        name = place[last]
         if "dtype" in found:
             tensors[name] = tensors[name].astype(found["dtype"])
         elif "shape" in found:

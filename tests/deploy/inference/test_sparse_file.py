@@ -58,10 +58,7 @@ def test_every_array_comes_back_bit_for_bit(file: Path):
         assert found[name].shape == np.shape(values)
         assert found[name].tobytes() == values.tobytes()
         found[name][...] = 0  # arrays of their own, to be written to
-
-
-def test_the_file_has_the_forms_that_the_other_tests_damage(file: Path):
-    model, tensors = read_container(file, SPARSE)
+    model, tensors = read_container(file, SPARSE)  # the forms that the other tests damage
     assert [each["positions"] for each in model["weights"]] == ["gaps", "all", "bitmap", "all", "all"]
     assert [each["values"] for each in model["weights"]] == ["codebook", "float32", "float32", "codebook", "float32"]
     assert {"0.gaps", "0.gaps_code", "0.indices", "0.indices_code", "0.codebook", "1.values", "2.bitmap"} <= {*tensors}

@@ -21,11 +21,6 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "scripts" / "job.py"
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True)
-
-
 def test_it_is_killed_with_what_it_started_when_the_other_end_closes(script: Path) -> None:
     script.write_text(WAIT)
     read, write = os.pipe()
