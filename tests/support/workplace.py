@@ -20,6 +20,7 @@ RUN = re.compile(rf"runs/(\w+)/{DATE}")
 STAND_IN = "stand_in"
 FILLED = {
     "data.path=<folder>": "data.path=clothing",
+    "cifar10=<folder>": "cifar10=photos",
     "images=<folder>": "images=photos",
     "environments=<folder>": "environments=environments",
     "out=<new directory>": "out=new_directory",
