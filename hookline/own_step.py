@@ -9,7 +9,8 @@ import tensorflow as tf
 from hookline.fits import State
 from hookline.trainer.errors import UserError
 from hookline.trainer.objective import SAMPLE_WEIGHTS
-from hookline.trainer.step.step_result import HalfStep, StepResult
+from hookline.trainer.step.metrics import StepResult
+from hookline.trainer.step.trainer import HalfStep
 
 
 class OwnStep:
@@ -25,7 +26,7 @@ class OwnStep:
     def __init__(self, half: HalfStep) -> None:
         """Take the first half of a step."""
         self.half = half
-        self.gradients = next(iter(half.gradients.values()))
+        self.gradients = next(iter(half.contexts.values())).gradients
         self.losses, self.metrics = half.computed.losses, half.computed.metrics
 
 

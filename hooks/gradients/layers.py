@@ -9,8 +9,13 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.ops.backward import Backward, modify_gradients
-from hookline.trainer.ops.gradient_checks import check_gradients
-from hookline.trainer.ops.override_gradient import DIFFERENTIATE, Override, apply_override, declare_override
+from hookline.trainer.ops.override_gradient import (
+    DIFFERENTIATE,
+    Override,
+    apply_override,
+    check_gradients,
+    declare_override,
+)
 
 
 class PassThrough(keras.layers.Layer):

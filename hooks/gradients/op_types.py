@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError, did_you_mean, unknown_name
 from hookline.trainer.ops.backward import BACKWARDS, Backward
-from hookline.trainer.ops.gradient_checks import is_differentiable
-from hookline.trainer.ops.override_gradient import Override, compute_gradients, declare_override
+from hookline.trainer.ops.override_gradient import Override, compute_gradients, declare_override, is_differentiable
 
 
 def parse_backward(given: Any) -> Backward:

@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from hookline.trainer.ops.batch_norm import FUSED_DTYPES, SMALLEST_EPSILON, fused_batch_norm, fused_scale_and_shift
-from hookline.trainer.step.stage import with_outer_graphs
+from hookline.trainer.ops.graph_walk import with_outer_graphs
 
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 

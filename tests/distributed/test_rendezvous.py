@@ -12,7 +12,7 @@ import pytest
 from hookline.scripts.launch import free_ports
 from hookline.trainer.errors import UserError, WorkersError
 from hookline.trainer.replicas.cluster import Cluster
-from hookline.trainer.replicas.rendezvous import meet
+from hookline.trainer.replicas.start_cluster import meet
 
 
 def clusters(count: int) -> list[Cluster]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.ops.estimators import ste_gate
-from hookline.trainer.ops.gradient_checks import is_differentiable
-from hookline.trainer.ops.override_gradient import DIFFERENTIATE, override_gradient
-
-NEEDS = ("inputs", "outputs")
+from hookline.trainer.ops.override_gradient import DIFFERENTIATE, is_differentiable, override_gradient
 
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """Describe a backward pass that can be put on any forward pass.
+    """A backward pass that can be put on any forward pass.
 
     Attributes:
         name: such as "reverse".
@@ -45,7 +42,7 @@ class Backward:
 
     def __post_init__(self) -> None:
         """Refuse a need that does not exist, and a surrogate of one that modifies."""
-        known = NEEDS[:1] if self.modifies else NEEDS
+        known = ("inputs",) if self.modifies else ("inputs", "outputs")
         if unknown := sorted(set(self.needs) - set(known)):
             raise UserError(f"The backward pass '{self.name}' needs {unknown}. Expected some of {list(known)}.")
         if self.modifies and self.surrogate is not None:
@@ -84,11 +81,8 @@ def identity() -> Backward:
 
 
 def round_through() -> Backward:
-    """Return dL/dx = dL/dy, for a forward pass that rounds to any levels.
-
-    Bengio, Leonard and Courville 2013, arXiv 1308.3432. Surrogate: x.
-    """
-    return Backward("round_through", lambda upstream: upstream, surrogate=tf.identity, second_backward=DIFFERENTIATE)
+    """Return dL/dx = dL/dy, for a forward pass that rounds to any levels: `identity` by another name."""
+    return replace(identity(), name="round_through")
 
 
 def hard_tanh_through(*, limit: float = 1.0) -> Backward:
@@ -107,8 +101,7 @@ def hard_tanh_through(*, limit: float = 1.0) -> Backward:
 def guided_relu() -> Backward:
     """Return dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0: for pictures of what a network looks at.
 
-    Springenberg et al. 2014, "Striving for Simplicity", arXiv 1412.6806, section 3.4. Surrogate: none, it is the
-    derivative of no function.
+    Springenberg et al. 2014, "Striving for Simplicity", arXiv 1412.6806, section 3.4. Surrogate: none.
     """
 
     def function(upstream: tf.Tensor, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -118,9 +111,7 @@ def guided_relu() -> Backward:
 
 
 def scale(*, factor: float | tf.Tensor = 1.0) -> Backward:
-    """Return factor * g, with g forward's own gradient of each input.
-
-    Surrogate: none, it changes the gradient on purpose.
+    """Return factor * g, with g forward's own gradient of each input. Surrogate: none.
 
     Args:
         factor: a number, or a float scalar tensor; 0 stops the gradient with zeros.
@@ -132,7 +123,7 @@ def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
     """Return -factor * g, with g forward's own gradient of each input: earlier layers work against the loss.
 
     Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18, where
-    factor is lambda. Surrogate: none, it changes the gradient on purpose.
+    factor is lambda. Surrogate: none.
 
     Args:
         factor: a number, or a float scalar tensor such as one that follows a schedule.
@@ -141,10 +132,7 @@ def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
 
 
 def clip(*, limit: float = 1.0) -> Backward:
-    """Return min(max(g, -limit), limit), entry by entry, with g forward's own gradient of each input.
-
-    Surrogate: none, it changes the gradient on purpose. The limit is above 0.
-    """
+    """Return g clipped to [-limit, limit], with g forward's own gradient of each input. Surrogate: none."""
     limit = _number("clip", "limit", limit, above=0)
 
     def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -17,12 +17,10 @@ Mean: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mean) -> tuple[tf.Tensor, tf.Tensor]:
     """Return mean and biased variance of channels over all replicas' parts of a batch, which are equal in size.
 
-    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one sum for both. The variance within a
-    part is that of two passes, and the shift takes the common size of the means out of the difference of squares, which
-    would round (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
-
-    A mean is taken axis by axis: one long sum in float32 rounds by more than the number of replicas may change (over
-    24,000 entries per channel, `tf.nn.moments` was 4e-5 away from the mean).
+    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one sum for both. The shift keeps large
+    means out of the difference of squares, which would round (Chan, Golub and LeVeque 1983, "Algorithms for computing
+    the sample variance"). A mean is taken axis by axis: one long sum in float32 rounds too much (over 24,000 entries
+    per channel, `tf.nn.moments` was 4e-5 away from the mean).
 
     Args:
         x: this replica's part, float32, [..., channels, ...].
@@ -43,7 +41,7 @@ def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mea
 
 
 def _mean_of_each(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return the mean over axes, one after the other; they stay, with one entry."""
+    """Return the mean over axes, one after the other, with keepdims."""
     for axis in axes:
         x = tf.reduce_mean(x, axis, keepdims=True)
     return x
@@ -59,8 +57,7 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tupl
     """Return x normalized by the mean and the variance of its channels, scaled and shifted; and these two.
 
     y = scale * (x - mean) / sqrt(variance + epsilon) + offset. Ioffe and Szegedy 2015, arXiv 1502.03167, algorithm 1.
-    The variance is the biased one, sum((x - mean)^2) / n, of which Keras keeps a moving average; what TensorFlow's
-    kernel returns is n / (n - 1) times as much.
+    The variance is the biased one, sum((x - mean)^2) / n, of which Keras keeps a moving average.
 
     Gradients of all three results are right to any order, eagerly, in a `tf.function`, and compiled by XLA. The first
     derivative of y is a kernel as well; further ones are made of ordinary ops.
@@ -238,6 +235,6 @@ def _count(x: tf.Tensor) -> tf.Tensor:
 
 
 def _bias(x: tf.Tensor) -> tf.Tensor:
-    """Return (n - 1) / n, which takes back the correction of the kernel; it makes none for a single entry."""
+    """Return (n - 1) / n, which undoes the correction of the kernel; it makes none for a single entry."""
     count = _count(x)
     return tf.maximum(count - 1.0, 1.0) / count

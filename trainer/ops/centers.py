@@ -14,8 +14,8 @@ def center_sums(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return for each class the sum of (c - x) over its examples, and how many they are.
 
-    Sums and counts of parts of a batch add up to those of the whole: over several replicas, add both up, then divide
-    with `center_change`. An example whose label is outside [0, classes) does not count, on any device.
+    Sums and counts of parts of a batch, as on several replicas, add up to those of the whole. An example whose label is
+    outside [0, classes) does not count, on any device.
 
     Args:
         centers: float [classes, d].
@@ -40,9 +40,8 @@ def center_sums(
 def center_change(sums: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Return sum(c - x) / (1 + n) for each class (Wen et al. 2016, equation 4): [classes, d].
 
-    A center moves by -alpha times this. However many examples of a class a batch holds, that is less than alpha of the
-    way to their mean. Without 1 + n it is alpha n of the way: beyond the mean, and away from it where alpha n > 2. A
-    class without an example does not move.
+    A center moves by -alpha times this, less than alpha of the way to the mean of its examples. Without 1 + n it would
+    move alpha n of the way: beyond the mean, and away from it where alpha n > 2.
 
     Args:
         sums: of (c - x), [classes, d].
@@ -59,8 +58,7 @@ def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tup
 
     Within is the mean over examples of the Euclidean distance to the mean of their class; between is the mean over
     pairs of classes of the distance of their means. Both are of these examples alone, so networks that were trained
-    with and without centers compare, and within / between does not depend on the scale of the features. Means of
-    distances, not of their squares: a few examples in another class's cluster do not outweigh the rest.
+    with and without centers compare, and within / between does not depend on the scale of the features.
 
     Args:
         features: float [examples, d].

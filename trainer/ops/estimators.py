@@ -6,6 +6,7 @@ Their x has any shape and float dtype, and NaN stays NaN.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -20,8 +21,7 @@ Gradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tf.Tensor]"
 def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
     """Return the value of `forward` with the gradient of `backward`: y = t + stop_gradient(f - t).
 
-    The sum is rounded like any other. It equals `forward` exactly where forward - backward is exact, such as for
-    1/2 <= backward / forward <= 2 (Sterbenz) or forward = 0.
+    y equals `forward` exactly where f - t is exact, such as for 1/2 <= t / f <= 2 (Sterbenz) or f = 0.
 
     Args:
         forward: f(x), any float dtype.
@@ -33,32 +33,29 @@ def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
 def ste_gate(upstream: tf.Tensor, x: tf.Tensor, limit: float) -> tf.Tensor:
     """Return the gradient where |x| <= limit, and 0 elsewhere, as at NaN, even where the gradient is infinite.
 
-    On a CPU a product takes two thirds of the time of `tf.where`, which handles entry by entry.
-
     Args:
         upstream: the gradient that arrives, of the shape and dtype of x.
         x: any shape and float dtype.
         limit: above 0; infinity lets all pass.
     """
+    # On a CPU a product takes two thirds of the time of `tf.where`.
     return tf.math.multiply_no_nan(upstream, tf.cast(tf.abs(x) <= limit, upstream.dtype))
 
 
 def hard_sigmoid(x: tf.Tensor) -> tf.Tensor:
-    """Return clip((x + 1) / 2, 0, 1).
+    """Return clip((x + 1) / 2, 0, 1); backward 1{|x| <= 1} / 2. Not `keras.ops.hard_sigmoid`, clip(x / 6 + 1/2, 0, 1).
 
-    The gradient is 1/2 where |x| <= 1, both ends included, and 0 elsewhere. Note that `keras.ops.hard_sigmoid` is
-    another function: clip(x / 6 + 1/2, 0, 1). Courbariaux et al. 2016, arXiv 1602.02830, equation 3.
+    Courbariaux et al. 2016, arXiv 1602.02830, equation 3.
     """
     # Clipping first keeps the mask exact: one ulp above 1, x + 1 would round to 2.
     return 0.5 * (tf.clip_by_value(tf.convert_to_tensor(x), -1.0, 1.0) + 1.0)
 
 
 def zero_unless(mask: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return the value where the mask is True, and +0 elsewhere, as where it is infinite or NaN; so does the gradient.
+    """Return the value where the mask is True, and +0 elsewhere, even for infinity and NaN; so does the gradient.
 
-    The bits are those of `tf.where(mask, value, 0)`; only denormal numbers become 0 where the device flushes them. On a
-    CPU a product takes two thirds of the time of `tf.where`, which handles entry by entry, and half where several
-    products share the cast of one mask.
+    The bits are those of `tf.where(mask, value, 0)`, but denormal numbers may be flushed to 0. On a CPU this takes two
+    thirds of the time of `tf.where`, and half where several products share the cast of one mask.
 
     Args:
         mask: bool, of the value's shape or one that broadcasts to it. It gets no gradient.
@@ -80,9 +77,8 @@ def round_through(x: tf.Tensor) -> tf.Tensor:
 def binary_sign(x: tf.Tensor) -> tf.Tensor:
     """Return +1 where x >= 0 and -1 where x < 0; it has no gradient.
 
-    sign(0) = sign(-0) = +1, where `tf.sign` gives 0, a third value. NaN stays NaN, so that a guard sees it: a bare
-    comparison would turn it into -1. Denormal numbers count as 0 where the device flushes them. On a CPU this takes
-    half the time of `tf.where`, which handles entry by entry.
+    sign(0) = sign(-0) = +1, where `tf.sign` gives 0, a third value. NaN stays NaN, where a comparison gives -1.
+    Denormal numbers count as 0 where the device flushes them. On a CPU this takes half the time of `tf.where`.
     """
     return tf.sign(tf.sign(tf.stop_gradient(tf.convert_to_tensor(x))) + 0.5)
 
@@ -102,13 +98,11 @@ def _quantized(name: str, x: tf.Tensor, value: Op, gradient: Gradient, surrogate
 
 def _clipped(name: str, x: tf.Tensor, value: Op, limit: float) -> tf.Tensor:
     """Return value(x) with the gradient of clip(x, -limit, limit)."""
-    return _quantized(
-        name,
-        x,
-        value,
-        lambda upstream, latent: ste_gate(upstream, latent, limit),
-        lambda latent: tf.clip_by_value(latent, -limit, limit),
-    )
+
+    def gradient(upstream: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
+        return ste_gate(upstream, latent, limit)
+
+    return _quantized(name, x, value, gradient, lambda latent: tf.clip_by_value(latent, -limit, limit))
 
 
 def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
@@ -126,21 +120,17 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
 def binary_sigmoid(x: tf.Tensor) -> tf.Tensor:
     """Return 1 where x >= 0, else 0; backward the gradient of hard_sigmoid, 1{|x| <= 1} / 2.
 
-    t = hard_sigmoid(x); y = t + stop_gradient(f(x) - t). Exact in float32, bfloat16 and float16: f = 1 only where
-    t >= 1/2, so f - t is exact (Sterbenz), and -t + t = 0. The usual f = round(t), half to even, gives 0 at x = 0
-    and at x = 1e-9, which t absorbs; here f is taken from x itself.
-
-    Courbariaux et al. 2016, arXiv 1602.02830.
+    Courbariaux et al. 2016, arXiv 1602.02830. Their round(hard_sigmoid(x)), half to even, is 0 at x = 0 and at 1e-9.
     """
+    # Exact in every float dtype: the value is 1 only where t = hard_sigmoid(x) >= 1/2 (Sterbenz), and -t + t = 0.
     x = tf.convert_to_tensor(x)
     return straight_through(0.5 * (binary_sign(x) + 1.0), hard_sigmoid(x))
 
 
 def binary_tanh(x: tf.Tensor) -> tf.Tensor:
-    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= 1}.
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 1{|x| <= 1}: 2 binary_sigmoid(x) - 1.
 
-    2 binary_sigmoid(x) - 1. At x = 0 this is +1; the form 2 round_through(hard_sigmoid(x)) - 1 gives -1 there, and
-    at 1e-9. Courbariaux et al. 2016, arXiv 1602.02830.
+    Courbariaux et al. 2016, arXiv 1602.02830.
     """
     return 2.0 * binary_sigmoid(x) - 1.0
 
@@ -208,14 +198,13 @@ def magnitude_aware_sign(x: tf.Tensor, *, clip_value: float = 1.0, channel_axes:
 
 
 def stochastic_sign(x: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
-    """Return +1 with probability hard_sigmoid(x), else -1; backward 1{|x| <= 1}.
+    """Return +1 with probability hard_sigmoid(x), else -1, with mean clip(x, -1, 1); backward 1{|x| <= 1}.
 
-    The draw is a pure function of the seed. Its mean is clip(x, -1, 1).
     Courbariaux et al. 2015, "BinaryConnect", arXiv 1511.00363, equation 2.
 
     Args:
         x: any shape and float dtype.
-        seed: int32 or int64, shape [2]. Two draws need two seeds.
+        seed: int32 or int64, shape [2]; the draw is a pure function of it.
     """
 
     def drawn(latent: tf.Tensor) -> tf.Tensor:
@@ -305,27 +294,19 @@ GateGradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.
 def bernoulli_through(probability: tf.Tensor, *, seed: tf.Tensor) -> tf.Tensor:
     """Return r ~ Bernoulli(A), exactly 0 or 1; backward dL/dA = dL/dr, everywhere.
 
-    The draw is a pure function of the seed; XLA draws other values than TensorFlow does. A = 0 is never drawn, A = 1
-    always. Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
+    A = 0 is never drawn, A = 1 always; XLA draws other values than TensorFlow does.
+    Bengio, Leonard and Courville 2013, arXiv 1308.3432, section 4.
 
     Args:
         probability: A, any shape and float dtype, in [0, 1].
-        seed: int32 or int64, shape [2]. Two draws need two seeds.
+        seed: int32 or int64, shape [2]; the draw is a pure function of it.
     """
-
-    def draw(given: tf.Tensor) -> tf.Tensor:
-        return _draw(given, seed)
-
+    draw = partial(_draw, seed=seed)
     return _quantized("bernoulli_through", probability, draw, lambda upstream, _: upstream, tf.identity)
 
 
 def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Return float32 numbers in [0, 1), in the shape of a tensor: a pure function of the seed.
-
-    Args:
-        like: any dtype.
-        seed: int32 or int64, shape [2].
-    """
+    """Return float32 numbers in [0, 1), in the shape of a tensor: a pure function of the seed, int [2]."""
     return tf.random.stateless_uniform(tf.shape(like), seed, dtype=tf.float32)
 
 
@@ -335,12 +316,12 @@ def bernoulli_gate(
     """Return y = r * x and r ~ Bernoulli(A): one draw per example and position, for all channels; E[y] = A * x.
 
     Backward, with the r of the forward pass: dL/dx = r * dL/dy, and dL/dA = the sum over channels of x * dL/dy, plus
-    dL/dr. Nothing is divided by A. Sums are taken in float32. Wang et al. 2017, arXiv 1710.11446, "Impdrop".
+    dL/dr, summed in float32. Wang et al. 2017, arXiv 1710.11446, "Impdrop".
 
     Args:
         features: x, [batch, height, width, channels], any float dtype.
         probability: A, [batch, height, width, 1], in [0, 1]; any float dtype, perhaps another than that of x.
-        seed: int32 or int64, shape [2]. Two draws need two seeds.
+        seed: int32 or int64, shape [2]; the draw is a pure function of it.
         uniform: called as uniform(A, seed); returns the numbers in [0, 1) that A is compared with, float32.
 
     Returns:

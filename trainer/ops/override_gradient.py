@@ -1,36 +1,31 @@
-"""Override the gradient of an op or a layer."""
+"""Override the gradient of an op or a layer, with checks of what a user's forward and backward passes return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.ops.gradient_checks import (
-    check_gradients,
-    check_outputs,
-    differentiate,
-    is_differentiable,
-    run_numpy,
-    watch_declared,
-)
+from hookline.trainer.ops.graph_walk import ancestors, origins
 
 OVERRIDES = "hookline/overridden_gradients"
 """The graph collection that holds an `Overridden` for each declared override of a traced function."""
-
-FORWARD = "forward"
+FORWARD, DIFFERENTIATE = "forward", "differentiate"
+Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 
 
 @dataclass(frozen=True, eq=False)
 class Overridden:
-    """Describe an op of a traced function whose gradient is overridden."""
+    """An op of a traced function whose gradient is overridden."""
 
-    name: str  # what it is called
-    inputs: tuple[tf.Tensor, ...]  # tensors that get the gradients
-    outputs: tuple[tf.Tensor, ...]  # tensors whose gradients these are computed from
+    name: str  # what a table calls it
+    inputs: Tensors  # that get the gradients
+    outputs: Tensors  # whose gradients these are computed from
     # the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward pass itself;
     # None: it changes the gradient on purpose
     surrogate: Callable[..., Any] | str | None
@@ -52,13 +47,9 @@ def declare_override(
         tf.compat.v1.add_to_collection(OVERRIDES, Overridden(name, tuple(inputs), flat, surrogate))
 
 
-DIFFERENTIATE = "differentiate"
-Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
-
-
 @dataclass(frozen=True, eq=False)
 class Override:
-    """Hold the arguments of `override_gradient`, with what messages call its forward pass."""
+    """The arguments of `override_gradient`, with what messages call its forward pass."""
 
     name: str
     forward: Callable[..., Any]
@@ -84,10 +75,9 @@ def override_gradient(
     """Return forward(*inputs), with the gradients that `backward` returns.
 
     Works eagerly, in a `tf.function`, in `tf.while_loop`, compiled by XLA (a TensorFlow forward only), with
-    `tf.GradientTape` and with `tf.gradients`. Every tensor that backward needs is an input or a constant: a gradient
-    reaches inputs alone, and would silently pass by anything else. So a trainable variable, or a float tensor of the
-    surrounding graph, that forward or backward use without having declared it, is an error. Tensors with a value
-    (eager ones) are constants.
+    `tf.GradientTape` and with `tf.gradients`. Every tensor that backward needs is an input or a constant: only inputs
+    get a gradient. So it is an error if forward or backward use a trainable variable, or a float tensor of the
+    surrounding graph, that is not declared. Tensors with a value (eager ones) are constants.
 
     Args:
         forward: called as forward(*inputs); returns a float tensor, or a tuple of them.
@@ -114,11 +104,11 @@ def override_gradient(
     """
     if isinstance(second_backward, str) and second_backward != DIFFERENTIATE:
         raise unknown_name("second_backward", second_backward, [DIFFERENTIATE])
+    if isinstance(surrogate, str) and surrogate != FORWARD:
+        raise unknown_name("surrogate", surrogate, [FORWARD])
     tensors = tuple(tf.convert_to_tensor(each) for each in inputs)
     if not any(map(is_differentiable, tensors)):
         raise UserError(f"'{name}' received no float input. Expected at least one: nothing else gets a gradient.")
-    if isinstance(surrogate, str) and surrogate != FORWARD:
-        raise unknown_name("surrogate", surrogate, [FORWARD])
     outputs = apply_override(
         Override(name, forward, backward, tensors, tuple(constants), numpy_output, second_backward)
     )
@@ -132,18 +122,20 @@ def apply_override(override: Override) -> Any:
 
     @tf.custom_gradient
     def run(*inputs: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
-        return run_forward(override, inputs), lambda *upstream: compute_gradients(override, upstream, inputs, result[0])
+        return _run_forward(override, inputs), lambda *upstream: compute_gradients(
+            override, upstream, inputs, result[0]
+        )
 
     result.append(run(*override.inputs))
     return result[0]
 
 
-def run_forward(override: Override, inputs: Tensors) -> Any:
+def _run_forward(override: Override, inputs: Tensors) -> Any:
     """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one."""
     if override.numpy_output is not None:
-        return run_numpy(override.forward, inputs, override.numpy_output, override.name)
+        return _run_numpy(override.forward, inputs, override.numpy_output, override.name)
     what = f"{override.role} of '{override.name}'"
-    with watch_declared(what, (*inputs, *override.constants)):
+    with _watch_declared(what, (*inputs, *override.constants)):
         try:
             outputs = override.forward(*inputs)
         except NotImplementedError as error:
@@ -151,7 +143,7 @@ def run_forward(override: Override, inputs: Tensors) -> Any:
                 f"{what} cannot work on tensors: {error}. Expected TensorFlow ops; for a forward of NumPy, give "
                 "numpy_output=tf.TensorSpec(shape, dtype)."
             ) from error
-    return check_outputs(what, outputs)
+    return _check_outputs(what, outputs)
 
 
 def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, outputs: Any) -> list[tf.Tensor | None]:
@@ -167,13 +159,10 @@ def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, ou
     ends = len(upstream), len(upstream) + len(inputs)
     role = "The backward pass" if override.role == Override.role else f"{override.role} differentiated"
 
-    def split(tensors: Tensors) -> tuple[Any, Tensors, Any]:
-        above, middle, below = tensors[: ends[0]], tensors[ends[0] : ends[1]], tensors[ends[1] :]
-        return (above[0] if is_single else above), middle, (below[0] if is_single else below)
-
     def backward(*tensors: tf.Tensor) -> Tensors:
-        gradients = override.backward(*split(tensors))
-        checked = check_gradients(f"{role} of '{override.name}'", gradients, tensors[ends[0] : ends[1]])
+        above, middle, below = tensors[: ends[0]], tensors[ends[0] : ends[1]], tensors[ends[1] :]
+        gradients = override.backward(above[0] if is_single else above, middle, below[0] if is_single else below)
+        checked = check_gradients(f"{role} of '{override.name}'", gradients, middle)
         return tuple(each for each in checked if each is not None)
 
     found = iter(apply_override(_second(override, replace(override, forward=backward, inputs=given, role=role))))
@@ -191,9 +180,208 @@ def _second(override: Override, gradients: Override) -> Override:
         )
 
     def derivative(upstream: Tensors, inputs: Tensors, outputs: Tensors) -> list[tf.Tensor | None]:
-        return differentiate(override.name, gradients.forward, inputs, upstream)
+        return _differentiate(override.name, gradients.forward, inputs, upstream)
 
     if second == DIFFERENTIATE:
         return replace(gradients, numpy_output=None, backward=derivative)
     backward = second if callable(second) else refuse
     return replace(gradients, numpy_output=None, backward=backward, second_backward=None)
+
+
+def _differentiate(
+    name: str, backward: Callable[..., Sequence[tf.Tensor]], tensors: Sequence[tf.Tensor], upstream: Any
+) -> list[tf.Tensor | None]:
+    """Return the gradients of backward(*tensors), given dL/d(backward(*tensors)), one for each tensor.
+
+    None for one that is not float, zeros for one that backward does not use. One that it uses only through ops without
+    a gradient is refused: a 0 would be an accident.
+    """
+    copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
+    floats = [each for each in copies if is_differentiable(each)]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        gradients = backward(*copies)
+    found = iter(tape.gradient(gradients, floats, output_gradients=list(upstream)))
+    derivatives = [next(found) if is_differentiable(each) else None for each in copies]
+    used = _used_arguments(backward, tensors) if any(each is None for each in derivatives) else []
+    for position, (tensor, derivative) in enumerate(zip(tensors, derivatives, strict=True)):
+        if derivative is None and is_differentiable(tensor):
+            if used[position]:
+                raise UserError(
+                    f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
+                    f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
+                    "comparisons. Expected a function as second_backward."
+                )
+            derivatives[position] = tf.zeros_like(tensor)
+    return derivatives
+
+
+def _used_arguments(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> list[bool]:
+    """Return for each argument whether a function's result depends on it; the function is traced for that."""
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+    found = {each for tensor in graph.outputs for each in (tensor.op, *ancestors(tensor.op))}
+    return [placeholder.op in found for placeholder in graph.inputs[: len(tensors)]]
+
+
+def is_differentiable(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor, or anything with a dtype of TensorFlow, can have a gradient: it is float or complex."""
+    return tensor.dtype.is_floating or tensor.dtype.is_complex
+
+
+def _describe(tensor: Any) -> str:
+    """Return a tensor's dtype and shape, such as "float32 [2, 3]"; "?" where a size is not known."""
+    shape = tensor.shape
+    sizes = "of unknown shape" if shape.rank is None else [size if size is not None else "?" for size in shape]
+    return f"{tensor.dtype.name} {sizes}".replace("'", "")
+
+
+def _check_outputs(what: str, outputs: Any) -> Any:
+    """Return the outputs of a forward pass, checked: a float tensor, or a tuple of them."""
+    several = isinstance(outputs, list | tuple)
+    if several and not outputs:
+        raise UserError(f"{what} returned nothing. Expected a tensor, or a tuple of them.")
+    for each in outputs if several else (outputs,):
+        if not tf.is_tensor(each):
+            raise UserError(
+                f"{what} returned a {type(each).__name__}. Expected a tensor, or a tuple of them; for a forward of "
+                "NumPy, give numpy_output=tf.TensorSpec(shape, dtype)."
+            )
+        if not is_differentiable(each):
+            raise UserError(f"{what} returned {_describe(each)}. Expected float: nothing else has a gradient.")
+    return tuple(outputs) if several else outputs
+
+
+def check_gradients(what: str, gradients: Any, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
+    """Return the gradients that a backward pass returned, checked: one for each input, None for one that is not float.
+
+    Args:
+        what: begins the messages, such as "The backward pass of 'sign'".
+        gradients: as returned: a list or tuple, or a bare tensor for a single input.
+        inputs: of the forward pass.
+
+    Raises:
+        UserError: too few or too many gradients, None, or another shape or dtype than the input's.
+    """
+    listed = list(gradients) if isinstance(gradients, list | tuple) else [gradients]
+    if len(listed) != len(inputs):
+        expected = ", ".join(_describe(each) for each in inputs)
+        raise UserError(
+            f"{what} returned {len(listed)} gradient(s) for {len(inputs)} input(s). Expected one for each, in their "
+            f"order: {expected}."
+        )
+    return [
+        _check_gradient(what, gradient, tensor, f"input {position} of {len(inputs)}")
+        for position, (gradient, tensor) in enumerate(zip(listed, inputs, strict=True), start=1)
+    ]
+
+
+def _check_gradient(what: str, gradient: Any, tensor: tf.Tensor, which: str) -> tf.Tensor | None:
+    if not is_differentiable(tensor):
+        if gradient is not None:
+            raise UserError(f"{what} returned a gradient for {which}, {_describe(tensor)}. Expected None for it.")
+        return None
+    if gradient is None:
+        raise UserError(
+            f"{what} returned None for {which}. Expected a gradient, {_describe(tensor)}: tf.zeros_like(...) where it "
+            "is 0; a tensor that needs none belongs to constants."
+        )
+    gradient = tf.convert_to_tensor(gradient)
+    if gradient.dtype != tensor.dtype or not gradient.shape.is_compatible_with(tensor.shape):
+        raise UserError(
+            f"{what} returned {_describe(gradient)} for {which}. Expected {_describe(tensor)}, as the input is: "
+            "tf.cast it, sum over what forward broadcast, and broadcast what it summed."
+        )
+    if gradient.shape.is_fully_defined() and tensor.shape.is_fully_defined():
+        return gradient
+    message = f"{what} returned another shape than that of {which}."
+    with tf.control_dependencies([tf.debugging.assert_equal(tf.shape(gradient), tf.shape(tensor), message)]):
+        return tf.ensure_shape(gradient, tensor.shape)
+
+
+REMEDY = "Expected it among the inputs, where it gets a gradient, or among the constants"
+
+
+@contextmanager
+def _watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
+    """Refuse trainable variables, and float tensors of the outer graph, that the block uses undeclared."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations()) if graph is not None else 0
+    with tf.GradientTape() as tape:  # it sees every trainable variable that is read
+        yield
+    if variables := sorted(variable.name for variable in tape.watched_variables()):
+        raise UserError(
+            f"{what} reads the trainable variable {variables[0]}, and no gradient would reach it. {REMEDY}: give it "
+            "as an argument."
+        )
+    if graph is not None and (tensor := _undeclared(graph, before, declared)) is not None:
+        raise UserError(f"{what} uses the tensor {tensor.name}, {_describe(tensor)}, of the outer graph. {REMEDY}.")
+
+
+def _undeclared(graph: tf.Graph, before: int, declared: Sequence[tf.Tensor]) -> tf.Tensor | None:
+    """Return a float tensor that the ops after the first `before` ones use, and that is not declared."""
+    created = set(graph.get_operations()[before:])
+    known = {id(each) for tensor in declared for each in origins(tensor)}
+    for operation in created:
+        captured = operation.type == "Placeholder"
+        for tensor in operation.outputs if captured else operation.inputs:
+            if (captured or tensor.op not in created) and not any(id(each) in known for each in origins(tensor)):
+                origin = origins(tensor)[-1]
+                in_graph = isinstance(getattr(origin, "graph", None), tf.Graph)  # an eager tensor has its value
+                if in_graph and is_differentiable(origin) and origin.op.type not in ("Const", "StopGradient"):
+                    return origin
+    return None
+
+
+def _run_numpy(
+    function: Callable[..., Any],
+    inputs: Sequence[tf.Tensor],
+    output: tf.TensorSpec | Sequence[tf.TensorSpec],
+    name: str,
+) -> Any:
+    """Return function(*arrays) as tensors of the declared shapes and dtypes; it has no gradient.
+
+    `tf.numpy_function` alone forgets the shapes, lets an eager call return another dtype than declared, and shares
+    memory: a function that fills one array again and again changes results that it returned before. Here its arrays
+    cannot be written to, and what it returns is copied.
+    """
+    several = not isinstance(output, tf.TensorSpec)
+    specs = list(output) if isinstance(output, list | tuple) else [output]
+    if not specs or not all(isinstance(spec, tf.TensorSpec) and is_differentiable(spec) for spec in specs):
+        raise UserError(
+            f"'{name}' received numpy_output={output!r}. Expected a float tf.TensorSpec(shape, dtype), or several."
+        )
+
+    def call(*arrays: np.ndarray) -> list[np.ndarray]:
+        views = [np.asarray(array).view() for array in arrays]
+        for view in views:
+            view.flags.writeable = False
+        returned = function(*views)
+        listed = list(returned) if several and isinstance(returned, list | tuple) else [returned]
+        if len(listed) != len(specs):
+            raise UserError(
+                f"The NumPy forward of '{name}' returned {len(listed)} arrays. Expected {len(specs)}, as declared in "
+                "numpy_output."
+            )
+        return [_check_array(each, spec, name) for each, spec in zip(listed, specs, strict=True)]
+
+    tensors = tf.numpy_function(call, list(inputs), [spec.dtype for spec in specs], name="numpy_forward")
+    tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one tensor is not a tensor
+    shaped = tuple(tf.ensure_shape(tensor, spec.shape) for tensor, spec in zip(tensors, specs, strict=True))
+    return shaped if several else shaped[0]
+
+
+def _check_array(value: Any, spec: tf.TensorSpec, name: str) -> np.ndarray:
+    if tf.is_tensor(value) or not isinstance(value, np.ndarray | np.generic):
+        raise UserError(
+            f"The NumPy forward of '{name}' returned a {type(value).__name__}. Expected a NumPy array, "
+            f"{_describe(spec)}."
+        )
+    array = np.asarray(value)
+    found = tf.TensorSpec(array.shape, array.dtype)
+    if found.dtype != spec.dtype or not found.shape.is_compatible_with(spec.shape):
+        raise UserError(
+            f"The NumPy forward of '{name}' returned {_describe(found)}. Expected {_describe(spec)}, as declared in "
+            "numpy_output: return that, with .astype where the dtype differs, or declare the other."
+        )
+    return array.copy()

@@ -13,19 +13,16 @@ RAISE, ZEROS, CLIP = MODES = ("raise", "zeros", "clip")
 
 
 def safe_gather(params: Any, indices: Any, *, mode: str = RAISE, axis: int = 0) -> tf.Tensor:
-    """Return rows of a tensor by index, with one defined result for indices out of range.
+    """Return rows of a tensor by index, as `tf.gather` does, with one defined result for indices out of range.
 
-    For these `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest row under XLA. Here, eagerly, in a graph
-    and in what XLA compiles alike, a negative index is out of range, as one of `params.shape[axis]` or more is, and:
+    For these, and negative indices are among them, `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest
+    row under XLA. Here, on any device:
 
     - "zeros" gives zeros. No row gets a gradient from them.
     - "clip" gives the nearest row, the first or the last, which gets the gradient.
-    - "raise" raises, eagerly and in a graph. XLA drops assertions: what it compiles gives NaN in place of the row, so
-      that all that follows from it is NaN (a run then ends by its guard against NaN). Numbers that cannot be NaN, such
-      as integers, XLA refuses to compile in this mode. On a GPU the assertion waits for the device, at every call: in
-      a step, prefer "zeros" beside a flag of your own.
-
-    Indices in range give the bits and the gradients of `tf.gather`.
+    - "raise" raises, eagerly and in a graph. XLA drops assertions: what it compiles gives NaN in place of the row, and
+      integers, which cannot be NaN, it refuses to compile. On a GPU the assertion waits for the device at every call:
+      in a step, prefer "zeros" beside a flag of your own.
 
     Args:
         params: tensor or variable of a known rank; at least one row along `axis`.

@@ -1,7 +1,4 @@
-"""The worker processes of a run, as the environment describes them: TF_CONFIG, SLURM, or variables as torchrun's.
-
-TensorFlow's own cluster resolvers read the first two once TensorFlow is imported; here mistakes show before.
-"""
+"""The worker processes of a run, as TF_CONFIG, SLURM or torchrun describe them; without TensorFlow, so at once."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ EXPECTED = "Expected python scripts/launch.py workers=<number> ..., TF_CONFIG, s
 
 @dataclass(frozen=True)
 class Cluster:
-    """Say where the workers of a run are, and which one this process is."""
+    """Where the workers of a run are, and which one this process is."""
 
     addresses: tuple[str, ...]  # "host:port" of each worker
     index: int  # of this one; 0 is the chief, which alone writes
@@ -37,7 +34,7 @@ class Cluster:
 
 
 def cluster_of(trainer: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the cluster of a run; None if it needs none. Free of TensorFlow, so that mistakes show at once."""
+    """Return the cluster of a run; None if it needs none."""
     if trainer.get("strategy") != MULTI_WORKER:
         return None
     if (replicas := trainer.get("replicas")) is not None:
@@ -147,10 +144,9 @@ def _tasks(environment: Mapping[str, str], hosts: int, count: int) -> list[int]:
 
 
 def _of_torchrun(environment: Mapping[str, str]) -> tuple[list[str], int]:
-    """Return the addresses of all workers and the index of this one.
+    """Return the addresses of all workers, which HOSTS must name if there are several hosts, and the index of this one.
 
-    Worker n listens at MASTER_PORT + n, one higher where torchrun itself holds that port. TensorFlow needs the address
-    of each: on several hosts, HOSTS must name them.
+    Worker n listens at MASTER_PORT + n, one higher where torchrun itself holds that port.
     """
     index, count = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
     if not count:

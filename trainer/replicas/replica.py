@@ -1,4 +1,4 @@
-"""A replica and its sums over all replicas."""
+"""A replica and its sums over all replicas; messages between workers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
@@ -18,7 +19,7 @@ _groups = itertools.count(7_000)  # TensorFlow's collectives know a group by a n
 
 @dataclass(frozen=True)
 class Group:
-    """Name the replicas that add up together, for TensorFlow's collectives."""
+    """The replicas that add up together, for TensorFlow's collectives."""
 
     size: int  # number of replicas
     # number of the group; the same in every process, since each makes its groups in the same order
@@ -41,10 +42,7 @@ class Group:
 
 
 class Collectives:
-    """Make the sums of one replica.
-
-    Every replica traces the same sums in the same order: the n-th of one meets the n-th of the others.
-    """
+    """The sums of one replica. Every replica traces them in the same order: the n-th meets the n-th of the others."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -53,8 +51,7 @@ class Collectives:
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums over the replicas, with the same bits on each.
 
-        The gradient of a sum is the sum of the gradients that the replicas have for it: what one gives moves the losses
-        of all.
+        The gradient of a sum is the sum of the gradients that the replicas have for it.
         """
 
         @tf.custom_gradient
@@ -95,11 +92,10 @@ def _messages(tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Replica:
-    """Say which of the replicas that share every batch this is.
+    """One of the replicas that share every batch: it has an equal part, the index-th slice.
 
-    Replicas hold the same variables, on a device each, in one process or in many. Each computes an equal part of the
-    batch: replica i has its i-th slice. What they compute from their parts is added up, so what they write is the
-    same. The only replica of a run has no collectives, and every sum is what it was.
+    Replicas hold the same variables, on a device each, in one process or in many. They add up what they compute from
+    their parts, so they write the same.
     """
 
     index: int = 0  # which one, in [0, count)
@@ -155,11 +151,7 @@ STRIDE = 0x9E3779B9
 
 
 def own_seeds(state: Mapping[str, tf.Tensor], seeds: Iterable[str], replica: Replica) -> dict[str, tf.Tensor]:
-    """Return the state from which a replica's forward pass starts: with seeds of its own.
-
-    All replicas hold the same seed state. Started from it as it is, dropout would drop the same entries in every
-    replica's part of the batch.
-    """
+    """Return the state that a replica's forward pass starts from, with its own seeds, so that dropout masks differ."""
     return dict(state) | {name: state[name] + _offset(state[name], replica) for name in seeds if replica.index}
 
 
@@ -170,10 +162,72 @@ def shared_seeds(new_state: Mapping[str, tf.Tensor], seeds: Iterable[str], repli
 
 
 def common_seed(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
-    """Return the seed of a draw for the whole batch, which every replica makes alike and cuts."""
+    """Return the seed of a draw for the whole batch, which is the same on every replica."""
     return seed - _offset(seed, replica) if replica.index else seed
 
 
 def _offset(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
-    """Return what is added to a seed state; integers wrap around, so that taking it off again is exact."""
+    """Return what is added to a seed state; integers wrap around, so that it can be subtracted exactly."""
     return tf.cast(tf.constant([replica.index * STRIDE % 2**32, 0], tf.int64), seed.dtype)
+
+
+SHORT, LONG = 2**9, 2**17
+"""Lengths of the messages in int64: few lengths, since each is traced once."""
+WORD = 8
+
+
+class Messages:
+    """Exchanges integers and bytes between workers, which call the same methods in the same order.
+
+    Everything is an exact sum of integers over the workers, of which all but one contribute zeros.
+    """
+
+    def __init__(self, index: int, group: Group) -> None:
+        self.index, self._group = index, group
+        self._sums: dict[int, Callable[[tf.Tensor], tf.Tensor]] = {}
+
+    @property
+    def count(self) -> int:
+        return self._group.size
+
+    def add(self, values: np.ndarray) -> np.ndarray:
+        """Return sums over the workers."""
+        length = len(values)
+        if length not in self._sums:
+            self._sums[length] = self._traced(length, instance=len(self._sums) + 1)
+        with tf.device("/CPU:0"):
+            result: np.ndarray = self._sums[length](tf.constant(values, tf.int64)).numpy()
+        return result
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """Return what each worker gave, by its index."""
+        own = np.zeros(self.count, np.int64)
+        own[self.index] = len(data)
+        sizes = self.add(own)
+        return [self._from(sender, data, int(size)) for sender, size in enumerate(sizes)]
+
+    def from_first(self, data: bytes) -> bytes:
+        size = self.add(np.array([len(data) if self.index == 0 else 0] * self.count, np.int64))
+        return self._from(0, data, int(size[0]))
+
+    def _from(self, sender: int, data: bytes, size: int) -> bytes:
+        words = -(-size // WORD)
+        length = SHORT if words <= SHORT else LONG
+        own = np.frombuffer(data.ljust(words * WORD, b"\0"), np.int64) if sender == self.index else None
+        received = []
+        for start in range(0, words, length):
+            piece = np.zeros(length, np.int64)
+            if own is not None:
+                part = own[start : start + length]
+                piece[: len(part)] = part
+            received.append(self.add(piece).tobytes())
+        return b"".join(received)[:size]
+
+    def _traced(self, length: int, instance: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        def add(values: tf.Tensor) -> tf.Tensor:
+            return self._group.reduce(values, instance, hint="ring")
+
+        traced: Callable[[tf.Tensor], tf.Tensor] = tf.function(
+            add, autograph=False, input_signature=[tf.TensorSpec([length], tf.int64)]
+        )
+        return traced

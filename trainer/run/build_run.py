@@ -38,9 +38,8 @@ from hookline.trainer.run.state import share_variables
 from hookline.trainer.run.times import Times
 from hookline.trainer.run.views import HeldOut
 from hookline.trainer.run.workers import Workers
-from hookline.trainer.step.compile import keep_xla_off, python_ops, use_xla
 from hookline.trainer.step.context import BuildContext
-from hookline.trainer.step.loop import ChunkLoop
+from hookline.trainer.step.loop import ChunkLoop, keep_xla_off, python_ops, use_xla
 from hookline.trainer.step.metrics import norms_every
 from hookline.trainer.step.returned import ask
 from hookline.trainer.step.stage import in_stage

@@ -20,8 +20,7 @@ from tensorflow.python.eager import context
 
 from hookline.trainer.errors import WorkersError
 from hookline.trainer.replicas.cluster import Cluster, cluster_of
-from hookline.trainer.replicas.messages import Messages
-from hookline.trainer.replicas.replica import Group, Replica, replicas_of
+from hookline.trainer.replicas.replica import Group, Messages, Replica, replicas_of
 from hookline.trainer.replicas.start_cluster import start_cluster
 from hookline.trainer.replicas.strategy import check_shared, local_replicas, share_of_devices
 from hookline.trainer.run.checkpoint_files import tensors_digest

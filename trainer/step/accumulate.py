@@ -11,36 +11,30 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError
 from hookline.trainer.network import Network
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
+from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.step.forward import Forward, NetworkPass, seed_names
 from hookline.trainer.step.metrics import Computed, example_weights, sample_weights
 from hookline.trainer.step.updates import pending_update_ops
-from hookline.trainer.step.writes import ancestors, written_variables
+from hookline.trainer.step.writes import written_variables
+
+Compute = Callable[[Forward, Batch], Computed]
+Key = tuple[str, str]  # network and name of a state variable
 
 
 class MicroBatches:
-    """Cut a batch into equal parts, to be run one after the other.
-
-    Part i holds the examples i * size to (i + 1) * size. Entries that do not have one value per example go whole into
-    each part.
-
-    Attributes:
-        count: number of parts.
-        size: examples in a part.
-        shares: float32 [count], the share that each part has in a mean over the batch's examples; they add up to 1.
-        metric_shares: likewise in a sample-weighted mean; the same if there are no weights.
-    """
+    """A batch cut into equal parts; entries that do not have one row per example go whole into each part."""
 
     def __init__(self, batch: Batch, count: int) -> None:
-        """Cut a batch."""
         examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
         if examples is None or examples % count:
             raise UserError(
                 f"trainer.accumulation_steps={count} received for batches of {examples or 'an unknown number of'} "
                 "examples per replica. Expected as many examples in each micro batch: change trainer.batch_size."
             )
-        self.count, self.size = count, examples // count
+        self.count, self._size = count, examples // count
         self._examples, self._batch = examples, batch
         self._parts = tf.nest.map_structure(lambda each: self._cut(each) if self._is_cut(each) else each, batch)
+        # float32 [count]: the share of each part in a mean over the batch's examples, and in a sample-weighted one.
         self.shares = self.metric_shares = self._shares(example_weights(batch))
         if SAMPLE_WEIGHTS in batch:
             self.metric_shares = self._shares(sample_weights(batch))
@@ -55,22 +49,13 @@ class MicroBatches:
 
     def _cut(self, tensor: tf.Tensor) -> tf.Tensor:
         """Return [examples, ...] as [count, size, ...]."""
-        return tf.reshape(tensor, tf.concat([[self.count, self.size], tf.shape(tensor)[1:]], axis=0))
+        return tf.reshape(tensor, tf.concat([[self.count, self._size], tf.shape(tensor)[1:]], axis=0))
 
     def part(self, index: tf.Tensor) -> Batch:
         """Return one part as a batch."""
         return tf.nest.map_structure(
             lambda each, whole: each[index] if self._is_cut(whole) else each, self._parts, self._batch
         )
-
-    def joined(self, array: tf.TensorArray) -> tf.Tensor:
-        """Return the results of the parts, [examples, ...], in the order of the batch."""
-        stacked = array.stack()
-        return tf.reshape(stacked, tf.concat([[-1], tf.shape(stacked)[2:]], axis=0))
-
-
-Compute = Callable[[Forward, Batch], Computed]
-Key = tuple[str, str]  # network and name of a state variable
 
 
 def accumulate(
@@ -84,14 +69,14 @@ def accumulate(
 ) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
     """Run an objective on a batch in `count` micro batches, and leave the contexts as a single run over it would.
 
-    The micro batches run one after the other in a traced loop, so the activations of one alone are in memory. Losses,
-    metrics and gradients are means over all examples: what a loss of shape [batch] gives is what the batch as a whole
-    would give. A loss of shape [] counts as the mean of its micro batch, and the layers' own losses count once. State
-    passes from each micro batch to the next and is written once, after the last. So batch norm normalizes by the
-    statistics of a micro batch, and its moving ones take a step with each; and a loss over pairs of examples sees the
-    pairs within a micro batch. State that does not depend on examples, such as a layer's counter of its calls or the
-    vectors of spectral normalization, moves once a step: every micro batch begins from what the step began with, and
-    what is written is what a pass over the whole batch would write. Seed state passes on, so that draws differ.
+    They run one after the other in a traced loop, so that the activations of only one are in memory. Losses, metrics
+    and gradients are means over all examples; a loss of shape [] counts as the mean of its micro batch. State passes
+    from each micro batch to the next and is written once, but state that does not depend on examples ("steady", such
+    as a layer's counter of its calls) moves once a step. Seed state passes on, so that draws differ.
+
+    Returns:
+        What the objective computed; the tensors through which the loss depends on the latent variables; the gradients
+        of the loss, times the scale, with respect to these.
     """
     micro = MicroBatches(batch, count)
     step = _MicroStep(forward, micro, changes, compute, scale)
@@ -109,13 +94,7 @@ def accumulate(
 
 
 class _MicroStep:
-    """Hold the computation of one micro batch, traced once as a function of its index and of the state before it.
-
-    Attributes:
-        reached: captured tensors that depend on the latent variables, and on which the loss depends.
-        called: names of the networks that were run.
-        steady: network and name of the state variables whose new values do not depend on the examples.
-    """
+    """The computation of one micro batch, traced once as a function of its index and of the state before it."""
 
     def __init__(
         self,
@@ -128,9 +107,9 @@ class _MicroStep:
         self._forward, self._micro, self._compute, self._scale = forward, micro, compute, scale
         self._latent = {tensor.op for name in changes for tensor in forward.passes[name].context.latent.values()}
         self._before = {(name, key): v for name, each in forward.passes.items() for key, v in each.state.items()}
-        self.reached: list[tf.Tensor] = []
-        self.called: set[str] = set()
-        self.steady: set[tuple[str, str]] = set()
+        self.reached: list[tf.Tensor] = []  # captured tensors between the latent variables and the loss
+        self.called: set[str] = set()  # networks that were run
+        self.steady: set[Key] = set()  # state variables whose new values do not depend on the examples
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self._before.values()]
         traced = tf.function(self._run, autograph=False)
         self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
@@ -159,13 +138,10 @@ class _MicroStep:
             [tf.constant(0), zeros, state, arrays],
             parallel_iterations=1,
         )
-        return sums, state, tf.nest.map_structure(self._micro.joined, arrays)
+        return sums, state, tf.nest.map_structure(_joined, arrays)
 
     def steady_state(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Return what a pass over the whole batch would write into steady state, by network and name.
-
-        It is traced as a function with no other outputs, so that ops that depend on examples never run.
-        """
+        """Return what a pass over the whole batch would write into steady state, by network and name."""
         if not self.steady:
             return {}
 
@@ -175,6 +151,7 @@ class _MicroStep:
             new = {name: each.context.new_state for name, each in forward.passes.items()}
             return {name: {key: new[name][key] for at, key in sorted(self.steady) if at == name} for name in new}
 
+        # A function without other outputs: ops that depend on examples never run.
         return tf.function(whole, autograph=False).get_concrete_function()()
 
     def _run(self, index: tf.Tensor, state: list[tf.Tensor]) -> dict[str, Any]:
@@ -201,7 +178,7 @@ class _MicroStep:
         sums["gradients"] = self._gradients(sums["losses"]["total"])
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
 
-    def _forward_of(self, index: tf.Tensor | None, state: dict[tuple[str, str], tf.Tensor]) -> Forward:
+    def _forward_of(self, index: tf.Tensor | None, state: dict[Key, tf.Tensor]) -> Forward:
         passes = {}
         for name, each in self._forward.passes.items():
             context = replace(each.context, micro_batch=index)
@@ -212,8 +189,7 @@ class _MicroStep:
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
         """Return the gradients of a loss with respect to `reached`, which is set.
 
-        Every path from a latent variable into this function passes through a captured tensor: transformed weights, the
-        latent variables themselves, or whatever else a hook computed from them before.
+        Every path from a latent variable into this function passes through a captured tensor.
         """
         captured = [pair for pair in tf.compat.v1.get_default_graph().captures if self._is_trained(pair[0])]
         found = tf.gradients(loss, [inner for _, inner in captured], grad_ys=self._scale)
@@ -239,6 +215,12 @@ def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: M
         if all(before[key].op in reached for key in dependent):
             return after.keys() - dependent
         reached |= {before[key].op for key in dependent}
+
+
+def _joined(array: tf.TensorArray) -> tf.Tensor:
+    """Return the results of the micro batches as [examples, ...], in the order of the batch."""
+    stacked = array.stack()
+    return tf.reshape(stacked, tf.concat([[-1], tf.shape(stacked)[2:]], axis=0))
 
 
 def _with_examples(value: Any) -> tf.Tensor:

@@ -15,13 +15,7 @@ from hookline.trainer.replicas.replica import Replica
 
 
 def seed_of(source: str, step: tf.Tensor, micro_batch: tf.Tensor | None = None) -> tf.Tensor:
-    """Return a seed for `tf.random.stateless_*`, int32 [2]: a pure function of its arguments.
-
-    Args:
-        source: text that says what is drawn; another text gives another stream.
-        step: integer scalar.
-        micro_batch: int32 scalar, the current micro batch; None for the whole batch.
-    """
+    """Return a seed for `tf.random.stateless_*`, int32 [2]: a pure function of its arguments."""
     constant = zlib.crc32(source.encode()) & 0x7FFFFFFF
     seed = tf.stack([tf.constant(constant, tf.int32), tf.cast(step, tf.int32)])
     return seed if micro_batch is None else tf.random.fold_in(seed, micro_batch)
@@ -29,32 +23,18 @@ def seed_of(source: str, step: tf.Tensor, micro_batch: tf.Tensor | None = None) 
 
 @dataclass(frozen=True)
 class Draws:
-    """Give an objective the seeds of its own draws, such as noise.
+    """The seeds of an objective's own draws, such as noise."""
 
-    Attributes:
-        seed: the run's seed.
-        step: int64 scalar, steps made before this one.
-        objective: its name.
-        update: which of the objective's runs in this step.
-        training: whether this is a training step; an evaluation draws the same at every step.
-        micro_batch: int32 scalar, the current micro batch; None for the whole batch.
-        replica: index of the replica; each has noise of its own.
-    """
-
-    seed: int
-    step: tf.Tensor
+    seed: int  # of the run
+    step: tf.Tensor  # int64 scalar, steps made before this one
     objective: str
-    update: int
-    training: bool
-    micro_batch: tf.Tensor | None = None
-    replica: int = 0
+    update: int  # which of the objective's runs in this step
+    training: bool  # an evaluation draws the same at every step
+    micro_batch: tf.Tensor | None = None  # int32 scalar; None for the whole batch
+    replica: int = 0  # each has noise of its own
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
-        """Return the seed of one draw, int32 [2]; see `ForwardFunction.stateless_seed`.
-
-        Args:
-            salt: what the draw is for.
-        """
+        """Return the seed of one draw, int32 [2]; see `ForwardFunction.stateless_seed`."""
         if not self.training:
             return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
         own = f"/replica_{self.replica}" if self.replica else ""
@@ -102,7 +82,7 @@ class StepContext:
         frozen_entries: which entries of variables are fixed, by name, in an evaluation: the union over the hooks.
         weights: what the forward pass uses in their place, by name.
         taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its
-            own for later stages: those find here what all micro batches gave.
+            own for later stages, which find here those of all micro batches.
         outputs: what the objective calls its outputs.
         new_state: values that the forward pass wants to write (moving statistics, seed state), by name.
         losses: named losses, each a scalar; "total" is their sum.

@@ -6,13 +6,14 @@ import hashlib
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.trainer.errors import UserError
+from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.network import Network
 
 Slots = Literal["keep", "copy", "reset"]
@@ -28,14 +29,10 @@ NUMBER = re.compile(r"_?\d+$")
 
 
 def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[tf.Operation]:
-    """Copy every variable of a network into another: weights, moving statistics, seed state; slots as `optimizer` says.
+    """Copy every variable of a network into another: weights, moving statistics, seed state; not the state of hooks.
 
-    The copy is deep: whatever happens to one of the two afterwards, the other keeps its values. The two networks have
-    the same variables in the same order. Their names may differ in the model's own name and in numbers behind the names
-    of layers. State of hooks is not copied.
-
-    In a traced step (an objective's `begin`, a hook's `update_ops`) the ops are created and returned; elsewhere the
-    copy is made at once, and there is nothing to return.
+    The copy is deep. The two networks have the same variables in the same order; their names may differ in the model's
+    own name and in numbers behind the names of layers.
 
     Args:
         source: copied from; it is not changed.
@@ -45,15 +42,14 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
             is a setting and stays the target's own.
 
     Returns:
-        The ops that write, in order.
+        In a traced step (an objective's `begin`, a hook's `update_ops`) the ops that write, in order. Elsewhere the
+        copy is made at once, and the list is empty.
 
     Raises:
         UserError: variables or optimizers do not correspond; names both networks and the first variable.
     """
     if optimizer not in get_args(Slots):
-        raise UserError(
-            f"copy_network received optimizer='{optimizer}'. Expected one of: {', '.join(get_args(Slots))}."
-        )
+        raise unknown_name("optimizer of copy_network", optimizer, get_args(Slots))
     if source is target:
         raise UserError(f"copy_network received '{source.name}' twice. Expected two networks.")
     pairs = _pairs(source, target, MODEL)
@@ -95,11 +91,14 @@ def fingerprint(network: Network) -> str:
 
 
 def _pairs(source: Network, target: Network, part: str) -> list[Pair]:
-    """Return the variables of both models, or of both optimizers without the learning rates, that correspond."""
+    """Return the variables that correspond, of both models or of both optimizers without the learning rates."""
     found = (moving_variables(each) if part == OPTIMIZER else each.variables for each in (source, target))
     ours, theirs = (list(each.items()) for each in found)
-    for (name, old), (other, new) in zip(ours, theirs, strict=False):
-        if old is new:
+    for (name, old), (other, new) in zip_longest(ours, theirs, fillvalue=("", None)):
+        if old is None or new is None:
+            more, less = (source, target) if new is None else (target, source)
+            reason = f"'{more.name}' has '{name or other}', which '{less.name}' does not have"
+        elif old is new:
             reason = f"they share the variable '{name}', so that there is nothing to copy"
         elif part == MODEL and _plain_name(name, source) != _plain_name(other, target):
             reason = f"where one has '{name}', the other has '{other}'"
@@ -110,16 +109,12 @@ def _pairs(source: Network, target: Network, part: str) -> list[Pair]:
         else:
             continue
         raise _refusal(source, target, reason, part)
-    if len(ours) != len(theirs):
-        (more, names), (less, _) = sorted([(source, ours), (target, theirs)], key=lambda each: -len(each[1]))
-        name = names[min(len(ours), len(theirs))][0]
-        raise _refusal(source, target, f"'{more.name}' has '{name}', which '{less.name}' does not have", part)
     return [(old, new) for (_, old), (_, new) in zip(ours, theirs, strict=True)]
 
 
 def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor]]:
     """Yield the optimizer's variables, without the learning rate, with the values that a new optimizer has."""
-    with ThreadPoolExecutor(1) as thread:  # a step that is being traced may create no variables, nor may its scopes
+    with ThreadPoolExecutor(1) as thread:  # no variable may be created where a step is traced
         values = thread.submit(_new_slots, network).result()
     for variable, value in zip(moving_variables(network).values(), values, strict=True):
         uniform = value.size and (value == value.flat[0]).all()
@@ -133,10 +128,9 @@ def _new_slots(network: Network) -> list[np.ndarray]:
 
 
 def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
-    """Return an optimizer like the network's, not built. Its rate is another: schedules need not be serializable."""
+    """Return an optimizer like the network's, not built; its rate is 0, as schedules need not be serializable."""
     *outer, inner = _nested(network.optimizer)
-    rate = inner._learning_rate
-    inner._learning_rate = 0.0
+    rate, inner._learning_rate = inner._learning_rate, 0.0
     try:
         made = type(inner).from_config(inner.get_config())
     finally:

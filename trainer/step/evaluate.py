@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Arrays, GraphHook
 from hookline.trainer.input.batches import EvaluationBatches
 from hookline.trainer.input.data import Split
-from hookline.trainer.objective import Batch, Objective, ObjectiveOutput
+from hookline.trainer.objective import Batch, ObjectiveOutput
 from hookline.trainer.step.forward import Forward
 from hookline.trainer.step.metrics import average_output, example_weights, sample_weights
 from hookline.trainer.step.returned import ask, checked, refuse_repeated
@@ -21,13 +21,9 @@ from hookline.trainer.step.trainer import Trainer
 
 
 class Observer:
-    """Collect what graph hooks show: their `evaluate` on some examples of a split, spread evenly over it.
-
-    Nothing is traced before the first run, nor ever where no hook observes.
-    """
+    """Collects what graph hooks show: their `evaluate` on some examples of a split; traced at the first run."""
 
     def __init__(self, trainer: Trainer, split: Split, *, batch_size: int, placement: str = "auto") -> None:
-        """Choose the examples."""
         self._trainer = trainer
         self._limits = {h.name: min(h.observed_examples, split.size) for h in trainer.hooks if h.observed_examples}
         self._batches = {
@@ -63,8 +59,7 @@ class Observer:
 
     def _observe(self, hooks: list[GraphHook], step: tf.Tensor, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         values: dict[str, dict[str, tf.Tensor]] = {}
-        for objective in self._trainer.objectives:
-            # A hook sees the first objective that it takes part in.
+        for objective in self._trainer.objectives:  # a hook sees the first one that it takes part in
             part = [hook for hook in hooks if takes_part(hook, objective.name, objective.trains)]
             asked = [hook for hook in part if hook.name not in values]
             if asked:
@@ -88,66 +83,47 @@ HOOK = "hook/"  # before the names of hooks, beside those of objectives
 
 
 class Evaluator:
-    """Trace and run the evaluation of one split.
-
-    Attributes:
-        names: of the values that a run returns.
-    """
+    """Traces and runs the evaluation of one split."""
 
     def __init__(self, trainer: Trainer, batch: Callable[[tf.Tensor], Batch], count: int) -> None:
-        """Trace the loop."""
-        self.trainer = trainer
-        self._batch = batch
-        self._count = count
-        self.names: list[str] = []
+        self.trainer, self.batch, self._count = trainer, batch, count
+        self.names: list[str] = []  # of the values that a run returns
         self._collected: Collected = {}
         self._of_split: dict[str, tuple[GraphHook, SplitMetrics | None]] = {}
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
     @property
     def graph(self) -> tf.Graph:
-        """Return the graph of the evaluation."""
         return self._run.graph
-
-    def batch(self, index: tf.Tensor) -> Batch:
-        """Return one batch of the split, as every run of the evaluation sees it."""
-        return self._batch(index)
 
     def of(self, trainer: Trainer) -> Evaluator:
         """Return the evaluation of the same split with other networks, objectives or hooks."""
-        return Evaluator(trainer, self._batch, self._count)
+        return Evaluator(trainer, self.batch, self._count)
 
     def run(self, step: int) -> dict[str, float]:
-        """Return the values over the split, by name.
-
-        They are the averages "loss/<name>" and "metric/<name>" of the objectives, with the losses of layers and hooks,
-        and "metric/<name>" of what objectives and hooks compute from the split as a whole.
-        """
+        """Return "loss/<name>" and "metric/<name>" over the split: averages, and metrics of the split as a whole."""
         with python_errors():
             values, self._collected = self._run(tf.constant(step, tf.int64))
         return {name: float(value) for name, value in zip(self.names, values.numpy(), strict=True)}
 
     def collected(self, objective: str) -> Arrays:
-        """Return what an objective collected and sampled in the latest run, by name; empty before the first run.
-
-        What it collected is [examples, ...].
-        """
+        """Return what an objective collected, [examples, ...], and sampled in the latest run; empty before it."""
         return {name: tensor.numpy() for name, tensor in self._collected.get(objective, {}).items()}
 
     def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
         # Weights are read and transformed once, outside the loop over batches.
-        forward = self.trainer.forward(step, self._batch(tf.constant(0, tf.int64)), objective="", training=False)
+        forward = self.trainer.forward(step, self.batch(tf.constant(0, tf.int64)), objective="", training=False)
         untouched = _apart(forward)  # a pass over batches leaves tensors of the loop behind
         names: list[str] = []
-        heeding: list[int] = []  # for each: 0 for a mean over examples, 1 for one that heeds their sample weights
+        sizing: list[int] = []  # for each: 0 for a mean over examples, 1 for one in their sample weights
 
         @tf.function(autograph=False)  # traced once, for the first batch and for the loop over the others
         def run_batch(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Collected]:
-            batch = self._batch(index)
+            batch = self.batch(index)
             sizes = tf.stack([tf.reduce_sum(example_weights(batch)), tf.reduce_sum(sample_weights(batch))])
             values, collected = self._values(forward, batch)
-            names[:], heeding[:] = [name for _, name in values], [kind for kind, _ in values]
-            return tf.stack(list(values.values())) * tf.gather(sizes, heeding), sizes, collected
+            names[:], sizing[:] = [name for _, name in values], [kind for kind, _ in values]
+            return tf.stack(list(values.values())) * tf.gather(sizes, sizing), sizes, collected
 
         def body(index: tf.Tensor, sums: tf.Tensor, sizes: tf.Tensor, kept: dict) -> tuple:
             more, more_sizes, collected = run_batch(index)
@@ -165,8 +141,14 @@ class Evaluator:
         )
         whole = tf.nest.map_structure(lambda array: array.concat()[: tf.cast(sizes[0], tf.int64)], kept)
         for objective in self.trainer.objectives:
-            whole[objective.name] = _joined(objective, whole[objective.name], objective.sample(_apart(untouched)))
-        means = dict(zip(names, tf.unstack(sums / tf.gather(sizes, heeding)), strict=True))
+            sampled, own = objective.sample(_apart(untouched)), whole[objective.name]
+            if repeated := own.keys() & sampled.keys():
+                raise UserError(
+                    f"The objective '{objective.name}' returns {', '.join(sorted(repeated))} from sample, and its "
+                    "compute collects the same. Expected names that differ."
+                )
+            own |= {name: tf.convert_to_tensor(value) for name, value in sampled.items()}
+        means = dict(zip(names, tf.unstack(sums / tf.gather(sizes, sizing)), strict=True))
         means |= self._split_metrics(whole, means)
         self.names = list(means)
         return tf.stack(list(means.values())), whole
@@ -220,15 +202,3 @@ def _apart(forward: Forward) -> Forward:
         for name, each in forward.passes.items()
     }
     return replace(forward, passes=passes)
-
-
-def _joined(
-    objective: Objective, collected: Mapping[str, tf.Tensor], sampled: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-    """Return what an objective collected and what it sampled, by name."""
-    if repeated := collected.keys() & sampled.keys():
-        raise UserError(
-            f"The objective '{objective.name}' returns {', '.join(sorted(repeated))} from sample, and its compute "
-            "collects the same. Expected names that differ."
-        )
-    return {**collected, **{name: tf.convert_to_tensor(value) for name, value in sampled.items()}}

@@ -23,27 +23,20 @@ from hookline.trainer.step.stage import current_scope, in_stage, named_scope
 
 
 class StateScope(keras.StatelessScope):
-    """Hold the values of variables, and what layers assign to their state.
+    """The values of variables in a pass, and what layers assign to their state.
 
-    No gradient flows through a value that is read after it was assigned, as in Keras's `fit`, where it is in a variable
-    by then.
-
-    Attributes:
-        state_mapping: the current values, by the identity of the variable.
+    No gradient flows through a value that is read after it was assigned: in Keras's `fit` it is in a variable by then.
     """
 
     def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]]) -> None:
-        """Take the values that a pass starts from."""
         super().__init__(list(values), collect_losses=True)
         self._assigned: dict[int, keras.Variable] = {}
 
     def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
-        """Hold a new value."""
         self._assigned[id(update[0])] = update[0]
         super().add_update(update)
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
-        """Return the current value; None if the scope has none."""
         value = super().get_current_value(variable)
         return tf.stop_gradient(value) if id(variable) in self._assigned else value
 
@@ -59,22 +52,13 @@ class StateScope(keras.StatelessScope):
 
 @dataclass
 class NetworkPass:
-    """Hold what the passes of one step through one network read and produced.
+    """What the passes of one step through one network read and produced."""
 
-    Attributes:
-        context: what the hooks of this network see.
-        hooks: of this network, in order.
-        state: current values of the state variables, by name; in an evaluation as hooks transform them.
-        changed: names of the state variables for which a pass returned a new value.
-        layer_losses: losses that the layers themselves added (regularizers, `add_loss`).
-        called: whether the network was run.
-    """
-
-    context: StepContext
-    hooks: list[GraphHook]
-    state: dict[str, tf.Tensor]
-    changed: set[str] = field(default_factory=set)
-    layer_losses: list[tf.Tensor] = field(default_factory=list)
+    context: StepContext  # what the hooks of this network see
+    hooks: list[GraphHook]  # of this network, in order
+    state: dict[str, tf.Tensor]  # current values of state variables; in an evaluation as hooks transform them
+    changed: set[str] = field(default_factory=set)  # state variables for which a pass returned a new value
+    layer_losses: list[tf.Tensor] = field(default_factory=list)  # of regularizers and `add_loss`
     called: bool = False
 
 
@@ -86,10 +70,7 @@ def read_network(
     keeps_state: bool = True,
     latent: dict[str, tf.Tensor] | None = None,
 ) -> NetworkPass:
-    """Read a network's variables and let the hooks transform its weights, and the state that the pass starts from.
-
-    `latent` are values in place of those of the latent variables.
-    """
+    """Read variables, `latent` in place of the latent ones; let hooks transform the weights and the state."""
     with named_scope("read_variables", network.name):
         context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
         context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
@@ -111,11 +92,7 @@ def read_network(
 
 
 def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tensor]:
-    """Return values for the seed state of a network that the objective does not change, by variable name.
-
-    They are a pure function of (run seed, network, objective, update, step, layer): dropout masks are fresh in every
-    step, though the variables are never written.
-    """
+    """Return the seed state of a network that the objective does not change: fresh in each step, never written."""
     seeds = {}
     for name in seed_names(network):
         kept = context.state[name]
@@ -144,25 +121,17 @@ def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str,
 
 @dataclass
 class Forward:
-    """Run networks with their transformed weights, and collect their new state values.
+    """Runs networks with their transformed weights in one step of one objective, and collects their new state.
 
-    An instance serves one objective in one step. Calling a network twice threads its state through both calls.
-
-    Attributes:
-        passes: the networks' reads, by network name.
-        training: whether layers run in training mode.
-        draws: give the seeds of the objective's own draws.
-        scale: float32 scalar, of gradients inside of a loss, see `LossScale.inner`; None for 1.
-        overflows: bool scalars, whether gradients inside of the loss overflowed for the scale.
-        scope: in which the passes are traced.
+    Calling a network twice threads its state through both calls.
     """
 
-    passes: dict[str, NetworkPass]
-    training: bool
+    passes: dict[str, NetworkPass]  # by network name
+    training: bool  # whether layers run in training mode
     draws: Draws
-    scale: tf.Tensor | None = None
-    overflows: list[tf.Tensor] = field(default_factory=list)
-    scope: str = field(default_factory=current_scope)
+    scale: tf.Tensor | None = None  # float32 scalar, of gradients inside a loss, see `LossScale.inner`; None for 1
+    overflows: list[tf.Tensor] = field(default_factory=list)  # bool scalars, whether such gradients overflowed
+    scope: str = field(default_factory=current_scope)  # in which the passes are traced
 
     def __call__(self, name: str, inputs: Any) -> Any:
         """Return the outputs of the network `name` for `inputs`."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
 from hookline.trainer.objective import Batch
-from hookline.trainer.ops.gradient_checks import is_differentiable
-from hookline.trainer.ops.override_gradient import OVERRIDES, Overridden
-from hookline.trainer.step.compile import PYTHON_OPS
+from hookline.trainer.ops.override_gradient import OVERRIDES, Overridden, is_differentiable
+from hookline.trainer.step.loop import PYTHON_OPS
 from hookline.trainer.step.stage import python_errors
 from hookline.trainer.step.trainer import Trainer
-from hookline.trainer.step.writes import ancestors
 
 DIRECTIONS = 8
 STEP = 1e-4  # of finite differences, times the root mean square of what is moved
@@ -26,22 +25,14 @@ UNDECLARED = "undeclared"
 
 @dataclass(frozen=True)
 class Compared:
-    """Say how far an overridden gradient is from two others, each relative to the larger of the pair.
+    """How far an overridden gradient is from two others, each distance relative to the larger of the pair."""
 
-    Attributes:
-        name: of the override.
-        op: name of the op in the traced step that returns it.
-        surrogate: "forward", "declared", "none" (changed on purpose) or "undeclared".
-        true: the distance from the derivative of the forward pass, by central differences along random directions;
-            None in half precision, which is too coarse for differences.
-        declared: the distance from the derivative of the declared surrogate; None without one.
-    """
-
-    name: str
-    op: str
-    surrogate: str
+    name: str  # of the override
+    op: str  # in the traced step that returns it
+    surrogate: str  # "forward", "declared", "none" (changed on purpose) or "undeclared"
+    # From the derivative of the forward pass, by central differences; None in half precision, which is too coarse.
     true: float | None
-    declared: float | None
+    declared: float | None  # from the derivative of the declared surrogate; None without one
 
     @property
     def verdict(self) -> str:
@@ -55,11 +46,11 @@ class Compared:
 
 
 def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], step: int = 0) -> list[Compared]:
-    """Compare every overridden or custom gradient of a step with the true one and the declared one.
+    """Compare every overridden or custom gradient of a training step, on its batch, with the true and the declared one.
 
-    The forward pass is that of training, on the batch of the step, with the current weights. Nothing is written.
+    Nothing is written.
     """
-    points: list[Point] = []
+    points: list[Overridden] = []
 
     def probe() -> list[tf.Tensor]:
         number = tf.constant(step, tf.int64)
@@ -74,19 +65,18 @@ def compare_gradients(trainer: Trainer, batch: Callable[[tf.Tensor], Batch], ste
     return [_compared(point, values.numpy().tolist()) for point, values in zip(points, found, strict=True)]
 
 
-def _compared(point: Point, values: Sequence[float]) -> Compared:
+def _compared(point: Overridden, values: Sequence[float]) -> Compared:
     kind = "none" if point.surrogate is None else point.surrogate if isinstance(point.surrogate, str) else "declared"
-    # NaN counts as infinitely far.
-    true, declared = (value if value == value else float("inf") for value in values)
+    true, declared = (float("inf") if math.isnan(value) else value for value in values)
     op = point.outputs[0].op.name
     return Compared(point.name, op, kind, None if _is_coarse(point) else true, declared if kind == "declared" else None)
 
 
-def _is_coarse(point: Point) -> bool:
+def _is_coarse(point: Overridden) -> bool:
     return any(tensor.dtype in (tf.float16, tf.bfloat16) for tensor in (*point.inputs, *point.outputs))
 
 
-def _distances(point: Point, index: int) -> tuple[tf.Tensor, tf.Tensor]:
+def _distances(point: Overridden, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the relative distances from the true gradient and from the surrogate's, float32 scalars."""
     upstream = [_normal(tensor, index, 1000 + position) for position, tensor in enumerate(point.outputs)]
     inputs = list(point.inputs)
@@ -106,7 +96,9 @@ def _distances(point: Point, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     return true, tf.reduce_max([_largest(ours - theirs, ours, theirs) for ours, theirs in pairs])
 
 
-def _from_differences(point: Point, index: int, position: int, upstream: list[tf.Tensor], gradient: tf.Tensor) -> Any:
+def _from_differences(
+    point: Overridden, index: int, position: int, upstream: list[tf.Tensor], gradient: tf.Tensor
+) -> tf.Tensor:
     """Return the relative distance of a gradient from central differences, over several random directions."""
     tensor = point.inputs[position]
     wide = tf.cast(tensor, tf.float32)
@@ -145,32 +137,16 @@ def _largest(difference: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(largest, tf.maximum(*scales))
 
 
-@dataclass(frozen=True, eq=False)
-class Point:
-    """Name one override in a traced graph.
+def find_points(graph: tf.Graph) -> list[Overridden]:
+    """Return the overrides of a graph, in its order: those that were declared, and `tf.custom_gradient` and others.
 
-    Attributes:
-        name: what a table calls it.
-        inputs: tensors that get the gradients, float ones.
-        outputs: tensors whose gradients these are computed from.
-        surrogate: the function of the inputs that the gradient belongs to; "forward", None (it is changed on purpose),
-            or "undeclared".
+    Only inputs that can have a gradient are kept. Overrides inside a branch, a loop or another function are not found.
     """
-
-    name: str
-    inputs: tuple[tf.Tensor, ...]
-    outputs: tuple[tf.Tensor, ...]
-    surrogate: Callable[..., Any] | str | None
-
-
-def find_points(graph: tf.Graph) -> list[Point]:
-    """Return every override of a graph, in the order of the graph: those that were declared, and all others.
-
-    Others are `tf.custom_gradient` and `gradient_override_map` in code that declares nothing, such as a user's layer.
-    Those inside a branch, a loop or another function are not found.
-    """
-    declared: list[Overridden] = graph.get_collection(OVERRIDES)
-    points = [_declared(each) for each in declared if each.outputs[0].graph is graph]
+    points = [
+        replace(each, inputs=tuple(filter(is_differentiable, each.inputs)))
+        for each in graph.get_collection(OVERRIDES)
+        if each.outputs[0].graph is graph
+    ]
     known = {tensor.op for point in points for tensor in point.outputs}
     points += [
         point
@@ -181,64 +157,36 @@ def find_points(graph: tf.Graph) -> list[Point]:
     return sorted(points, key=lambda point: order[point.outputs[0].op])
 
 
-def _declared(each: Overridden) -> Point:
-    inputs = tuple(tensor for tensor in each.inputs if is_differentiable(tensor))
-    return Point(each.name, inputs, each.outputs, each.surrogate)
-
-
-def _undeclared(operation: tf.Operation) -> Point | None:
+def _undeclared(operation: tf.Operation) -> Overridden | None:
     inputs, outputs = list(operation.inputs), list(operation.outputs)
     if operation.type == "IdentityN":
         # `tf.custom_gradient` returns its results through it. It takes them, then the arguments; its outputs for the
-        # arguments are unused.
+        # arguments are unused. An unused last result counts as an argument.
         results = max((i + 1 for i, tensor in enumerate(outputs) if tensor.consumers()), default=0)
-        inputs, outputs = _arguments(inputs[results:]), outputs[:results]
-    floats = tuple(tensor for tensor in inputs if is_differentiable(tensor))
-    outputs = [tensor for tensor in outputs if is_differentiable(tensor)]
-    if not floats or not outputs:
-        return None
-    return Point(operation.name, floats, tuple(outputs), UNDECLARED)
-
-
-def _arguments(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Return tensors without unused results: those come first, and are computed from what follows."""
-    first = 0
-    while first < len(tensors) and _is_computed_from(tensors[first], tensors[first + 1 :]):
-        first += 1
-    return list(tensors[first:])
-
-
-def _is_computed_from(tensor: tf.Tensor, others: Sequence[tf.Tensor]) -> bool:
-    """Return whether others reach a tensor with no gradient of its own in between: then it need not be held fixed."""
-    makers, given = ancestors(tensor.op), {each.op for each in others}
-    if makers.isdisjoint(given):
-        return False
-    between = (makers | {tensor.op}).difference(given, *map(ancestors, given))
-    return not any(MARK in operation.node_def.attr for operation in between)
+        inputs, outputs = inputs[results:], outputs[:results]
+    given, returned = (tuple(filter(is_differentiable, each)) for each in (inputs, outputs))
+    return Overridden(operation.name, given, returned, UNDECLARED) if given and returned else None
 
 
 def recompute(outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor]) -> list[tf.Tensor]:
     """Return tensors of the graph being traced, recomputed with other values in some places.
 
-    Only what depends on these places is recomputed, without its overridden gradients. Random draws that depend on
-    nothing but a shape, and other stateful ops, keep their values; Python functions run again.
+    Only what depends on these places is recomputed, without overridden gradients. Stateful ops, such as random draws,
+    keep their values; Python functions run again.
     """
     known = dict(values)
     graph = tf.compat.v1.get_default_graph()
     for operation in _in_order([tensor.op for tensor in outputs], known):
-        if not any(id(tensor) in known for tensor in operation.inputs) or _keeps(operation):
+        keeps = operation.op_def.is_stateful and operation.type not in PYTHON_OPS
+        if keeps or not any(id(tensor) in known for tensor in operation.inputs):
             continue
         attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
         inputs = [known.get(id(tensor), tensor) for tensor in operation.inputs]
         dtypes = [tensor.dtype for tensor in operation.outputs]
-        twin = graph.create_op(operation.type, inputs, dtypes, attrs=attributes)
-        for old, new in zip(operation.outputs, twin.outputs, strict=True):
+        again = graph.create_op(operation.type, inputs, dtypes, attrs=attributes)
+        for old, new in zip(operation.outputs, again.outputs, strict=True):
             known.setdefault(id(old), new)
     return [known.get(id(tensor), tensor) for tensor in outputs]
-
-
-def _keeps(operation: tf.Operation) -> bool:
-    return operation.op_def.is_stateful and operation.type not in PYTHON_OPS
 
 
 def _in_order(ends: Sequence[tf.Operation], places: Mapping[int, tf.Tensor]) -> list[tf.Operation]:

@@ -24,11 +24,7 @@ EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
 def join_replicas(
     replica: Replica, gradients: dict[str, Gradients], contexts: Mapping[str, StepContext], computed: Computed
 ) -> dict[str, Gradients]:
-    """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place.
-
-    Losses, metrics and gradients are means over examples, so they are joined by `mean_over_batch`; statistics are not
-    weighted. Everything goes into one sum: many small messages would each pay the network's latency.
-    """
+    """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place."""
     if replica.count == 1:
         return gradients
     for context in contexts.values():
@@ -43,6 +39,7 @@ def join_replicas(
         if _is_joined(value)
     ]
     batch = next(iter(contexts.values())).batch
+    # One sum for all: many small messages would each pay the network's latency.
     means = iter(mean_over_batch(replica, batch, [value for value, _ in given], [kind for _, kind in given]))
     joined = iter(
         [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
@@ -59,8 +56,8 @@ def mean_over_batch(
 ) -> list[tf.Tensor]:
     """Return the means over the examples of a whole batch, from those over this replica's part of it.
 
-    Parts have equally many examples. Where the batch has weights of its own, a part counts by the sum of its weights:
-    so does each micro batch, and so would it where one replica has all of the batch.
+    Parts have equally many examples. In a batch with weights, a part counts by the sum of its weights, as if one
+    replica had the whole batch.
     """
     if replica.count == 1 or not {"weights", SAMPLE_WEIGHTS} & batch.keys():
         return replica.mean(means)

@@ -16,11 +16,9 @@ from hookline.trainer.objective import SOFT_TARGETS, Batch, Objective
 def weigh_losses(
     objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Return the losses of an objective, each example's multiplied by its class weight.
+    """Return the losses of an objective, each example's multiplied by the weight of its class or mixture of classes.
 
-    What is minimised is the sum of the weighted losses divided by the number of examples, not by the sum of their
-    weights: a batch of heavy classes makes a larger step than one of light classes. That is Keras's `class_weight`. A
-    mixed example has the mixture of the weights of its classes, in the same shares.
+    They are divided by the number of examples, not by the sum of their weights, as Keras does for `class_weight`.
     """
     if SOFT_TARGETS in batch:
         own = tf.linalg.matvec(batch[SOFT_TARGETS], weights)
@@ -45,25 +43,19 @@ def check_class_losses(objectives: Sequence[Objective]) -> None:
 INITIAL, FLOOR, CEILING = 2.0**15, 1.0, 2.0**60
 """Powers of two: scaling by them is exact. Nothing overflows at the ceiling where all gradients are 0."""
 GROWTH_STEPS = 2000
-MANTISSA_BITS, BIAS = 23, 127  # of float32: what stands below its exponent, and what is added to that
+MANTISSA_BITS, BIAS = 23, 127  # of float32: below its exponent, and added to it
 
 
 class LossScale:
-    """Hold the factor by which the loss is multiplied before it is differentiated.
+    """The factor by which the loss is multiplied before it is differentiated.
 
     float16 has no numbers below 6e-8, so small gradients become 0. The gradient of scale * loss is larger by the scale;
     divided by it in float32, it is the true one. Where it overflows, the step is left out and the scale halved; after
     2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2).
     A loss that is itself not finite is no overflow, nor is a gradient at the floor: no lower scale would help.
-
-    Attributes:
-        value: the scale, a float32 scalar.
-        finite_steps: steps that were written since the scale last changed, int64.
-        overflow_steps: steps that were left out so far, int64.
     """
 
     def __init__(self) -> None:
-        """Create the variables."""
         self.value = tf.Variable(INITIAL, trainable=False, dtype=tf.float32, name="loss_scale")
         self.finite_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="finite_steps")
         self.overflow_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="overflow_steps")
@@ -80,11 +72,10 @@ class LossScale:
         }
 
     def inner(self) -> tf.Tensor:
-        """Return the scale of gradients inside of a loss, such as those of a penalty: a float32 scalar, a power of two.
+        """Return the scale of gradients inside a loss, such as those of a penalty: float32 scalar, a power of two.
 
-        It is the root of the scale, rounded down. Such a gradient is differentiated again. What comes back to it is
-        scale / inner times the gradient with respect to it, so the whole scale would only move the underflow from the
-        forward to the backward direction. The root leaves room for both.
+        Such a gradient is differentiated again, by scale / inner: the whole scale would only move the underflow to the
+        backward direction. The root of the scale, rounded down to a power of two, leaves room in both.
         """
         exponent = tf.bitwise.right_shift(tf.bitcast(self.value, tf.int32), MANTISSA_BITS) - BIAS
         return tf.bitcast(tf.bitwise.left_shift(exponent // 2 + BIAS, MANTISSA_BITS), tf.float32)

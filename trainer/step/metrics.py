@@ -1,12 +1,11 @@
-"""Averages over examples and over steps, and the norms of gradients."""
+"""What a step reports: averages over examples and over steps, and the norms of gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
@@ -18,17 +17,37 @@ SumAndCount: TypeAlias = "tuple[tf.Tensor, tf.Tensor]"
 
 @dataclass
 class Computed:
-    """Hold what an objective computed for one batch, averaged over its examples.
+    """What an objective computed for one batch, averaged over its examples."""
 
-    Attributes:
-        losses: scalars by name, with those of layers and hooks, and "total".
-        metrics: scalars by name.
-        collected: tensors [batch, ...] by name that an evaluation keeps.
-    """
+    losses: dict[str, tf.Tensor]  # scalars, with those of layers and hooks, and "total"
+    metrics: dict[str, tf.Tensor]  # scalars
+    collected: dict[str, tf.Tensor]  # tensors [batch, ...] that an evaluation keeps
 
-    losses: dict[str, tf.Tensor]
-    metrics: dict[str, tf.Tensor]
-    collected: dict[str, tf.Tensor]
+
+@dataclass
+class StepResult:
+    """What one traced step returns, or one run of an objective."""
+
+    sums: dict[str, SumAndCount] = field(default_factory=dict)  # by metric
+    vetoes: dict[str, tf.Tensor] = field(default_factory=dict)  # bool scalars; True held the step back
+    held_back: tf.Tensor | None = None  # bool scalar, whether anything was held back; None if nothing can be
+    overflow: tf.Tensor | None = None  # bool scalar, whether gradients overflowed for the loss scale; None without one
+
+    def add(self, run: StepResult, prefix: str) -> None:
+        """Add one more run of an objective: metrics become averages over its runs."""
+        for name, (total, count) in run.sums.items():
+            before = self.sums.get(prefix + name, (0.0, 0.0))
+            self.sums[prefix + name] = (before[0] + total, before[1] + count)
+        for name, veto in run.vetoes.items():
+            self.vetoes[prefix + name] = either(self.vetoes.get(prefix + name), veto)
+        self.held_back = run.held_back
+        if run.overflow is not None:
+            self.overflow = either(self.overflow, run.overflow)
+
+
+def either(known: tf.Tensor | None, flag: tf.Tensor) -> tf.Tensor:
+    """Return whether one of two flags is raised; the first may not exist."""
+    return flag if known is None else tf.logical_or(known, flag)
 
 
 def example_weights(batch: Batch) -> tf.Tensor:
@@ -61,10 +80,7 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the losses and the metrics of an objective, each averaged to a scalar.
-
-    Sample weights count as in Keras: sum(w * loss) / n, and sum(w * metric) / sum(w).
-    """
+    """Return the losses, sum(w * loss) / n, and the metrics, sum(w * metric) / sum(w), with Keras's sample weights."""
     weights, own = example_weights(batch), sample_weights(batch)
     losses = output.losses
     if SAMPLE_WEIGHTS in batch:
@@ -80,7 +96,7 @@ def _times(value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:
-    """Refuse sample weights that an objective would not heed."""
+    """Refuse sample weights for an objective without a loss for each example."""
     if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
         raise UserError(
             f"The data has sample weights, but no loss of '{objective.name}' is one for each example: "
@@ -89,14 +105,10 @@ def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], 
 
 
 class Accumulators:
-    """Sum metrics inside the graph; they are read and reset outside of it.
-
-    The names become known when the step is traced, so the variable has an open shape until then.
-    """
+    """Sums and counts of metrics in a variable [metrics, 2], added to inside the graph, read and reset outside."""
 
     def __init__(self) -> None:
-        """Create the variable, without entries."""
-        self.names: list[str] = []  # set while the step is traced
+        self.names: list[str] = []  # set while the step is traced; until then the variable has an open shape
         self.variable = tf.Variable(
             tf.zeros([0, 2]), shape=tf.TensorShape([None, 2]), trainable=False, dtype=tf.float32, name="accumulators"
         )
@@ -106,7 +118,6 @@ class Accumulators:
         self.variable.assign_add(sums)
 
     def reset(self) -> None:
-        """Set every sum and count to zero."""
         self.variable.assign(tf.zeros([len(self.names), 2]))
 
     def reset_others(self) -> None:
@@ -117,9 +128,7 @@ class Accumulators:
     def read(self) -> dict[str, float]:
         """Return the averages by name; a metric without a count is left out."""
         values = self.variable.numpy()
-        with np.errstate(divide="ignore", invalid="ignore"):
-            means = values[:, 0] / values[:, 1]
-        return {name: float(mean) for name, mean, count in zip(self.names, means, values[:, 1], strict=True) if count}
+        return {name: float(total / count) for name, (total, count) in zip(self.names, values, strict=True) if count}
 
 
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
@@ -135,21 +144,13 @@ def norms_every(report_every: float) -> int:
 
 
 class GradientNorms:
-    """Note the gradients of one run of an objective as hooks pass them on, and return their norms.
+    """The norms of the gradients of one run of an objective, before and after each hook that may change them.
 
-    A norm is the L2 norm of all gradients of a network together, sqrt(sum_i ||g_i||^2), in float32; a variable without
-    a gradient adds nothing. "grad_norm/before" is that of what `Trainer.compute_gradients` gave: of the whole batch,
-    over all micro batches and replicas, without the scale of the loss. "grad_norm/after/<hook>" is that of what a hook
-    passed on, for each hook that overrides `transform_gradients`, in their order, and "grad_norm/after" that of what
-    the optimizer gets, where there is such a hook. Gradients that a hook stops within the forward pass are in none of
-    them. Replicas find the same norms: they are taken of joined gradients.
-
-    They are taken only at every n-th step: 0, n, 2n and so on. A gradient that a hook passed on unchanged is not read
-        again.
+    A norm is that of all gradients of a network together, sqrt(sum_i ||g_i||^2), in float32, of the whole batch and
+    without the loss scale. It is taken at steps 0, n, 2n and so on; a gradient that a hook left unchanged is read once.
     """
 
     def __init__(self, gradients: Mapping[str, Gradients]) -> None:
-        """Note what was computed."""
         self._several = len(gradients) > 1
         self._noted: dict[str, list[tf.Tensor]] = {}
         for network, each in gradients.items():
@@ -177,14 +178,9 @@ class GradientNorms:
     def _norms(self) -> list[tf.Tensor]:
         squares: dict[int, tf.Tensor] = {}
         for value in (value for values in self._noted.values() for value in values):
-            if id(value) not in squares:
-                squares[id(value)] = _squared_norm(value)
+            if id(value) not in squares:  # rows that slices name several times count as their sum
+                squares[id(value)] = 2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(value), tf.float32))
         return [
             tf.sqrt(tf.add_n([squares[id(value)] for value in values])) if values else tf.constant(0.0)
             for values in self._noted.values()
         ]
-
-
-def _squared_norm(value: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
-    """Return the sum of squares, float32; rows that slices name several times count as their sum."""
-    return 2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(value), tf.float32))

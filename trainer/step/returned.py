@@ -1,11 +1,11 @@
-"""What the stages of hooks return: what each may, and the error for anything else. Checked while a step is traced."""
+"""What the stages of hooks may return, and the error for anything else. Checked while a step is traced."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -23,17 +23,11 @@ Returned = TypeVar("Returned")
 
 @dataclass(frozen=True)
 class Facts:
-    """Hold what a return value is checked against.
+    """What a return value is checked against."""
 
-    Attributes:
-        given: what the stage was given, or what it speaks of, by name.
-        more: what it may name besides.
-        examples: in the batch; None if that is not known, or does not matter.
-    """
-
-    given: Mapping[str, Any] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)
-    examples: int | None = None
+    given: Mapping[str, Any]  # what the stage was given, or speaks of, by name
+    more: Mapping[str, Any]  # what it may name besides
+    examples: int | None  # in the batch; None if that is unknown or does not matter
 
 
 Check = Callable[[Any, Facts], "str | None"]
@@ -42,18 +36,10 @@ Fits = Callable[[Any, Any, Facts], bool]
 """Return whether an entry of a dict fits, beside what was given under its name."""
 
 
-def ask(
-    hook: Hook,
-    stage: str,
-    *arguments: Any,
-    step: int | None = None,
-    given: Mapping[str, Any] | None = None,
-    more: Mapping[str, Any] | None = None,
-    batch: Batch | None = None,
-) -> Any:
-    """Return what a stage of a hook returns, once it is certain that it fits; see `in_stage` for `step`."""
+def ask(hook: Hook, stage: str, *arguments: Any, step: int | None = None, **facts: Any) -> Any:
+    """Return what a stage of a hook returns, checked; see `in_stage` for `step`, `checked` for the facts."""
     with in_stage(hook, stage, step):
-        return checked(hook, stage, getattr(hook, stage)(*arguments), given=given, more=more, batch=batch)
+        return checked(hook, stage, getattr(hook, stage)(*arguments), **facts)
 
 
 def checked(
@@ -65,7 +51,7 @@ def checked(
     more: Mapping[str, Any] | None = None,
     batch: Batch | None = None,
 ) -> Returned:
-    """Return what a stage returned, once it is certain that it fits the stage."""
+    """Return what a stage returned, after checking that it fits the stage."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0] if batch else None
     expected, wrong = EXPECTED[stage]
     if problem := wrong(value, Facts(given or {}, more or {}, examples)):
@@ -76,20 +62,18 @@ def checked(
 
 
 def refuse_repeated(hook: Hook, kind: str, added: Iterable[str], taken: Container[str]) -> None:
-    """Refuse names of losses or metrics that another hook, or the objective, has already."""
+    """Refuse names of losses or metrics that another hook, or the objective, already has."""
     if repeated := sorted(name for name in added if name in taken):
         raise UserError(f"The hook '{hook.name}' adds {kind} named {repeated}, which exist already.")
 
 
 def _described(value: Any) -> str:
-    if value is None:
-        return "None"
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
     if isinstance(value, str):
         return f"the text {value[:40]!r}"
-    if _is_tensor(value) and not isinstance(value, (bool, int, float)):
+    if _is_tensor(value):
         return f"{tf.as_dtype(value.dtype).name} {_shape(value)}"
-    if isinstance(value, (bool, int, float)):
-        return repr(value)
     kind = type(value).__name__
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
@@ -107,16 +91,12 @@ def _dtype(value: Any) -> tf.DType:
     return tf.as_dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype)
 
 
-def _fits_shape(value: Any, *allowed: Any) -> bool:
-    return any(_shape(value).is_compatible_with(each) for each in allowed)
-
-
 def _whole(fits: Callable[[Any], bool]) -> Check:
     return lambda value, facts: None if fits(value) else _described(value)
 
 
 def _dict(fits: Fits, *, all_given: bool = False, others: bool = True) -> Check:
-    """Return the check of a dict by name."""
+    """Return the check of a dict by name: whether all given names are there, and whether others may be."""
 
     def check(value: Any, facts: Facts) -> str | None:
         if not isinstance(value, Mapping):
@@ -157,35 +137,33 @@ def _is(kind: Callable[[], type]) -> Fits:
 
 
 def _like_given(value: Any, given: Any, facts: Facts) -> bool:
-    return _is_tensor(value) and _fits_shape(value, given.shape) and _dtype(value) == tf.as_dtype(given.dtype)
+    return (
+        _is_tensor(value)
+        and _shape(value).is_compatible_with(given.shape)
+        and _dtype(value) == tf.as_dtype(given.dtype)
+    )
 
 
 def _gradient(value: Any, given: Any, facts: Facts) -> bool:
     return value is None or _like_given(value, given, facts)
 
 
-def _held(value: Any, given: Any, facts: Facts) -> bool:
-    return _is_tensor(value) and _dtype(value) == tf.bool and _fits_shape(value, [], given.shape)
+FLOAT, INTEGER, BOOL = "is_floating", "is_integer", "is_bool"
+SCALAR, PER_EXAMPLE, LIKE_GIVEN = "scalar", "per example", "like given"
 
 
-def _number(value: Any, given: Any, facts: Facts) -> bool:
-    return _is_tensor(value) and bool(_dtype(value).is_floating or _dtype(value).is_integer or _dtype(value).is_bool)
+def _tensor(kinds: Collection[str], *shapes: str) -> Fits:
+    """Return the check of a tensor: of one of the kinds of dtypes, and of one of the shapes, if there are any."""
 
+    def fits(value: Any, given: Any, facts: Facts) -> bool:
+        allowed = {SCALAR: [], PER_EXAMPLE: [facts.examples], LIKE_GIVEN: getattr(given, "shape", None)}
+        return (
+            _is_tensor(value)
+            and any(getattr(_dtype(value), kind) for kind in kinds)
+            and (not shapes or any(_shape(value).is_compatible_with(allowed[shape]) for shape in shapes))
+        )
 
-def _scalar(value: Any, given: Any, facts: Facts) -> bool:
-    return _number(value, given, facts) and _fits_shape(value, [])
-
-
-def _metric(value: Any, given: Any, facts: Facts) -> bool:
-    return _number(value, given, facts) and _fits_shape(value, [], [facts.examples])
-
-
-def _loss(value: Any, given: Any, facts: Facts) -> bool:
-    return _metric(value, given, facts) and bool(_dtype(value).is_floating)
-
-
-def _flag(value: Any, given: Any, facts: Facts) -> bool:
-    return _scalar(value, given, facts) and bool(_dtype(value).is_bool)
+    return fits
 
 
 def _sum(value: Any, given: Any, facts: Facts) -> bool:
@@ -197,7 +175,7 @@ def _of_examples(value: Any, given: Any, facts: Facts) -> bool:
 
 
 def _bits(kind: Any) -> Fits:
-    """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction may be."""
+    """Return the check of a number of bits: `numbers.Integral`, or `numbers.Real` where a fraction is allowed."""
     return lambda value, given, facts: (
         isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
     )
@@ -230,12 +208,11 @@ def _json(value: Any, facts: Facts) -> str | None:
     return None
 
 
+NUMBERS = (FLOAT, INTEGER, BOOL)
 _SAME = "a dict with a tensor for each name that it was given, of the same shape and dtype"
 _MODEL = ("a keras.Model", _whole(lambda value: isinstance(value, keras.Model)))
-_VARIABLES, _NAMES = _dict(_is(lambda: tf.Variable)), _whole(_are_names)
-_SCALARS = ("a dict of numbers by name: tensors of shape []", _dict(_scalar))
-_STEP, _LIST = _whole(_is_step), _whole(lambda value: isinstance(value, (list, tuple)))
-_CONTEXT = _whole(lambda value: isinstance(value, AbstractContextManager))
+_VARIABLES, _NAMES, _STEP = _dict(_is(lambda: tf.Variable)), _whole(_are_names), _whole(_is_step)
+_SCALARS = ("a dict of numbers by name: tensors of shape []", _dict(_tensor(NUMBERS, SCALAR)))
 _JSON = ("a dict of JSON values, {} for none", _json)
 
 EXPECTED: dict[str, tuple[str, Check]] = {
@@ -264,16 +241,25 @@ EXPECTED: dict[str, tuple[str, Check]] = {
             inputs=_dict(_bits(Integral)),
         ),
     ),
-    "frozen_entries": ("a dict of bool tensors by name, of the variable's shape or []", _dict(_held, others=False)),
+    "frozen_entries": (
+        "a dict of bool tensors by name, of the variable's shape or []",
+        _dict(_tensor([BOOL], SCALAR, LIKE_GIVEN), others=False),
+    ),
     "transform_weights": (_SAME, _dict(_like_given, all_given=True, others=False)),
-    "around_forward": ("a context manager, such as nullcontext()", _CONTEXT),
+    "around_forward": (
+        "a context manager, such as nullcontext()",
+        _whole(lambda value: isinstance(value, AbstractContextManager)),
+    ),
     "transform_state": (_SAME + "; a name may be left out", _dict(_like_given, others=False)),
-    "add_losses": ("a dict of float tensors by name, of shape [batch] or []", _dict(_loss)),
+    "add_losses": (
+        "a dict of float tensors by name, of shape [batch] or []",
+        _dict(_tensor([FLOAT], SCALAR, PER_EXAMPLE)),
+    ),
     "evaluate": (
         "Evaluated: metrics, numbers of shape [batch] or [], and collected tensors [batch, ...], by name",
         _parts(
             Evaluated,
-            metrics=_dict(_metric),
+            metrics=_dict(_tensor(NUMBERS, SCALAR, PER_EXAMPLE)),
             collected=_dict(_of_examples),
             split_metrics=_whole(lambda value: value is None or callable(value)),
         ),
@@ -282,8 +268,11 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "gradient_point": (_SAME, _dict(_like_given, all_given=True, others=False)),
     "transform_gradients": (_SAME + ", or None for no gradient", _dict(_gradient, all_given=True, others=False)),
     "batch_sums": ("a dict of float tensors by name, of fixed shapes", _dict(_sum)),
-    "veto": ("a dict of bool tensors of shape [] by name", _dict(_flag)),
-    "update_ops": ("a list of the ops that assign, [] for none", _LIST),
+    "veto": ("a dict of bool tensors of shape [] by name", _dict(_tensor([BOOL], SCALAR))),
+    "update_ops": (
+        "a list of the ops that assign, [] for none",
+        _whole(lambda value: isinstance(value, (list, tuple))),
+    ),
     "project": ("None: it assigns, and returns nothing", _whole(_is_projection)),
     "measure": _SCALARS,
     "summary": _JSON,
@@ -291,7 +280,12 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "next_step": ("a step, or None", _whole(lambda value: value is None or _is_step(value))),
     "show": (
         "Shown: pictures [height, width, 1 or 3] of float, embeddings of Embedding, distributions of arrays, by name",
-        _parts(Shown, pictures=_dict(_picture), embeddings=_dict(_is(lambda: Embedding)), distributions=_dict(_number)),
+        _parts(
+            Shown,
+            pictures=_dict(_picture),
+            embeddings=_dict(_is(lambda: Embedding)),
+            distributions=_dict(_tensor(NUMBERS)),
+        ),
     ),
     "advise": ("a list of lines, () for none", _NAMES),
     "warning": ("a line, or None", _whole(lambda value: value is None or isinstance(value, str))),

@@ -11,36 +11,15 @@ import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook
+from hookline.trainer.ops.graph_walk import with_outer_graphs
 from hookline.trainer.step.context import StepContext
-
-
-def with_outer_graphs(graph: tf.Graph) -> list[tf.Graph]:
-    """Return a graph and those around it, up to that of the outermost function."""
-    graphs = [graph]
-    while isinstance(outer := getattr(graphs[-1], "outer_graph", None), tf.__internal__.FuncGraph):
-        graphs.append(outer)
-    return graphs
-
-
-def stray_tensors() -> list[str]:
-    """Return names of tensors that the graph being traced uses, and that belong to none of the graphs around it."""
-    graph, functions = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph
-    if not isinstance(graph, functions):
-        return []
-    around = with_outer_graphs(graph)
-    used = [tensor for tensor, _ in graph.captures if isinstance(getattr(tensor, "graph", None), functions)]
-    return [tensor.name for tensor in used if tensor.graph not in around]
-
 
 UPDATE_OPS = "UPDATE_OPS"
 
 
 @contextmanager
 def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
-    """Trace ops under a path of names. A path that is entered again is continued: it gets no number of its own.
-
-    Outside a graph, and without names, this does nothing.
-    """
+    """Trace ops under a path of names, continued where it is entered again; does nothing without a graph or names."""
     if not names or tf.executing_eagerly():
         yield
         return
@@ -66,10 +45,7 @@ RAISED = re.compile(rf"\b{UserError.__name__}: (.+)")
 
 @contextmanager
 def python_errors() -> Iterator[None]:
-    """Raise the `UserError` that Python code in a graph raised.
-
-    TensorFlow wraps it into one of its own errors, with the places in the code before and after it.
-    """
+    """Raise the `UserError` that Python code in a graph raised, out of the error that TensorFlow wraps it into."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -84,17 +60,14 @@ KEEPS_SCOPE = "around_forward"  # scopes that it enters stay open: the forward p
 
 @contextmanager
 def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
-    """Add "in hook X, stage Y, step N" to an error that leaves the block; its traceback stays.
-
-    What is traced in the block is named "<stage>/<hook>/...".
-    """
+    """Name ops "<stage>/<hook>/...", and add "in hook X, stage Y, step N" to an error that leaves the block."""
     try:
         with _scope(hook, stage, step):
             yield
-        if stray := stray_tensors():
+        if stray := _stray_tensors():
             raise _stray(hook, stage, ", ".join(stray))
     except BaseException as error:
-        if type(error).__name__ == "InaccessibleTensorError":  # TensorFlow's own, for those that it finds at once
+        if type(error).__name__ == "InaccessibleTensorError":  # TensorFlow found one itself
             raise _stray(hook, stage, str(error).partition(" is out of scope")[0]) from error
         where = "while the step was traced" if step is None else f"step {step}"
         error.add_note(f"in hook {hook.name or type(hook).__name__}, stage {stage}, {where}")
@@ -107,10 +80,20 @@ def _scope(hook: Hook, stage: str, step: int | None) -> AbstractContextManager[N
     return named_scope(UPDATE_OPS if stage == "update_ops" else stage, hook.name or type(hook).__name__)
 
 
+def _stray_tensors() -> list[str]:
+    """Return names of tensors that the graph being traced uses, and that belong to none of the graphs around it."""
+    graph, functions = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph
+    if not isinstance(graph, functions):
+        return []
+    around = with_outer_graphs(graph)
+    used = [tensor for tensor, _ in graph.captures if isinstance(getattr(tensor, "graph", None), functions)]
+    return [tensor.name for tensor in used if tensor.graph not in around]
+
+
 def _stray(hook: Hook, stage: str, tensors: str) -> UserError:
     return UserError(
-        f"The hook '{hook.name}' uses in {stage} what it made in another stage, in a micro batch or a branch that is "
-        f"over: {tensors}. Put what add_losses makes for later stages into context.taps, and never into an attribute."
+        f"The hook '{hook.name}' uses in {stage} what it made in another stage, in a micro batch or a branch that has "
+        f"ended: {tensors}. Put what add_losses makes for later stages into context.taps, never into an attribute."
     )
 
 

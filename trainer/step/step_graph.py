@@ -19,10 +19,10 @@ LOOP = "while/"
 def step_graph(
     graph: tf.Graph, commits: Iterable[tf.Graph], variables: Mapping[str, tf.Variable]
 ) -> tf.compat.v1.GraphDef:
-    """Return the ops of a traced step in one graph, as they are before anything compiles or optimizes them.
+    """Return the ops of a traced step in one graph, before anything compiles or optimizes them, without dead ones.
 
-    A branch that writes the step is inlined among the ops around it, and its writing ops wait for the deciding op. A
-    variable is one node, "variables/<name>", wherever it is read or written. Ops without effect are left out.
+    The branch that writes is inlined, and its writing ops wait for the deciding op. A variable is one node,
+    "variables/<name>".
     """
     handles = {id(variable.handle): f"{VARIABLES}/{name}" for name, variable in variables.items()}
     branches = [each for each in dict.fromkeys(commits) if each is not graph]
@@ -32,27 +32,20 @@ def step_graph(
         nodes.add(function, definition)
     for branch in branches:
         nodes.join(branch)
-    nodes.connect()
     # What a loop's body passes to its next iteration is no part of the step.
-    nodes.keep_ancestors([] if _is_body(graph) else [_tensor_name(each) for each in getattr(graph, "outputs", ())])
+    is_body = any(operation.name.startswith(LOOP) for operation in graph.get_operations())
+    nodes.keep_ancestors([] if is_body else [_tensor_name(each) for each in getattr(graph, "outputs", ())])
     return nodes.definition(traced[graph])
 
 
 class _Nodes:
-    """Hold nodes by the name that they have in their function.
-
-    Attributes:
-        found: the nodes.
-        same: maps tensors of one function to those of another, or to variables; both as input names.
-        shown: the names to show where they are others.
-        roots: names of the nodes that may change a variable.
-    """
+    """The nodes of functions that are joined into one graph, by their names in these functions."""
 
     def __init__(self, functions: Sequence[tf.Graph], handles: Mapping[int, str]) -> None:
         self.found: dict[str, tf.compat.v1.NodeDef] = {}
-        self.same: dict[str, str] = {}
-        self.shown: dict[str, str] = {}
-        self.roots: list[str] = []
+        self.same: dict[str, str] = {}  # tensors of a function to those of another, or to variables, as input names
+        self.shown: dict[str, str] = {}  # names to show where they differ
+        self.roots: list[str] = []  # nodes that may change a variable
         self._functions = functions
         self._handles = handles
 
@@ -102,20 +95,16 @@ class _Nodes:
         for attribute in ("then_branch", "else_branch"):
             del node.attr[attribute]  # a function that is shown nowhere
 
-    def connect(self) -> None:
-        """Make every input name the node that it really comes from."""
-        for node in self.found.values():
-            node.input[:] = [self._followed(name) for name in node.input]
-
     def _followed(self, name: str) -> str:
-        if name.startswith("^"):
-            return name
+        """Return the name of the node that an input really comes from; `same` has no control inputs."""
         while name in self.same:
             name = self.same[name]
         return name
 
     def keep_ancestors(self, outputs: Iterable[str]) -> None:
-        """Drop the nodes that lead to neither a write nor an output."""
+        """Connect the functions, and drop the nodes that lead to neither a write nor an output."""
+        for node in self.found.values():
+            node.input[:] = [self._followed(name) for name in node.input]
         waiting = [*self.roots, *(_node_name(self._followed(name)) for name in outputs)]
         kept: set[str] = set()
         while waiting:
@@ -148,10 +137,6 @@ class _Nodes:
             names[name] = next(each for each in wanted if each not in taken)
             taken.add(names[name])
         return names
-
-
-def _is_body(graph: tf.Graph) -> bool:
-    return any(operation.name.startswith(LOOP) for operation in graph.get_operations())
 
 
 def _tensor_name(tensor: tf.Tensor) -> str:

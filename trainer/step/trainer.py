@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 
 import tensorflow as tf
@@ -22,37 +23,44 @@ from hookline.trainer.step.losses import LossScale, check_class_losses, refuse_s
 from hookline.trainer.step.metrics import (
     Computed,
     GradientNorms,
+    StepResult,
     SumAndCount,
     average_output,
     check_sample_weights,
+    either,
     sample_weights,
 )
 from hookline.trainer.step.returned import ask, checked, refuse_repeated
 from hookline.trainer.step.stage import in_stage, named_scope, taking_part
-from hookline.trainer.step.step_result import HalfStep, StepResult
 from hookline.trainer.step.updates import batch_parts, begin_run, collect_updates, pending_update_ops
 from hookline.trainer.step.writes import BEGIN, FORWARD, Commit, label, names_by_handle, refuse_foreign, writes_of
 
 
+@dataclass
+class HalfStep:
+    """One run of an objective between its gradients and what they change."""
+
+    objective: Objective
+    update: int
+    batch: Batch
+    forward: Forward
+    computed: Computed
+    contexts: dict[str, StepContext]  # of the networks that may change; `gradients` of each go to the optimizer
+    begun: list[tf.Operation]  # of `Objective.begin`
+    norms: Mapping[str, tf.Tensor]  # of the gradients before and after hooks
+    sampled: tf.Tensor  # whether the norms count in this step
+    held_back: tf.Tensor | None  # whether the step was held back before; None where nothing could
+    overflow: tf.Tensor | None
+
+
 class Trainer:
-    """Build training steps.
+    """Builds training steps.
 
     The order of a step: transform_weights, forward, losses, compute_gradients, transform_gradients, transform_state,
     UPDATE_OPS, apply_gradients under their control dependencies, project, measure. With several objectives, or several
     updates of one, that is the order of each run of one: it begins with `Objective.begin`, and reads what the run
     before left. A veto holds back its own run and all that comes after it in the step; what came before stays written,
     and the run ends there without a checkpoint of it.
-
-    Attributes:
-        networks: by name.
-        objectives: in the order in which a step runs them.
-        hooks: in the order in which every stage calls them.
-        accumulation_steps: micro batches in which a step computes its batch.
-        class_weights: float32 [classes], how much the losses of each class weigh in training; None for all alike.
-        loss_scale: multiplies the loss for the gradients of float16; None for none.
-        replica: whose part of every batch it trains on.
-        norms_every: steps from one sample of the norms of gradients to the next.
-        commits: records of the latest trace, one for each run of an objective, for the audit and the plan.
     """
 
     def __init__(
@@ -70,15 +78,15 @@ class Trainer:
     ) -> None:
         """Order the built hooks and check that networks, with built optimizers, objectives and hooks fit together."""
         self.networks = {network.name: network for network in networks}
-        self.objectives = list(objectives)
-        self.hooks = order_hooks(hooks)
+        self.objectives = list(objectives)  # in the order in which a step runs them
+        self.hooks = order_hooks(hooks)  # in the order in which every stage calls them
         self.seed = seed
-        self.accumulation_steps = accumulation_steps
-        self.class_weights = class_weights
-        self.loss_scale = loss_scale
-        self.replica = replica or Replica()
-        self.norms_every = norms_every
-        self.commits: list[Commit] = []
+        self.accumulation_steps = accumulation_steps  # micro batches in which a step computes its batch
+        self.class_weights = class_weights  # float32 [classes], of their losses in training
+        self.loss_scale = loss_scale  # of float16
+        self.replica = replica or Replica()  # whose part of every batch it trains on
+        self.norms_every = norms_every  # steps from one sample of the norms of gradients to the next
+        self.commits: list[Commit] = []  # of the latest trace, one for each run of an objective
         check_ownership(networks, self.objectives)
         if class_weights is not None:
             check_class_losses(self.objectives)
@@ -172,11 +180,9 @@ class Trainer:
     def _second_pass(
         self, objective: Objective, first: Forward, points: Mapping[str, dict[str, tf.Tensor]]
     ) -> tuple[dict[str, Gradients], tf.Tensor | None]:
-        """Return the gradients at other latent values, and whether they overflowed; the first pass stays as it is.
-
-        It has copies of the hooks: what these keep while they are traced is of the first pass.
-        """
+        """Return the gradients at other latent values, and whether they overflowed; the first pass stays as it is."""
         copied, context = copy(self), next(iter(first.passes.values())).context
+        # Attributes that hooks set while they are traced belong to the first pass.
         copied.hooks = [copy(hook) for hook in self.hooks]
         forward = copied.forward(
             first.draws.step,
@@ -208,7 +214,7 @@ class Trainer:
         return StepResult(sums_and_counts, vetoes, left_out, half.overflow)
 
     def _write(self, half: HalfStep, pending: Mapping[tf.Operation, str]) -> dict[str, tf.Tensor]:
-        """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure. Leave a record of it."""
+        """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure. Record it."""
         graph, contexts = tf.compat.v1.get_default_graph(), half.contexts
         called = [name for name, each in half.forward.passes.items() if each.called]
         given = {name: dict(context.gradients) for name, context in contexts.items()}
@@ -243,13 +249,7 @@ class Trainer:
     ) -> Forward:
         """Return a forward pass with the weights of every network read and transformed.
 
-        Args:
-            step: int64 scalar, steps made before this one.
-            batch: what hooks see; the forward pass itself gets its inputs when it is called.
-            objective: name of the objective; empty for none in particular.
-            training: whether layers run in training mode.
-            update: which of the objective's runs in this step.
-            points: latent values in place of the variables' own, by network and name.
+        The objective's name is empty for none in particular; `points` replace values of latent variables, by network.
         """
         trains = next((each.trains for each in self.objectives if each.name == objective), tuple(self.networks))
         several = len(self.networks) > 1 or len(self.objectives) > 1
@@ -298,18 +298,11 @@ class Trainer:
         passes: Mapping[str, NetworkPass],
         upstream: list[tf.Tensor] | None = None,
     ) -> dict[str, Gradients]:
-        """Return the gradients of a loss with respect to the latent variables that the passes read.
+        """Return the gradients of a loss with respect to the latent variables that the passes read, by network.
 
-        `tf.gradients` honours both custom_gradient and gradient_override_map. Under a loss scale, that of scale * loss
-        is computed, and divided by the scale.
-
-        Args:
-            loss: scalar; or, with `upstream`, the tensors through which the loss depends on the latent variables.
-            passes: of the networks that may change, by name.
-            upstream: the gradients with respect to these tensors of the loss, times the scale where there is one.
-
-        Returns:
-            By network name, then by variable name; None if the loss does not depend on the variable.
+        With `upstream`, `loss` is the tensors through which the loss depends on these variables, and `upstream` the
+        gradients with respect to them, times the loss scale. `tf.gradients` honours both custom_gradient and
+        gradient_override_map.
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
         upstream = self._scale if upstream is None else upstream
@@ -338,8 +331,7 @@ class Trainer:
         vetoes: dict[str, tf.Tensor] = {}
         for hook, context in taking_part(self.hooks, half.contexts):
             for name, flag in ask(hook, "veto", context).items():
-                known = vetoes.get(hook.scope + name)  # another hook's, perhaps on another network
-                vetoes[hook.scope + name] = flag if known is None else tf.logical_or(known, flag)
+                vetoes[hook.scope + name] = either(vetoes.get(hook.scope + name), flag)
         if half.overflow is None:
             return vetoes
         return {name: tf.logical_and(flag, tf.logical_not(half.overflow)) for name, flag in vetoes.items()}

@@ -11,14 +11,14 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch, Objective
+from hookline.trainer.ops.graph_walk import ancestors, with_outer_graphs
 from hookline.trainer.step.context import StepContext
 from hookline.trainer.step.returned import checked
-from hookline.trainer.step.stage import UPDATE_OPS, in_stage, named_scope, taking_part, with_outer_graphs
+from hookline.trainer.step.stage import UPDATE_OPS, in_stage, named_scope, taking_part
 from hookline.trainer.step.writes import (
     READING_OPS,
     TRAINER,
     Commit,
-    ancestors,
     label,
     names_by_handle,
     refuse_double_writes,
@@ -29,13 +29,10 @@ COLLECTION = tf.compat.v1.GraphKeys.UPDATE_OPS
 
 
 def pending_update_ops(*, inner: bool = False) -> list[tf.Operation]:
-    """Return the ops that the graph being traced has in its UPDATE_OPS collection.
-
-    The collection also shows the ops of graphs around it, and of branches and loops inside it; they are left out.
-    """
+    """Return the ops of the graph being traced that are in UPDATE_OPS; with `inner`, those of graphs inside it, too."""
     graph = tf.compat.v1.get_default_graph()
     operations = []
-    for item in tf.compat.v1.get_collection(COLLECTION):
+    for item in tf.compat.v1.get_collection(COLLECTION):  # it also shows the ops of graphs around and inside
         operation = _operation(item)
         around = [] if operation is None else with_outer_graphs(operation.graph)
         if operation is None or with_outer_graphs(graph)[-1] not in around:
@@ -54,12 +51,11 @@ def collect_updates(
     changed_state: Mapping[str, Collection[str]],
     record: Commit,
 ) -> None:
-    """Fill UPDATE_OPS: state, then hooks in order; note in the record what is there, who added it, what it writes."""
+    """Fill UPDATE_OPS: state, then hooks in order; record what is there, who added it and what it writes."""
     graph = record.graph
     start = len(graph.get_operations())
     for context in contexts.values():
         with named_scope(UPDATE_OPS, context.network.name):
-            # `stateless_call` returns the new values; without these ops nothing would write them.
             for name, value in context.new_state.items():
                 variable = context.network.state_variables[name].value
                 _add(variable.assign(tf.cast(value, variable.dtype)))
@@ -105,17 +101,14 @@ def _checked_update(source: str, method: str, item: Any, made: Sequence[tf.Opera
             "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
             "another trace, stage or inner graph) would not run with this step's updates."
         )
-    if not any(_may_write(each) for each in {operation, *ancestors(operation)} & {*made}):
+    # What is stateful and does not only read may write, itself or in a function that it calls.
+    before = {operation, *ancestors(operation)} & {*made}
+    if not any(each.op_def.is_stateful and each.type not in READING_OPS for each in before):
         raise UserError(
             f"The {source} returned {_described(item)} from {method}, which writes no variable: reading it and "
             "adding gives a new tensor. Return what assign, assign_add or scatter_sub returned."
         )
     return operation
-
-
-def _may_write(operation: tf.Operation) -> bool:
-    """Return whether an op, or what it calls, may change something."""
-    return operation.op_def.is_stateful and operation.type not in READING_OPS
 
 
 def _operation(item: Any) -> tf.Operation | None:
@@ -132,10 +125,7 @@ def _described(item: Any) -> str:
 
 
 def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
-    """Yield the batches of an objective's runs in one step: equal parts, in order; all of it for a single run.
-
-    Entries that do not have one value per example go whole into each part.
-    """
+    """Yield the batches of an objective's runs in one step: equal parts; what has no row per example goes whole."""
     if objective.updates == 1:
         yield batch
         return
@@ -166,7 +156,7 @@ def begin_run(objective: Objective, networks: Mapping[str, Network], held_back: 
             with tf.control_dependencies(_begin(objective, networks)):
                 return tf.constant(True)
 
-        operations = [_behind(tf.cond(held_back, lambda: tf.constant(False), run).op)]
+        operations = [_branch(tf.cond(held_back, lambda: tf.constant(False), run).op)]
     for operation in operations:
         _add(operation)
     return operations
@@ -177,9 +167,9 @@ def _begin(objective: Objective, networks: Mapping[str, Network]) -> list[tf.Ope
     start = len(graph.get_operations())
     returned = objective.begin(networks)
     made = graph.get_operations()[start:]
-    return [_behind(_checked_update(f"objective '{objective.name}'", "begin", item, made)) for item in returned]
+    return [_branch(_checked_update(f"objective '{objective.name}'", "begin", item, made)) for item in returned]
 
 
-def _behind(operation: tf.Operation) -> tf.Operation:
-    """Return the branch itself, given the op that returns its result, so that the plan can look into it."""
+def _branch(operation: tf.Operation) -> tf.Operation:
+    """Return the branch behind the op that returns its result, so that the plan can look into it."""
     return operation.inputs[0].op if operation.type == "Identity" else operation

@@ -11,6 +11,7 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Gradients, GraphHook
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Objective, owners_of
+from hookline.trainer.ops.graph_walk import ancestors, origins
 from hookline.trainer.order import declared_followers
 from hookline.trainer.step.context import StepContext
 
@@ -29,12 +30,7 @@ WRITING_OPS = frozenset(
 
 @dataclass(frozen=True)
 class Write:
-    """Name one write.
-
-    Attributes:
-        handle: identity of the variable's handle.
-        operation: the op that writes, perhaps inside a function.
-    """
+    """One write: the identity of a variable's handle, and the op that writes, perhaps inside a function."""
 
     handle: int
     operation: tf.Operation
@@ -47,10 +43,8 @@ def all_writes(operations: Iterable[tf.Operation]) -> list[Write]:
 
 def _writes(operations: Iterable[tf.Operation], given: Mapping[int, int]) -> Iterator[Write]:
     for operation in operations:
-        if operation.type in READING_OPS or operation.type in PASSING_OPS:
-            continue
         taken = [tensor for tensor in operation.inputs if tensor.dtype == tf.resource]
-        if not taken:
+        if not taken or operation.type in READING_OPS or operation.type in PASSING_OPS:
             continue
         functions = _functions(operation)
         if not functions:
@@ -66,7 +60,7 @@ def _origin(tensor: tf.Tensor, given: Mapping[int, int]) -> int:
     """Return the identity of the handle behind a tensor."""
     while isinstance(tensor, tf.Tensor) and getattr(tensor, "op", None) is not None and tensor.op.type in PASSING_OPS:
         tensor = tensor.op.inputs[tensor.value_index]
-    return given[id(tensor)] if id(tensor) in given else outermost(tensor)
+    return given[id(tensor)] if id(tensor) in given else _outermost(tensor)
 
 
 def _functions(operation: tf.Operation) -> list[tf.Graph]:
@@ -82,36 +76,14 @@ def _functions(operation: tf.Operation) -> list[tf.Graph]:
 
 
 def written_variables(operation: tf.Operation) -> list[int]:
-    """Return the identities of the variable handles that an op itself certainly writes.
-
-    A kernel of an optimizer writes the variable and its slots.
-    """
-    if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):
-        return [outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
-    return [outermost(operation.inputs[0])] if operation.type in WRITING_OPS else []
+    """Return the identities of the variable handles that an op itself certainly writes."""
+    if operation.type.startswith(("ResourceApply", "ResourceSparseApply")):  # an optimizer's kernel writes slots, too
+        return [_outermost(tensor) for tensor in operation.inputs if tensor.dtype == tf.resource]
+    return [_outermost(operation.inputs[0])] if operation.type in WRITING_OPS else []
 
 
-def outermost(tensor: tf.Tensor) -> int:
-    """Return the identity of the tensor that `tensor` was captured from, in the outermost graph or eagerly."""
-    while isinstance(graph := getattr(tensor, "graph", None), tf.__internal__.FuncGraph):
-        captured = {id(internal): external for external, internal in graph.captures}
-        if id(tensor) not in captured:
-            break
-        tensor = captured[id(tensor)]
-    return id(tensor)
-
-
-def ancestors(operation: tf.Operation) -> set[tf.Operation]:
-    """Return every op that runs before `operation`, through inputs and control inputs, within its graph."""
-    found: set[tf.Operation] = set()
-    waiting = [operation]
-    while waiting:
-        current = waiting.pop()
-        for parent in (*(tensor.op for tensor in current.inputs), *current.control_inputs):
-            if parent not in found:
-                found.add(parent)
-                waiting.append(parent)
-    return found
+def _outermost(tensor: tf.Tensor) -> int:
+    return id(origins(tensor)[-1])
 
 
 def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> dict[str, list[tf.Operation]]:
@@ -139,40 +111,26 @@ def label(network: str, name: str, networks: Collection[str]) -> str:
 
 
 FORWARD, TRAINER, BEGIN = "the forward pass", "the trainer", "begin"
-"""Who puts ops into UPDATE_OPS besides hooks: code that adds to it in the classic way; the trainer, for new state; the
-objective's `begin`."""
+"""Who adds to UPDATE_OPS besides hooks: code of the classic style, the trainer (new state), `Objective.begin`."""
 
 
 @dataclass
 class Commit:
-    """Record the writing part of one objective's step, as it was traced.
-
-    Attributes:
-        objective: name of the objective.
-        graph: the graph in which the ops stand.
-        update: which of the objective's runs in the step this is, from 0.
-        runs: names of the networks that the objective's forward pass called.
-        gradients: what the optimizers were given, by network name.
-        update_ops: what UPDATE_OPS held when the optimizer was called.
-        added_by: who put each op into UPDATE_OPS, in order: `BEGIN`, `FORWARD`, `TRAINER` or a hook's name. Also ops
-            from before the writing part that stand in an outer graph, where a veto puts that part into a branch.
-        apply_ops: the ops by which the optimizer wrote trainable variables, by variable name.
-        hook_writes: for each hook, the names that it declares and the ops that write them in this graph.
-        missing_gradients: names of trainable variables without a gradient that no hook declared frozen.
-        dropped_state: names of state variables that the forward pass changes and no op writes, without frozen ones.
-    """
+    """What one run of an objective writes, as it was traced."""
 
     objective: str
     graph: tf.Graph
-    update: int = 0
-    runs: list[str] = field(default_factory=list)
-    gradients: dict[str, Gradients] = field(default_factory=dict)
-    update_ops: list[tf.Operation] = field(default_factory=list)
+    update: int = 0  # which of the objective's runs in the step this is
+    runs: list[str] = field(default_factory=list)  # networks that the objective's forward pass called
+    gradients: dict[str, Gradients] = field(default_factory=dict)  # what the optimizers were given, by network
+    update_ops: list[tf.Operation] = field(default_factory=list)  # in UPDATE_OPS when the optimizer was called
+    # Who put each op into UPDATE_OPS, in order. A veto puts the writes into a branch: ops of the graph around it, too.
     added_by: dict[tf.Operation, str] = field(default_factory=dict)
-    apply_ops: dict[str, list[tf.Operation]] = field(default_factory=dict)
+    apply_ops: dict[str, list[tf.Operation]] = field(default_factory=dict)  # of the optimizer, by trainable variable
+    # For each hook, the ops that write each of the variables that it declares to write.
     hook_writes: dict[str, dict[str, list[tf.Operation]]] = field(default_factory=dict)
-    missing_gradients: list[str] = field(default_factory=list)
-    dropped_state: list[str] = field(default_factory=list)
+    missing_gradients: list[str] = field(default_factory=list)  # trainable variables without one, and not frozen
+    dropped_state: list[str] = field(default_factory=list)  # state that the forward pass changes and no op writes
 
     @property
     def applied(self) -> list[tf.Operation]:
@@ -202,36 +160,27 @@ def audit(commit: Commit) -> None:
             "of the step writes that: the change would be lost. Return it from the hook's transform_state, or declare "
             "it `frozen` in the hook to leave it alone."
         )
+    before = {each for update in commit.update_ops for each in (update, *ancestors(update))}  # members of a tf.group
     for hook, declared in commit.hook_writes.items():
         for name, operations in declared.items():
-            _audit_write(hook, name, operations, commit)
+            if not operations:
+                raise UserError(
+                    f"The hook '{hook}' declares that it writes '{name}', but no op of the step writes it. Assign the "
+                    "variable in update_ops (reading it and adding gives a new tensor, it changes no variable)."
+                )
+            if before.isdisjoint(operations):
+                raise UserError(
+                    f"The hook '{hook}' writes '{name}' outside UPDATE_OPS: nothing makes it run before the weights "
+                    "change. Return the op from update_ops."
+                )
     for variable, operations in commit.apply_ops.items():
-        _audit_order(variable, operations, commit)
-
-
-def _audit_write(hook: str, name: str, operations: list[tf.Operation], commit: Commit) -> None:
-    if not operations:
-        raise UserError(
-            f"The hook '{hook}' declares that it writes '{name}', but no op of the step writes it. Assign the variable "
-            "in update_ops (reading it and adding gives a new tensor, it changes no variable)."
-        )
-    before = {each for update in commit.update_ops for each in (update, *ancestors(update))}  # members of a tf.group
-    if before.isdisjoint(operations):
-        raise UserError(
-            f"The hook '{hook}' writes '{name}' outside UPDATE_OPS: nothing makes it run before the weights change. "
-            "Return the op from update_ops."
-        )
-
-
-def _audit_order(variable: str, operations: list[tf.Operation], commit: Commit) -> None:
-    for operation in operations:
-        late = set(commit.update_ops) - ancestors(operation)
-        if late:
-            names = ", ".join(sorted(update.name for update in late))
-            raise UserError(
-                f"The update ops {names} are not control ancestors of the op {operation.name} that applies the "
-                f"gradient of '{variable}'. Create the apply inside tf.control_dependencies of all update ops."
-            )
+        for operation in operations:
+            if late := set(commit.update_ops) - ancestors(operation):
+                names = ", ".join(sorted(update.name for update in late))
+                raise UserError(
+                    f"The update ops {names} are not control ancestors of the op {operation.name} that applies the "
+                    f"gradient of '{variable}'. Create the apply inside tf.control_dependencies of all update ops."
+                )
 
 
 def refuse_foreign(
@@ -258,14 +207,9 @@ def refuse_foreign(
 
 
 def refuse_double_writes(
-    hooks: Sequence[GraphHook],
-    contexts: Mapping[str, StepContext],
-    made: Mapping[str, Sequence[tf.Operation]],
+    hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext], made: Mapping[str, Sequence[tf.Operation]]
 ) -> None:
-    """Refuse update ops that write one variable in an order that depends on nothing but their names.
-
-    One hook may write a variable several times, and two hooks whose order is declared may write one after the other.
-    """
+    """Refuse update ops that write a variable in an undeclared order; one hook may write it several times."""
     step_writes = {
         id(context.network.variables[name].value.handle) for context in contexts.values() for name in context.new_state
     }
@@ -279,8 +223,8 @@ def refuse_double_writes(
             name, first = names.get(handle, "a variable"), writers.setdefault(handle, hook_name)
             if handle in step_writes:
                 raise UserError(
-                    f"The hook '{hook_name}' writes '{name}' in update_ops, and so does the step itself, with what the "
-                    "forward pass gives. Return the value from transform_state instead."
+                    f"The hook '{hook_name}' writes '{name}' in update_ops, and so does the step itself, with the "
+                    "value from the forward pass. Return the value from transform_state instead."
                 )
             if first != hook_name and hook_name not in followers[first]:
                 raise UserError(

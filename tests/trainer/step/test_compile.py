@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
-from hookline.trainer.step.compile import keep_xla_off, python_ops, use_xla
+from hookline.trainer.step.loop import keep_xla_off, python_ops, use_xla
 from tests.support.toy import StatelessHook
 
 

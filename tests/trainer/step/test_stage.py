@@ -14,7 +14,7 @@ from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
 from hookline.trainer.run.control import Control, Journal
-from hookline.trainer.step.compile import python_ops
+from hookline.trainer.step.loop import python_ops
 from hookline.trainer.step.stage import python_errors
 from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model, values_of
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
