@@ -17,7 +17,6 @@ from hookline.trainer.hook import Arrays, Declaration, Evaluated, GraphHook, Ten
 from hookline.trainer.objective import Embedding, Shown, hard_labels
 from hookline.trainer.ops.centers import center_change, center_sums, class_distances, mean_pair_distance
 from hookline.trainer.ops.labels import known_labels
-from hookline.trainer.ops.safe_gather import safe_gather
 from hookline.trainer.ops.thumbnails import thumbnails
 from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.metrics import example_weights, sample_weights, weighted_mean
@@ -178,8 +177,8 @@ class CenterLoss(GraphHook):
     def add_losses(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
         centers = tf.stop_gradient(tf.convert_to_tensor(self._built))
-        known, _ = known_labels(labels, centers.shape[0])
-        squared = tf.reduce_sum(tf.square(features - safe_gather(centers, labels, mode="clip")), axis=-1)
+        known, rows = known_labels(labels, centers.shape[0])
+        squared = tf.reduce_sum(tf.square(features - tf.gather(centers, rows)), axis=-1)
         squared = tf.where(known, squared, 0.0 if context.training else float("nan"))
         context.taps[self._squared] = squared
         return {self._prefix: 0.5 * self._weight_at(context.step) * squared}

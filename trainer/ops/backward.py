@@ -23,8 +23,8 @@ class Backward:
         function: called as function(upstream, **needs); returns one gradient for each input, or a bare tensor for a
             single one. Upstream is dL/d(outputs), as forward returns them. A backward pass that modifies gets the
             tuple of forward's own gradients, dL/d(inputs), in its place.
-        needs: which of "inputs" (a tuple) and "outputs" function takes beside upstream. One that modifies stands before
-            forward and knows no outputs.
+        needs: which of "inputs" (a tuple) and "outputs" function takes beside upstream. One that modifies has no
+            outputs: it changes the gradients of what goes into forward.
         modifies: whether it changes forward's own gradients (True) or takes their place (False).
         constants: further float tensors that function uses, such as a factor that follows a schedule.
         surrogate: the function of the inputs whose derivative this is meant to be; None: there is none, the gradient is

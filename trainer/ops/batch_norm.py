@@ -135,7 +135,7 @@ def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
 
 
 def _declare(name: str, inputs: Tensors, outputs: Any, surrogate: Callable[..., Any]) -> None:
-    """Declare the surrogate of the gradients, but not in half precision, where rounding would look like an error."""
+    """Declare the surrogate of the gradients, except in half precision, where rounding would look like an error."""
     if inputs[0].dtype == tf.float32:
         declare_override(name, inputs, outputs, surrogate)
 

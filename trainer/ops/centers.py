@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.ops.labels import known_labels
-from hookline.trainer.ops.safe_gather import safe_gather
 
 
 def center_sums(
@@ -73,7 +72,7 @@ def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tup
     counted = tf.cast(known, tf.float32)[:, tf.newaxis]
     counts = tf.math.unsorted_segment_sum(counted, rows, classes)
     means = tf.math.divide_no_nan(tf.math.unsorted_segment_sum(features * counted, rows, classes), counts)
-    distances = tf.norm(features - safe_gather(means, labels, mode="clip"), axis=-1)
+    distances = tf.norm(features - tf.gather(means, rows), axis=-1)
     within = tf.reduce_mean(tf.where(known, distances, float("nan")))
     return within, mean_pair_distance(means, counts[:, 0] > 0.0)
 

@@ -10,11 +10,10 @@ from hookline.trainer.ops.override_gradient import declare_override
 
 
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return `target` bit for bit, with the gradient mask * upstream.
+    """Return `target` bit for bit, with the gradient mask * upstream: 0 where the mask is 0, also for infinity and NaN.
 
     The classic form, stop_gradient(|mask - 1| * target) + mask * target, turns infinity into NaN, and rounds where the
-    mask is between 0 and 1. Here the forward pass computes nothing. Where the mask is 0 the gradient is 0, also for an
-    upstream of infinity or NaN. The mask itself gets no gradient.
+    mask is between 0 and 1. The mask itself gets no gradient.
 
     Args:
         target: any shape and float dtype.
@@ -24,9 +23,8 @@ def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     Raises:
         ValueError: the mask's shape does not broadcast to target's.
     """
-    target = tf.convert_to_tensor(target)
-    mask = tf.convert_to_tensor(mask)
-    if not _broadcasts_to(mask.shape, target.shape):
+    target, mask = tf.convert_to_tensor(target), tf.convert_to_tensor(mask)
+    if not tf.broadcast_static_shape(mask.shape, target.shape).is_compatible_with(target.shape):
         raise ValueError(f"The mask has the shape {mask.shape}. Expected one that broadcasts to {target.shape}.")
 
     @tf.custom_gradient
@@ -39,13 +37,3 @@ def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     stopped = stop(target)
     declare_override("entry_stop_gradients", [target], stopped, None)
     return stopped
-
-
-def _broadcasts_to(shape: tf.TensorShape, wanted: tf.TensorShape) -> bool:
-    """Return whether a shape broadcasts to another without enlarging it; unknown sizes are assumed to fit."""
-    if shape.rank is None or wanted.rank is None:
-        return True
-    if shape.rank > wanted.rank:
-        return False
-    pairs = zip(reversed(shape.as_list()), reversed(wanted.as_list()), strict=False)
-    return all(size in (1, None) or other in (size, None) for size, other in pairs)

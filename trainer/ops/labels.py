@@ -8,10 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 SMALLEST = float(np.finfo(np.float32).tiny)
-LARGEST = 1.0 - 2.0**-24
-"""The float32 before 1."""
-TOLERANCE = 1e-2
-"""Tolerance of a sum: probabilities may be in half precision, or in 8 bits."""
+LARGEST = 1.0 - 2.0**-24  # the float32 before 1
+TOLERANCE = 1e-2  # of a sum: probabilities may be in half precision, or in 8 bits
 
 
 def are_probabilities(outputs: np.ndarray) -> bool:
@@ -45,8 +43,7 @@ def as_logits(outputs: Any, activation: str | None, ops: Any = np) -> Any:
 def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return which labels lie in [0, classes), and the labels with all others set to 0.
 
-    For a row out of range `tf.gather` raises on a CPU, gives zeros on a GPU and the nearest row under XLA. These rows
-    are in range; what becomes of an unknown label is for the caller to say.
+    `tf.gather` takes these on any device; what becomes of an unknown label is for the caller to say.
 
     Args:
         labels: integers, any shape.

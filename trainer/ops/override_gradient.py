@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.ops.graph_walk import ancestors, origins
+from hookline.trainer.ops.graph_walk import origins
 
 OVERRIDES = "hookline/overridden_gradients"
 """The graph collection that holds an `Overridden` for each declared override of a traced function."""
@@ -49,7 +49,7 @@ def declare_override(
 
 @dataclass(frozen=True, eq=False)
 class Override:
-    """The arguments of `override_gradient`, with what messages call its forward pass."""
+    """The arguments of `override_gradient`."""
 
     name: str
     forward: Callable[..., Any]
@@ -58,7 +58,6 @@ class Override:
     constants: Tensors = ()
     numpy_output: Any = None
     second_backward: Callable[..., Any] | str | None = None
-    role: str = "The forward pass"
 
 
 def override_gradient(
@@ -89,10 +88,9 @@ def override_gradient(
         numpy_output: what a forward of NumPy returns: shape (None if unknown) and dtype of its array, or several
             of them. It gets arrays that it cannot write to. XLA cannot compile it.
         second_backward: the second derivative. None: asking for it is an error, also with a persistent tape around a
-            `tf.function`. "differentiate": backward is differentiated, and refused where it uses an input through ops
-            without a gradient, such as comparisons. A function: the backward pass of `backward`, called as
-            second_backward(upstream, (*dL/d(outputs), *inputs, *outputs), gradients); it returns one gradient for each
-            tensor of the second argument; the third derivative is an error.
+            `tf.function`. "differentiate": backward is differentiated like any code; comparisons have no gradient. A
+            function: the backward pass of `backward`, called as second_backward(upstream, (*dL/d(outputs), *inputs,
+            *outputs), gradients); it returns one gradient for each tensor of the second argument.
         surrogate: the function of the inputs whose derivative backward is meant to be: "forward" itself, another
             function, or None if it changes the gradient on purpose. It is recorded for `declare_override`; nothing
             is computed with it here.
@@ -134,7 +132,7 @@ def _run_forward(override: Override, inputs: Tensors) -> Any:
     """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one."""
     if override.numpy_output is not None:
         return _run_numpy(override.forward, inputs, override.numpy_output, override.name)
-    what = f"{override.role} of '{override.name}'"
+    what = f"The forward pass of '{override.name}'"
     with _watch_declared(what, (*inputs, *override.constants)):
         try:
             outputs = override.forward(*inputs)
@@ -156,72 +154,35 @@ def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, ou
     # Some ops hand back slices of a gradient; a backward function gets all of it. The identity takes tensors of the
     # forward function's graph into this one: the next derivative, in yet another graph, would not find them there.
     given = tuple(tf.identity(tf.convert_to_tensor(each)) for each in (*upstream, *inputs, *outputs))
-    ends = len(upstream), len(upstream) + len(inputs)
-    role = "The backward pass" if override.role == Override.role else f"{override.role} differentiated"
+    what = f"The backward pass of '{override.name}'"
 
     def backward(*tensors: tf.Tensor) -> Tensors:
-        above, middle, below = tensors[: ends[0]], tensors[ends[0] : ends[1]], tensors[ends[1] :]
-        gradients = override.backward(above[0] if is_single else above, middle, below[0] if is_single else below)
-        checked = check_gradients(f"{role} of '{override.name}'", gradients, middle)
-        return tuple(each for each in checked if each is not None)
+        above, rest = tensors[: len(upstream)], tensors[len(upstream) :]
+        middle, below = rest[: len(inputs)], rest[len(inputs) :]
+        with _watch_declared(what, (*tensors, *override.constants)):
+            gradients = override.backward(above[0] if is_single else above, middle, below[0] if is_single else below)
+        return tuple(each for each in check_gradients(what, gradients, middle) if each is not None)
 
-    found = iter(apply_override(_second(override, replace(override, forward=backward, inputs=given, role=role))))
+    @tf.custom_gradient
+    def with_second(*tensors: tf.Tensor) -> tuple[Tensors, Callable[..., Any]]:
+        gradients = backward(*tensors)
+        return gradients, lambda *above: _second_gradients(override, above, tensors, gradients)
+
+    found = iter((backward if override.second_backward == DIFFERENTIATE else with_second)(*given))
     return [next(found) if is_differentiable(each) else None for each in inputs]
 
 
-def _second(override: Override, gradients: Override) -> Override:
-    """Return the computation of an override's gradients with its own backward pass: the second derivative."""
-    second = override.second_backward
-
-    def refuse(upstream: Any, inputs: Tensors, outputs: Any) -> None:
+def _second_gradients(
+    override: Override, upstream: Tensors, tensors: Tensors, gradients: Tensors
+) -> list[tf.Tensor | None]:
+    """Return the gradients of an override's backward pass, which is given or refused."""
+    if not callable(override.second_backward):
         raise UserError(
             f"A second derivative of '{override.name}' was asked for, and none is defined. Expected first derivatives "
             'only, or second_backward="differentiate", or a function for it.'
         )
-
-    def derivative(upstream: Tensors, inputs: Tensors, outputs: Tensors) -> list[tf.Tensor | None]:
-        return _differentiate(override.name, gradients.forward, inputs, upstream)
-
-    if second == DIFFERENTIATE:
-        return replace(gradients, numpy_output=None, backward=derivative)
-    backward = second if callable(second) else refuse
-    return replace(gradients, numpy_output=None, backward=backward, second_backward=None)
-
-
-def _differentiate(
-    name: str, backward: Callable[..., Sequence[tf.Tensor]], tensors: Sequence[tf.Tensor], upstream: Any
-) -> list[tf.Tensor | None]:
-    """Return the gradients of backward(*tensors), given dL/d(backward(*tensors)), one for each tensor.
-
-    None for one that is not float, zeros for one that backward does not use. One that it uses only through ops without
-    a gradient is refused: a 0 would be an accident.
-    """
-    copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
-    floats = [each for each in copies if is_differentiable(each)]
-    with tf.GradientTape() as tape:
-        tape.watch(floats)
-        gradients = backward(*copies)
-    found = iter(tape.gradient(gradients, floats, output_gradients=list(upstream)))
-    derivatives = [next(found) if is_differentiable(each) else None for each in copies]
-    used = _used_arguments(backward, tensors) if any(each is None for each in derivatives) else []
-    for position, (tensor, derivative) in enumerate(zip(tensors, derivatives, strict=True)):
-        if derivative is None and is_differentiable(tensor):
-            if used[position]:
-                raise UserError(
-                    f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
-                    f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
-                    "comparisons. Expected a function as second_backward."
-                )
-            derivatives[position] = tf.zeros_like(tensor)
-    return derivatives
-
-
-def _used_arguments(function: Callable[..., Any], tensors: Sequence[tf.Tensor]) -> list[bool]:
-    """Return for each argument whether a function's result depends on it; the function is traced for that."""
-    specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
-    graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
-    found = {each for tensor in graph.outputs for each in (tensor.op, *ancestors(tensor.op))}
-    return [placeholder.op in found for placeholder in graph.inputs[: len(tensors)]]
+    found = override.second_backward(tuple(map(tf.convert_to_tensor, upstream)), tensors, gradients)
+    return check_gradients(f"The second backward pass of '{override.name}'", found, tensors)
 
 
 def is_differentiable(tensor: tf.Tensor) -> bool:

@@ -79,7 +79,6 @@ def read_cluster(environment: Mapping[str, str]) -> Cluster:
     return Cluster(tuple(addresses), index, source)
 
 
-JOBS = ("chief", "worker")
 EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -88,14 +87,14 @@ def _of_tf_config(text: str) -> tuple[list[str], int]:
     try:
         described = json.loads(text)
         cluster, kind, index = dict(described["cluster"]), described["task"]["type"], int(described["task"]["index"])
-        jobs = {job: [str(address) for address in cluster.pop(job, ())] for job in JOBS}
+        jobs = {job: [str(address) for address in cluster.pop(job, ())] for job in ("chief", "worker")}
         place = range(len(jobs[kind]))[index] if index >= 0 else None
     except (ValueError, TypeError, LookupError):
         place = None
     if place is None or cluster:
         raise UserError(
-            f"TF_CONFIG={text} received. Expected a cluster of the jobs {' and '.join(JOBS)} alone, and a task that is "
-            f"one of them, such as {EXAMPLE}."
+            f"TF_CONFIG={text} received. Expected a cluster of the jobs chief and worker alone, and a task that is one "
+            f"of them, such as {EXAMPLE}."
         )
     return [*jobs["chief"], *jobs["worker"]], place + (len(jobs["chief"]) if kind == "worker" else 0)
 

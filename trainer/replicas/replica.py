@@ -194,7 +194,9 @@ class Messages:
         """Return sums over the workers."""
         length = len(values)
         if length not in self._sums:
-            self._sums[length] = self._traced(length, instance=len(self._sums) + 1)
+            instance, specs = len(self._sums) + 1, [tf.TensorSpec([length], tf.int64)]
+            add = tf.function(lambda own: self._group.reduce(own, instance, hint="ring"), specs, autograph=False)
+            self._sums[length] = add
         with tf.device("/CPU:0"):
             result: np.ndarray = self._sums[length](tf.constant(values, tf.int64)).numpy()
         return result
@@ -207,8 +209,7 @@ class Messages:
         return [self._from(sender, data, int(size)) for sender, size in enumerate(sizes)]
 
     def from_first(self, data: bytes) -> bytes:
-        size = self.add(np.array([len(data) if self.index == 0 else 0] * self.count, np.int64))
-        return self._from(0, data, int(size[0]))
+        return self.gather(data if self.index == 0 else b"")[0]
 
     def _from(self, sender: int, data: bytes, size: int) -> bytes:
         words = -(-size // WORD)
@@ -222,12 +223,3 @@ class Messages:
                 piece[: len(part)] = part
             received.append(self.add(piece).tobytes())
         return b"".join(received)[:size]
-
-    def _traced(self, length: int, instance: int) -> Callable[[tf.Tensor], tf.Tensor]:
-        def add(values: tf.Tensor) -> tf.Tensor:
-            return self._group.reduce(values, instance, hint="ring")
-
-        traced: Callable[[tf.Tensor], tf.Tensor] = tf.function(
-            add, autograph=False, input_signature=[tf.TensorSpec([length], tf.int64)]
-        )
-        return traced

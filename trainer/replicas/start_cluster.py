@@ -114,7 +114,7 @@ def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
 
 
 def _greet(cluster: Cluster, deadline: float) -> None:
-    """Greet the chief as soon as it listens, and wait for its word."""
+    """Greet the chief as soon as it listens, and wait for its answer."""
     host, _, port = cluster.addresses[0].rpartition(":")
     greeting = json.dumps({GREETING: cluster.index, "addresses": cluster.addresses}).encode() + b"\n"
     while True:
@@ -150,4 +150,6 @@ def _line(other: socket.socket) -> bytes:
 def _check_time(deadline: float, missing: list[int], cluster: Cluster) -> None:
     if time.monotonic() > deadline:
         names = ", ".join(f"worker {n} ({cluster.addresses[n]})" for n in missing)
-        raise WorkersError(f"Waited in vain for {names}. Expected all {len(cluster.addresses)} workers to be started.")
+        raise WorkersError(
+            f"Timed out waiting for {names}. Expected all {len(cluster.addresses)} workers to be started."
+        )

@@ -38,24 +38,16 @@ class Observer:
         for limit, batches in self._batches.items():
             function = self._functions.setdefault(limit, self._function(limit))
             with python_errors():
-                parts = [
-                    {hook: {name: value.numpy() for name, value in values.items()} for hook, values in part.items()}
-                    for part in (
-                        function(tf.constant(step, tf.int64), tf.constant(index, tf.int64))
-                        for index in range(batches.count)
-                    )
-                ]
+                numbers = [tf.constant(index, tf.int64) for index in range(batches.count)]
+                parts = [function(tf.constant(step, tf.int64), number) for number in numbers]
             for hook, values in parts[0].items():
                 observed[hook] = {name: np.concatenate([p[hook][name] for p in parts])[:limit] for name in values}
         return observed
 
     def _function(self, limit: int) -> tf.types.experimental.PolymorphicFunction:
         hooks = [hook for hook in self._trainer.hooks if self._limits.get(hook.name) == limit]
-
-        def observe(step: tf.Tensor, index: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
-            return self._observe(hooks, step, self._batches[limit].batch(index))
-
-        return tf.function(observe, autograph=False)
+        batch = self._batches[limit].batch
+        return tf.function(lambda step, index: self._observe(hooks, step, batch(index)), autograph=False)
 
     def _observe(self, hooks: list[GraphHook], step: tf.Tensor, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         values: dict[str, dict[str, tf.Tensor]] = {}

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from hookline.trainer.objective import Batch
+from hookline.trainer.ops.graph_walk import ancestors
 from hookline.trainer.ops.override_gradient import OVERRIDES, Overridden, is_differentiable
 from hookline.trainer.step.loop import PYTHON_OPS
 from hookline.trainer.step.stage import python_errors
@@ -174,11 +175,11 @@ def recompute(outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor]) -> 
     Only what depends on these places is recomputed, without overridden gradients. Stateful ops, such as random draws,
     keep their values; Python functions run again.
     """
-    known = dict(values)
-    graph = tf.compat.v1.get_default_graph()
-    for operation in _in_order([tensor.op for tensor in outputs], known):
+    known, graph = dict(values), tf.compat.v1.get_default_graph()
+    needed = {each for tensor in outputs for each in (tensor.op, *ancestors(tensor.op))}
+    for operation in graph.get_operations():  # in the order in which they were made: what an op needs comes before it
         keeps = operation.op_def.is_stateful and operation.type not in PYTHON_OPS
-        if keeps or not any(id(tensor) in known for tensor in operation.inputs):
+        if operation not in needed or keeps or not any(id(tensor) in known for tensor in operation.inputs):
             continue
         attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
         inputs = [known.get(id(tensor), tensor) for tensor in operation.inputs]
@@ -187,19 +188,3 @@ def recompute(outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor]) -> 
         for old, new in zip(operation.outputs, again.outputs, strict=True):
             known.setdefault(id(old), new)
     return [known.get(id(tensor), tensor) for tensor in outputs]
-
-
-def _in_order(ends: Sequence[tf.Operation], places: Mapping[int, tf.Tensor]) -> list[tf.Operation]:
-    """Return the ends and the ops before them in topological order, but none before a place."""
-    ordered: dict[tf.Operation, None] = {}
-    waiting = [(operation, False) for operation in ends]
-    while waiting:
-        operation, is_ready = waiting.pop()
-        if operation in ordered:
-            continue
-        if is_ready:
-            ordered[operation] = None
-            continue
-        waiting.append((operation, True))
-        waiting += [(tensor.op, False) for tensor in operation.inputs if id(tensor) not in places]
-    return list(ordered)

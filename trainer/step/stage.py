@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import GraphHook, Hook
-from hookline.trainer.ops.graph_walk import with_outer_graphs
 from hookline.trainer.step.context import StepContext
 
 UPDATE_OPS = "UPDATE_OPS"
@@ -55,46 +54,20 @@ def python_errors() -> Iterator[None]:
         raise UserError(found[1]) from error
 
 
-KEEPS_SCOPE = "around_forward"  # scopes that it enters stay open: the forward pass has one of its own
-
-
 @contextmanager
 def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
     """Name ops "<stage>/<hook>/...", and add "in hook X, stage Y, step N" to an error that leaves the block."""
+    name = hook.name or type(hook).__name__
+    # Scopes that `around_forward` enters stay open: the forward pass has one of its own.
+    is_scoped = step is None and stage != "around_forward"
+    scope = (UPDATE_OPS if stage == "update_ops" else stage, name) if is_scoped else ()
     try:
-        with _scope(hook, stage, step):
+        with named_scope(*scope):
             yield
-        if stray := _stray_tensors():
-            raise _stray(hook, stage, ", ".join(stray))
     except BaseException as error:
-        if type(error).__name__ == "InaccessibleTensorError":  # TensorFlow found one itself
-            raise _stray(hook, stage, str(error).partition(" is out of scope")[0]) from error
         where = "while the step was traced" if step is None else f"step {step}"
-        error.add_note(f"in hook {hook.name or type(hook).__name__}, stage {stage}, {where}")
+        error.add_note(f"in hook {name}, stage {stage}, {where}")
         raise
-
-
-def _scope(hook: Hook, stage: str, step: int | None) -> AbstractContextManager[None]:
-    if step is not None or stage == KEEPS_SCOPE:
-        return nullcontext()
-    return named_scope(UPDATE_OPS if stage == "update_ops" else stage, hook.name or type(hook).__name__)
-
-
-def _stray_tensors() -> list[str]:
-    """Return names of tensors that the graph being traced uses, and that belong to none of the graphs around it."""
-    graph, functions = tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph
-    if not isinstance(graph, functions):
-        return []
-    around = with_outer_graphs(graph)
-    used = [tensor for tensor, _ in graph.captures if isinstance(getattr(tensor, "graph", None), functions)]
-    return [tensor.name for tensor in used if tensor.graph not in around]
-
-
-def _stray(hook: Hook, stage: str, tensors: str) -> UserError:
-    return UserError(
-        f"The hook '{hook.name}' uses in {stage} what it made in another stage, in a micro batch or a branch that has "
-        f"ended: {tensors}. Put what add_losses makes for later stages into context.taps, never into an attribute."
-    )
 
 
 def takes_part(hook: GraphHook, objective: str, changes: Container[str]) -> bool:

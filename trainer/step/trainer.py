@@ -101,7 +101,7 @@ class Trainer:
                 refuse_second_scale(network)
 
     def train_step(self, step: tf.Tensor, batch: Batch) -> StepResult:
-        """Trace one step: every objective in order, each with its part of the batch as the input gives it."""
+        """Trace one step: every objective in order, each with its part of the batch."""
         self.commits = []
         graph, result = tf.compat.v1.get_default_graph(), StepResult()
         for objective in self.objectives:

@@ -70,5 +70,5 @@ def test_a_mask_may_broadcast_and_scale_and_gets_no_gradient():
     assert value.dtype == by_target.dtype == tf.float16
     np.testing.assert_array_equal(by_target, [1, 0])
     assert by_mask is None
-    with pytest.raises(ValueError, match=r"broadcasts to \(3, 2\)"):
+    with pytest.raises(ValueError, match="broadcast"):
         entry_stop_gradients(tf.constant(target), tf.ones([2, 3]))

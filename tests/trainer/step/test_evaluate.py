@@ -83,21 +83,6 @@ def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size: int) 
         np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-def test_an_evaluation_uses_the_hooks_weights_and_the_current_variables() -> None:
-    class Negate(StatelessHook):
-        def transform_weights(self, weights, context):
-            assert not context.training
-            return {n: -w if n == "toy/logits/kernel" else w for n, w in weights.items()}
-
-    network = toy_network()
-    evaluator = Evaluator(Trainer([network], [ToyObjective()], [Negate()], seed=0), *batches(16))
-    kernel = network.trainable_variables["toy/logits/kernel"]
-    plain = by_hand(network)
-    kernel.assign(-kernel.value)  # the hook turns it back
-    assert evaluator.run(0)["metric/accuracy"] == pytest.approx(plain, abs=1e-6)
-    assert by_hand(network) != plain
-
-
 class Watcher(StatelessHook):
     """Observe the outputs, the inputs and the rows."""
 

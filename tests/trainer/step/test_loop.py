@@ -1,4 +1,4 @@
-"""The traced loop: chunks of any size give the same run, and a veto stops it with nothing written."""
+"""The traced loop: any chunks give the same run, a veto stops it with nothing written; when XLA compiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
+from hookline.trainer.step.loop import keep_xla_off, python_ops, use_xla
 from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 
 
@@ -68,3 +70,40 @@ def test_vetoed_step_writes_nothing_at_all(xla: bool) -> None:
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [5.0] * len(loop.accumulators.names)
     for name, value in values_of(stopped).items():
         np.testing.assert_array_equal(value, values_of(reference)[name], err_msg=name)
+
+
+@pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])
+def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus: list[str], monkeypatch) -> None:
+    monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: gpus)
+    assert use_xla("on", [])
+    assert not use_xla("off", [])
+    assert use_xla("auto", [StatelessHook("toy")]) == bool(gpus)
+    hook = StatelessHook("numpy_forward")
+    hook.supports_xla = False
+    assert not use_xla("off", [hook])
+    if gpus:
+        with pytest.warns(UserWarning, match="numpy_forward"):
+            assert not use_xla("auto", [hook])
+        with pytest.raises(UserError, match="numpy_forward"):
+            use_xla("on", [hook])
+    else:
+        assert not use_xla("auto", [hook])  # it stays off anyway, and nothing is said
+
+
+def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off() -> None:
+    def call(x: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(np.tanh, [x], tf.float32, name="mine"), x.shape)
+
+    def graph_of(function) -> tf.Graph:
+        return tf.function(function, autograph=False).get_concrete_function(tf.TensorSpec([2])).graph
+
+    inner = tf.function(call, autograph=False)
+    assert python_ops(graph_of(call)) == python_ops(graph_of(inner)) == ["mine"]
+    assert python_ops(graph_of(lambda x: tf.cond(x[0] > 0, lambda: call(x), lambda: x))) == ["cond/mine"]
+    assert python_ops(graph_of(lambda x: tf.while_loop(lambda x: x[0] > 0, lambda x: [inner(x)], [x]))) == ["mine"]
+    assert len(python_ops(graph_of(lambda x: tf.py_function(tf.tanh, [x], tf.float32)))) == 1
+    assert python_ops(graph_of(tf.tanh)) == []
+    with pytest.raises(UserError, match="compile=on"):
+        keep_xla_off("on", ["a", "b"])
+    with pytest.warns(UserWarning, match="XLA stays off"):
+        keep_xla_off("auto", ["a"])

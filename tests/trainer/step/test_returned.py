@@ -155,8 +155,8 @@ def test_a_wrong_return_is_refused_where_the_stage_runs(stage: str) -> None:
         runs.get(stage, lambda: toy_loop([hook]))()
 
 
-@pytest.mark.parametrize("old", [name for names in RENAMED.values() for name in names])
-def test_a_method_of_earlier_versions_is_refused_with_its_new_name(old: str) -> None:
-    kind = type("Old", (GraphHook, HostHook), {old: lambda self: {}})
-    with pytest.raises(UserError, match=f"The hook Old has a method '{old}'. Expected .* in its place"):
-        kind()
+def test_a_method_of_earlier_versions_is_refused_with_its_new_name() -> None:
+    for old in (name for names in RENAMED.values() for name in names):
+        kind = type("Old", (GraphHook, HostHook), {old: lambda self: {}})
+        with pytest.raises(UserError, match=f"The hook Old has a method '{old}'. Expected .* in its place"):
+            kind()

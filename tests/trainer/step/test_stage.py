@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from hookline.hooks.monitors.nan_guard import NanGuard
-from hookline.trainer.errors import NonFiniteError, UserError
+from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration, GraphHook
 from hookline.trainer.objective import ObjectiveOutput
 from hookline.trainer.ops.override_gradient import override_gradient
-from hookline.trainer.run.control import Control, Journal
 from hookline.trainer.step.loop import python_ops
 from hookline.trainer.step.stage import python_errors
-from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model, values_of
+from tests.support.toy import StatelessHook, ToyObjective, toy_batch, toy_loop, toy_model
 from tests.support.two_networks import NAMES, fresh, traced_loop, watching_pair
 
 
@@ -108,19 +104,6 @@ def looped(make, objectives=None, networks=None):
     return loop, loop.trainer.hooks
 
 
-def test_instances_have_states_and_names_of_their_own() -> None:
-    loop, hooks = looped(Counter)
-    assert loop.run(0, 3) == (3, [])
-    assert {hook.name: int(hook.count) for hook in hooks} == {"probe@generator": 3, "probe@discriminator": 3}
-    values = loop.accumulators.read()
-    for name in NAMES:
-        assert values[f"train_{name}/{name}/count"] == 2.0  # the mean of 1, 2 and 3
-        assert values[f"train_{name}/loss/{name}/extra"] == 0.25
-        assert not any(
-            other in key for key in values if key.startswith(f"train_{name}/{name}") for other in {*NAMES} - {name}
-        )
-
-
 def test_an_objective_decides_about_the_stages_of_training() -> None:
     networks = fresh(toy_model)
     for each in networks:
@@ -138,24 +121,3 @@ def test_an_objective_decides_about_the_stages_of_training() -> None:
     values = loop.accumulators.read()
     assert {"second/count", "second/loss/extra"} <= values.keys()
     assert not {"first/count", "first/loss/extra"} & values.keys()
-
-
-@pytest.mark.parametrize(
-    ("bad", "objectives", "changed"),
-    [("generator", None, {"discriminator"}), ("discriminator", [Both()], set())],
-    ids=["last", "of_one_objective"],
-)
-def test_nan_in_one_network_is_named_and_holds_back_what_comes_after(bad, objectives, changed) -> None:
-    networks = fresh(toy_model)
-    loop, hooks = looped(lambda: NanGuard(network="*"), objectives, networks)
-    kernel = next(iter(next(each for each in networks if each.name == bad).trainable_variables.values()))
-    kernel.assign(np.full((6, 8), np.nan))
-    before = {each.name: values_of(each) for each in networks}
-    step, vetoes = loop.run(5, 4)
-    assert step == 5
-    assert bool(loop.accumulators.read()) == bool(changed)  # what was not written is not reported
-    found = {n.name for n in networks for k, v in values_of(n).items() if v.tobytes() != before[n.name][k].tobytes()}
-    assert found == changed  # before it in the step, so written already
-    run = SimpleNamespace(step=5, vetoes=vetoes, control=Control(), journal=Journal(), networks={})
-    with pytest.raises(NonFiniteError, match=f"step 5 in .*{bad}/loss/"):
-        hooks[0].on_veto(run)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Declaration
-from hookline.trainer.objective import ObjectiveOutput
-from hookline.trainer.step.copy_network import copy_network, fingerprint, snapshot
+from hookline.trainer.step.copy_network import copy_network, fingerprint
 from hookline.trainer.step.loop import ChunkLoop
 from hookline.trainer.step.trainer import Trainer
 from tests.support.pairs import Fool, Judge, discriminator, generator, pairs_loop
@@ -19,7 +17,6 @@ from tests.support.toy import (
     StatelessHook,
     ToyObjective,
     build_context,
-    toy_arrays,
     toy_batch,
     toy_loop,
     toy_network,
@@ -118,47 +115,6 @@ def test_a_veto_in_one_update_holds_back_the_later_ones() -> None:
     assert loop.run(0, 3) == (0, ["odd"])
     assert network.optimizer.iterations.numpy() == 1
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [1.0] * len(loop.accumulators.names)
-
-
-def test_each_objective_reads_the_weights_as_the_one_before_left_them() -> None:
-    """Step by step, in one trace: as if each objective had a step of its own on the same batch."""
-    networks, twins = ([discriminator("judge", rate()), generator("made", rate())] for _ in range(2))
-    for network in (networks[0], twins[0]):
-        network.model.get_layer("dropout").rate = 0.0
-    for network, twin in zip(networks, twins, strict=True):
-        copy_network(network, twin, optimizer="copy")
-    objectives = [Plain("one", "judge", "made"), Plain("two", "made", "judge")]
-    pairs_loop(networks, objectives, [Guard("judge"), Guard("made")]).run(0, 3)
-    loops = []
-    for index, objective in enumerate(objectives):
-        for position, twin in enumerate(twins):
-            twin.fixed = position != index
-        loops.append(pairs_loop(twins, [objective]))
-    for step in range(3):
-        for loop in loops:
-            loop.run(step, 1)
-    for network, twin in zip(networks, twins, strict=True):
-        expected = snapshot(twin)
-        for name, value in snapshot(network).items():
-            np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-4, err_msg=name)
-
-
-def rate() -> keras.optimizers.Optimizer:
-    return keras.optimizers.SGD(0.5, momentum=0.5)
-
-
-class Plain(Judge):
-    """Train one network on the outputs of both, without draws."""
-
-    def __init__(self, name: str, network: str, other: str) -> None:
-        super().__init__(name, network, [])
-        self.other = other
-
-    def compute(self, forward, batch):
-        made = forward("made", toy_arrays()[0][:BATCH, :2])
-        judged = forward("judge", made)
-        sign = 1.0 if self.network == "judge" else -1.0
-        return ObjectiveOutput({"judged": tf.nn.softplus(sign * judged[:, 0])})
 
 
 def test_a_batch_that_does_not_divide_is_refused() -> None:
