@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from hookline.trainer.errors import UserError, unknown_name
-from hookline.trainer.ops.graph_walk import origins
+from hookline.trainer.ops.graph_walk import ancestors, origins
 
 OVERRIDES = "hookline/overridden_gradients"
 """The graph collection that holds an `Overridden` for each declared override of a traced function."""
@@ -88,9 +88,10 @@ def override_gradient(
         numpy_output: what a forward of NumPy returns: shape (None if unknown) and dtype of its array, or several
             of them. It gets arrays that it cannot write to. XLA cannot compile it.
         second_backward: the second derivative. None: asking for it is an error, also with a persistent tape around a
-            `tf.function`. "differentiate": backward is differentiated like any code; comparisons have no gradient. A
-            function: the backward pass of `backward`, called as second_backward(upstream, (*dL/d(outputs), *inputs,
-            *outputs), gradients); it returns one gradient for each tensor of the second argument.
+            `tf.function`. "differentiate": backward is differentiated, and refused where it uses an input through ops
+            without a gradient, such as comparisons. A function: the backward pass of `backward`, called as
+            second_backward(upstream, (*dL/d(outputs), *inputs, *outputs), gradients); it returns one gradient for each
+            tensor of the second argument.
         surrogate: the function of the inputs whose derivative backward is meant to be: "forward" itself, another
             function, or None if it changes the gradient on purpose. It is recorded for `declare_override`; nothing
             is computed with it here.
@@ -164,18 +165,20 @@ def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, ou
         return tuple(each for each in check_gradients(what, gradients, middle) if each is not None)
 
     @tf.custom_gradient
-    def with_second(*tensors: tf.Tensor) -> tuple[Tensors, Callable[..., Any]]:
+    def run(*tensors: tf.Tensor) -> tuple[Tensors, Callable[..., Any]]:
         gradients = backward(*tensors)
-        return gradients, lambda *above: _second_gradients(override, above, tensors, gradients)
+        return gradients, lambda *above: _second_gradients(override, backward, above, tensors, gradients)
 
-    found = iter((backward if override.second_backward == DIFFERENTIATE else with_second)(*given))
+    found = iter(run(*given))
     return [next(found) if is_differentiable(each) else None for each in inputs]
 
 
 def _second_gradients(
-    override: Override, upstream: Tensors, tensors: Tensors, gradients: Tensors
+    override: Override, backward: Callable[..., Tensors], upstream: Tensors, tensors: Tensors, gradients: Tensors
 ) -> list[tf.Tensor | None]:
-    """Return the gradients of an override's backward pass, which is given or refused."""
+    """Return the gradients of an override's backward pass, which are defined or refused."""
+    if override.second_backward == DIFFERENTIATE:
+        return _differentiate(override.name, backward, tensors, upstream)
     if not callable(override.second_backward):
         raise UserError(
             f"A second derivative of '{override.name}' was asked for, and none is defined. Expected first derivatives "
@@ -183,6 +186,41 @@ def _second_gradients(
         )
     found = override.second_backward(tuple(map(tf.convert_to_tensor, upstream)), tensors, gradients)
     return check_gradients(f"The second backward pass of '{override.name}'", found, tensors)
+
+
+def _differentiate(
+    name: str, backward: Callable[..., Tensors], tensors: Tensors, upstream: Tensors
+) -> list[tf.Tensor | None]:
+    """Return the gradients of backward(*tensors), given dL/d(backward(*tensors)): zeros for a tensor it does not use.
+
+    A tensor that it uses only through ops without a gradient is refused: a 0 would be an accident.
+    """
+    copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
+    floats = [each for each in copies if is_differentiable(each)]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        gradients = backward(*copies)
+    found = iter(tape.gradient(gradients, floats, output_gradients=list(map(tf.convert_to_tensor, upstream))))
+    derivatives = [next(found) if is_differentiable(each) else None for each in copies]
+    used = _used_arguments(backward, tensors) if any(each is None for each in derivatives) else []
+    for position, (tensor, derivative) in enumerate(zip(tensors, derivatives, strict=True)):
+        if derivative is None and is_differentiable(tensor):
+            if used[position]:
+                raise UserError(
+                    f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
+                    f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
+                    "comparisons. Expected a function as second_backward."
+                )
+            derivatives[position] = tf.zeros_like(tensor)
+    return derivatives
+
+
+def _used_arguments(function: Callable[..., Any], tensors: Tensors) -> list[bool]:
+    """Return for each argument whether a function's result depends on it; the function is traced for that."""
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
+    graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
+    found = {each for tensor in graph.outputs for each in (tensor.op, *ancestors(tensor.op))}
+    return [placeholder.op in found for placeholder in graph.inputs[: len(tensors)]]
 
 
 def is_differentiable(tensor: tf.Tensor) -> bool:

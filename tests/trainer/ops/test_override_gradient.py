@@ -298,9 +298,16 @@ def test_a_backward_of_the_backward_is_used() -> None:
     np.testing.assert_array_equal(second, np.full_like(X, 11.0))
 
 
+def gated(x: tf.Tensor) -> tf.Tensor:
+    """A comparison is not differentiated to an accidental zero."""
+    gate = lambda u, i, o: tf.where(tf.abs(i[0]) <= 1.0, u, tf.zeros_like(u))  # noqa: E731
+    return override_gradient(tf.sign, gate, [x], second_backward="differentiate", name="mine")
+
+
 @pytest.mark.parametrize(
     ("function", "match"),
     [
+        (gated, "second derivative of 'mine'.*argument 2"),
         (lambda x: cube(x, name="mine"), "second derivative of 'mine' was asked for"),
         (lambda x: cube_of_numpy(x, name="mine"), "second derivative of 'mine' was asked for"),
         (lambda x: cube(x, second_backward=lambda u, i, o: u[0], name="mine"), "'mine' returned 1 gradient.* for 3"),
