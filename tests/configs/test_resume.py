@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import Job, preflight
-from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.stored import config_digest
 from hookline.trainer.errors import UserError
 
 

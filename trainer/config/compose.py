@@ -1,4 +1,4 @@
-"""Compose a config from files and overrides."""
+"""Compose a config from files and overrides. What is internal to Hydra is used here alone."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hookline.trainer.config.command import Command
+from hookline.trainer.config.plugins import OWN_CONFIGS as CONFIG_DIR
 from hookline.trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
 from hookline.trainer.config.schema import TrainConfig
 from hookline.trainer.errors import UserError
 
-
-def reason(error: BaseException) -> str:
-    """Return what is wrong with a file, with the line if it is known."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    text = str(problem or error).strip().partition("\n")[0].rstrip(".")
-    return text if mark is None else f"{text} (line {mark.line + 1})"
-
-
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 CONFIG_NAME = "train"
 SCHEMA_NAME = "train_schema"
 HYDRA_VERSION_BASE = "1.3"
@@ -77,12 +71,14 @@ class Composer:
         with _composing():
             return hydra.compose(self.config_name, overrides=list(overrides))
 
+    def defaults(self, overrides: Sequence[str]) -> list[ResultDefault]:
+        """Return the files that a config is composed of, in order, with the packages that they set."""
+        return self.loader.compute_defaults_list(self.config_name, list(overrides), RunMode.RUN).defaults
+
     def load(self, path: str) -> Any:
         """Return a file on the search path as Hydra reads it; None if there is none."""
-        try:
+        with _composing():
             return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise _unreadable(error) from error
 
 
 def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, Any]:
@@ -101,7 +97,10 @@ def _composing() -> Iterator[None]:
     try:
         yield
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from error
+        mark: Any = getattr(error, "problem_mark", None)
+        place = f"{mark.name}, line {mark.line + 1}" if mark is not None else "a file"
+        what = _first_line(str(getattr(error, "problem", None) or error))
+        raise UserError(f"The config cannot be composed: {place}: {what}. Expected YAML in UTF-8.") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
 
@@ -126,12 +125,11 @@ def open_composer(
 
 
 def _plugins(overrides: Sequence[str], config_dir: Path) -> list[Plugin]:
-    named = named_plugins(named_packages(overrides), config_dir)
-    return [*named.values(), *installed_plugins(config_dir).values()]
+    return [*named_plugins(named_packages(overrides), config_dir), *installed_plugins(config_dir)]
 
 
 def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) -> dict[str, str]:
-    """Return the directories of configs beside ours, with the providers that Hydra shall show for them."""
+    """Return the directories of configs beside ours, with the providers that Hydra shows for them."""
     directories = {}
     if (own := command.config_dir) is not None:
         if not os.path.isdir(own):
@@ -144,12 +142,11 @@ def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) 
 
 
 def _add_directories(loader: ConfigLoader, directories: Mapping[str, str]) -> None:
-    if not directories:
-        return
-    search_path = loader.get_search_path()
-    for directory, provider in directories.items():
-        search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
-    loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
+    if directories:
+        search_path = loader.get_search_path()
+        for directory, provider in directories.items():
+            search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
+        loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
@@ -164,15 +161,6 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{error.full_key} has no value. Expected {error.full_key}=<value>.") from error
     except OmegaConfBaseException as error:
         raise UserError(f"The config is wrong: {_one_line(error)}") from error
-
-
-def _unreadable(error: yaml.YAMLError | UnicodeDecodeError) -> UserError:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None) or error
-    file = getattr(mark, "name", None) or "a file"
-    return UserError(
-        f"The config cannot be composed: {file} cannot be read: {reason(error)}. "
-        "Expected a YAML file of keys, in UTF-8."
-    )
 
 
 def _one_line(error: BaseException) -> str:

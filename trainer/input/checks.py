@@ -47,8 +47,7 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
     if inputs.dtype.kind != "f":
         return
     bad = ~np.isfinite(inputs)
-    count = int(np.count_nonzero(bad))
-    if count:
+    if count := int(np.count_nonzero(bad)):
         row = int(np.argmax(bad.reshape(len(inputs), -1).any(axis=1)))
         raise UserError(
             f"{where}: {count} values are NaN or infinite, the first in row {row}; expected finite numbers. Remove or "
@@ -74,10 +73,9 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
 
 
 def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return grey values as uint8 without changing any.
+    """Return grey values of any dtype as uint8 without changing any.
 
-    Any dtype is taken as long as the values are whole and span 0..255; images that were scaled already would turn
-    almost black without notice, so they are refused.
+    Images that were scaled already would turn almost black without notice, so they are refused.
     """
     low, high = inputs.min(), inputs.max()
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))
