@@ -86,8 +86,6 @@ def load(
     given = {name: value for name, value in given.items() if value is not None}
     own = rebuilt_part(record.get(MODEL), MODEL) if model is None and not several else model
     restore_paths(record, {MODEL: own} if own is not None else networks or {})
-    kept = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
-    settings = {key: value for key, value in config["trainer"].items() if key in kept and value not in (None, "")}
     trainer = Trainer(
         own,
         hooks=_hooks(config, record) if hooks is None else hooks,
@@ -96,10 +94,16 @@ def load(
         networks=networks,
         objectives=objectives,
         **given,
-        **settings,
+        **_settings(config["trainer"]),
     )
     _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
+
+
+def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section `trainer` of a config as `Trainer` takes it."""
+    kept = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
+    return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:

@@ -77,10 +77,7 @@ class Trainer:
         """
         models = _models(model, networks)
         _check_losses(loss, objectives, networks)
-        if not _is_count(seed, least=0) or seed >= 2**31:
-            raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
-        if init_from is not None:
-            check_initial(str(init_from))
+        _check_start(seed, init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
@@ -399,6 +396,13 @@ def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> 
         raise UserError(f"{received} received. Expected loss= or objectives=.")
     if networks is not None and loss is not None:
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
+
+
+def _check_start(seed: Any, init_from: str | Path | None) -> None:
+    if not _is_count(seed, least=0) or seed >= 2**31:
+        raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
+    if init_from is not None:
+        check_initial(str(init_from))
 
 
 def _optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[str, keras.optimizers.Optimizer]:

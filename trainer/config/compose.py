@@ -45,7 +45,6 @@ class Composer:
 
     loader: ConfigLoader  # Hydra's, with the search path of this run
     config_name: str  # the root config
-    refused: tuple[Plugin, ...]  # plugins whose files are not on the search path
 
     def groups(self) -> list[str]:
         return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
@@ -58,13 +57,6 @@ class Composer:
     def options(self, group: str) -> list[str]:
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
         return [option for option in options if option not in BUNDLES.get(group, ())]
-
-    def why_refused(self, group: str, option: str) -> str | None:
-        """Return in words why an option is not there though an installed plugin has it; None if none has it."""
-        for plugin in self.refused:
-            if option in plugin.files(group):
-                return f"the plugin {plugin.label} has it, but is not used: {plugin.problem}"
-        return None
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return the composed config; references to other values stay as they are written."""
@@ -121,7 +113,7 @@ def open_composer(
         if name.removesuffix(".yaml") not in roots:
             known = ", ".join(root for root in roots if root != SCHEMA_NAME and not root.startswith("_"))
             raise UserError(f"--config-name {name} does not exist. Expected one of: {known}.")
-        yield Composer(loader, name, tuple(plugin for plugin in plugins if plugin.problem))
+        yield Composer(loader, name)
 
 
 def _plugins(overrides: Sequence[str], config_dir: Path) -> list[Plugin]:

@@ -25,10 +25,7 @@ TITLES = {
     "schedule": "Schedules of the learning rate (schedule=<name>)",
     "task": "Tasks (task=<name>; a recipe chooses its own)",
 }
-SETTINGS = {
-    "trainer": "Training (trainer.<name>=<value>)",
-    "": "The run (<name>=<value>)",
-}
+SETTINGS = {"trainer": "Training (trainer.<name>=<value>)", "": "The run (<name>=<value>)"}
 """Settings that the schema names, by the prefix of their names."""
 SECTIONS = ("trainer", *NAMED)
 LIMITS = {"minimum": "at least", "maximum": "at most"}
@@ -43,14 +40,8 @@ EXAMPLES = (
     "--help hooks.prune",
 )
 """Command lines; a test composes each."""
-USAGE = "\n".join(
-    [
-        "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]",
-        "",
-        *(f"  python train.py {example}" for example in EXAMPLES),
-        "",
-    ]
-)
+USAGE = "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]\n\n"
+USAGE += "\n".join(f"  python train.py {example}" for example in EXAMPLES)
 FLAGS = """\
 Flags
   -m, --multirun        run every combination of values listed with commas: each in a process of its own, several at a
@@ -76,7 +67,7 @@ def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     sections["Plugins (installed packages that bring parts of a run)"] = [(each.name, _about(each)) for each in plugins]
     sections |= {title: list(settings(section)) for section, title in SETTINGS.items()}
     texts = ["\n".join([title, *rows(found, width or terminal_width())]) for title, found in sections.items() if found]
-    return "\n\n".join([USAGE.rstrip(), *texts, FLAGS])
+    return "\n\n".join([USAGE, *texts, FLAGS])
 
 
 def terminal_width() -> int:

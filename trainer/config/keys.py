@@ -48,10 +48,7 @@ def check_choice(override: Override, composer: Composer, choices: Mapping[str, s
     names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
         if name not in options:
-            kind = NAMED.get(group, group)
-            if reason := composer.why_refused(group, str(name)):
-                raise UserError(f"{show(name)} is no {kind} of this run: {reason}. Expected another name there.")
-            raise unknown_name(kind, show(name), options)
+            raise unknown_name(NAMED.get(group, group), show(name), options)
     listed, section = ",".join(map(str, names)), group.split("/")[0]
     if section in NAMED:
         if override.type is not OverrideType.ADD:

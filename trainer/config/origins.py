@@ -24,10 +24,10 @@ LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAM
 
 
 class Place(NamedTuple):
-    """The line of a key in its file, from 1, and the comment after its value, or after the key of a block."""
+    """Where a key stands in its file."""
 
-    line: int
-    comment: str = ""
+    line: int  # from 1
+    comment: str  # after its value, or after the key of a block
 
 
 def read_places(path: Path) -> dict[str, Place]:

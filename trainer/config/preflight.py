@@ -49,21 +49,17 @@ def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
     """Return the jobs of a command, each composed and checked."""
     bases: Bases = {}
     with open_composer(command, config_dir) as composer:
-        jobs = expand_sweep(_parsed(command.overrides, composer), command.sweep)
-        return [_job(texts, composer, bases) for texts in jobs]
+        jobs = expand_sweep(parse_overrides(command.overrides, composer.loader), command.sweep)
+        return [check_job(texts, composer, bases) for texts in jobs]
 
 
 def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: Path = CONFIG_DIR) -> list[Job]:
     """Return jobs whose overrides are known, each composed and checked."""
     bases: Bases = {}
     with open_composer(command, config_dir, [text for job in jobs for text in job]) as composer:
-        return [_job(expand_sweep(_parsed(job, composer), sweep=False)[0], composer, bases) for job in jobs]
-
-
-def check_job(texts: list[str], composer: Composer) -> Job:
-    """Return the job of one command line, composed and checked."""
-    _parsed(texts, composer)
-    return _job(texts, composer, {})
+        for texts in jobs:
+            expand_sweep(parse_overrides(texts, composer.loader), sweep=False)
+        return [check_job(list(texts), composer, bases) for texts in jobs]
 
 
 def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
@@ -75,26 +71,10 @@ def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
             _compose(parse_overrides(texts, composer.loader), composer, {})
 
 
-def _parsed(texts: Sequence[str], composer: Composer) -> list[Override]:
-    """Return the overrides in texts, after checking that each is given once and sets a key of this project."""
+def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
+    """Return the job of one command line, composed and checked."""
     overrides = parse_overrides(texts, composer.loader)
-    for override in overrides:
-        if override.is_hydra_override() or override.key_or_group == "hydra":
-            raise UserError(
-                f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
-                "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
-            )
-    # Hydra takes the last of several without a word, or none.
-    for key, count in Counter(override.get_key_element() for override in overrides).items():
-        if count > 1:
-            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
-            several = f" For several, write {key}=[first,second]." if lists else ""
-            raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
-    return overrides
-
-
-def _job(texts: list[str], composer: Composer, bases: Bases) -> Job:
-    overrides = parse_overrides(texts, composer.loader)
+    _check_keys(overrides)
     run = resumed_run(overrides)
     if run is not None:
         composed, recipe = resumed_config(run, overrides, composer)
@@ -116,6 +96,21 @@ def _job(texts: list[str], composer: Composer, bases: Bases) -> Job:
     for section in NAMED:
         config[section] = {name: part for name, part in config[section].items() if part is not None}
     return Job(config, recipe, texts)
+
+
+def _check_keys(overrides: Sequence[Override]) -> None:
+    """Check that each key is given once, since Hydra takes one of several without a word, and is not Hydra's own."""
+    for override in overrides:
+        if override.is_hydra_override() or override.key_or_group == "hydra":
+            raise UserError(
+                f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
+                "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
+            )
+    for key, count in Counter(override.get_key_element() for override in overrides).items():
+        if count > 1:
+            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
+            several = f" For several, write {key}=[first,second]." if lists else ""
+            raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
 
 
 def _compose(overrides: Sequence[Override], composer: Composer, bases: Bases) -> tuple[dict[str, Any], dict[str, str]]:
