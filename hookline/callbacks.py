@@ -37,10 +37,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Refuse callbacks that could not do here what they do in `model.fit`."""
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
-            raise UserError(
-                f"callbacks has a {type(each).__name__}. Expected keras.callbacks.Callback objects; hooks go to "
-                "Trainer(hooks=...)."
-            )
+            raise UserError(f"callbacks has a {type(each).__name__}. Expected keras.callbacks.Callback objects.")
         for kind in type(each).__mro__:
             if kind.__name__ in INSTEAD and kind.__module__.startswith("keras."):
                 raise UserError(

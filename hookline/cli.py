@@ -106,11 +106,8 @@ def help_text() -> str:
 def _unknown(name: str) -> UserError:
     if "=" in name:
         return UserError(f"'{name}' received. Expected a command first: hookline train {name}.")
-    kind = "option" if name.startswith("-") else "command"
-    return UserError(
-        f"Unknown {kind} '{name}'.{did_you_mean(name.replace('_', '-'), SUBCOMMANDS)} Expected one of: "
-        f"{', '.join(SUBCOMMANDS)}."
-    )
+    kind, hint = "option" if name.startswith("-") else "command", did_you_mean(name.replace("_", "-"), SUBCOMMANDS)
+    return UserError(f"Unknown {kind} '{name}'.{hint} Expected one of: {', '.join(SUBCOMMANDS)}.")
 
 
 PLAIN = re.compile(r"[\w-]+")

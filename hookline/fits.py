@@ -176,9 +176,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
     own = {key: variable for key, variable in run.variables.items() if key != SUMS}
     if values.keys() != own.keys():  # layers of hooks got other numbers: in order
         if [each.shape for each in values.values()] != [each.shape for each in own.values()]:
-            raise UserError(
-                "The networks or hooks of this fit are not those of the one before. Expected a new Trainer."
-            )
+            raise UserError("The networks or hooks are not those of the fit before. Expected a new Trainer.")
         values = dict(zip(own, values.values(), strict=True))
     assign_variables(own, {key: each.numpy() for key, each in values.items()}, "the fit before")
     run.step, run.journal.resumed_at = before.step, [before.step]

@@ -43,9 +43,7 @@ def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dic
     for each in given:
         for maker in _makers(each, makers):
             if maker.name in own:
-                raise UserError(
-                    f"hooks has two of the name '{maker.name}'. Expected names that differ: {{'another': hook}}."
-                )
+                raise UserError(f"hooks has two of the name '{maker.name}'. Expected {{'another': hook}}.")
             own.add(maker.name)
             makers[maker.name] = maker
     for name in WRITERS if not on_disk else ():

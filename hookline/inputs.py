@@ -179,10 +179,7 @@ def _checked(examples: Examples, name: str) -> Examples:
         return examples
     weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
     if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
-        raise UserError(
-            f"sample_weight has the shape {list(weights.shape)}, or holds a weight below 0. Expected [n] numbers from "
-            "0 on, one of them above it."
-        )
+        raise UserError("sample_weight: expected [n] finite numbers of at least 0, not all of them 0.")
     return replace(examples, weights=weights)
 
 
@@ -232,10 +229,7 @@ def _validation(given: Any, form: Form) -> Split | None:
         return replace(given, name=VALIDATION)
     parts = (given,) if isinstance(given, DATASETS) else given
     if not isinstance(parts, tuple | list) or len(parts) > 3:
-        raise UserError(
-            f"validation_data is a {type(given).__name__}. Expected (x, y), (x, y, sample_weight), a dataset, or a "
-            "Split."
-        )
+        raise UserError(f"validation_data is a {type(given).__name__}. Expected (x, y), a dataset, or a Split.")
     x, y, weights = (*parts, None, None)[:3]
     return split_of(VALIDATION, read_examples(x, y, weights, "validation_data", form), form)
 

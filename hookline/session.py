@@ -383,10 +383,7 @@ def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | Non
         if not isinstance(each, keras.Model):
             raise UserError(f"The {name} is a {type(each).__name__}. Expected a built keras.Model.")
         if not each.built:
-            raise UserError(
-                f"The model '{each.name}' is not built: it has no variables. Expected one that begins with "
-                "keras.Input(shape), or that was called once."
-            )
+            raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
     return models
 
 

@@ -63,9 +63,7 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
             known = [each.__name__.lower() for each in keras.optimizers.Optimizer.__subclasses__()]
             raise unknown_name("optimizer", given, {*FUSED, *known, "adagrad", "lion", "nadam"}) from None
     if not isinstance(given, keras.optimizers.Optimizer):
-        raise UserError(
-            f"optimizer is a {type(given).__name__}. Expected a name such as 'adam', or a keras.optimizers object."
-        )
+        raise UserError(f"optimizer is a {type(given).__name__}. Expected a name such as 'adam', or a Keras optimizer.")
     if given.built:
         raise UserError(
             f"The optimizer {type(given).__name__} has been built for another training. Expected a new one: "

@@ -84,9 +84,7 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
         elif override.is_delete():
             find_value(path, base, composer)
             if not is_part(path):
-                raise UserError(
-                    f"'{override.input_line}' removes what every run needs. Expected ~hooks.<name>, or {path}=<value>."
-                )
+                raise UserError(f"'{override.input_line}' removes what every run needs. Expected ~hooks.<name>.")
         else:
             known = find_value(path, base, composer)
             _check_new(override, path, item, exists=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from hookline.trainer.config.parts import check_tree
-from hookline.trainer.config.plugins import trusted_packages
+from hookline.trainer.config.plugins import ROOMS, targets, trusted_packages
 from hookline.trainer.config.schema import leaves, show
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
@@ -87,6 +88,13 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
             f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
             f"Expected plugins=[{names}] beside it, if you trust it."
         )
+    known = {*ROOMS, "keras", *sys.stdlib_module_names, *(str(each).partition(".")[0] for each in (*given, *trusted))}
+    for path in targets(config):
+        if (root := path.partition(".")[0]) not in known:
+            raise UserError(
+                f"The run uses {path}, and '{root}' is not a plugin that is installed here. Expected it installed, or "
+                f"plugins=[{root}] beside {key}=, if you trust it."
+            )
     check_tree(config, [str(name) for name in given])
 
 

@@ -67,10 +67,7 @@ class Augmentation:
         for augment in self.augments:
             with _named(augment):
                 if augment.mixes and not self.classes:
-                    raise UserError(
-                        "it mixes examples of different classes, and the data has no classes. Expected "
-                        f"augment.{augment.name}=null."
-                    )
+                    raise UserError(f"it mixes classes, and the data has none. Expected augment.{augment.name}=null.")
                 augment.check(batch)
                 _check_entries(augment, batch)
 
@@ -135,7 +132,4 @@ def _check_entries(augment: Augment, batch: Batch) -> None:
             others.append("targets")
     if others and (augment.moves or augment.mixes):
         deed = "mixes examples" if augment.mixes else "moves pixels"
-        raise UserError(
-            f"it {deed}, and would leave {', '.join(others)} of the data behind. Expected data without, or "
-            f"augment.{augment.name}=null."
-        )
+        raise UserError(f"it {deed}, and would leave {', '.join(others)} behind. Expected augment.{augment.name}=null.")

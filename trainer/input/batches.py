@@ -54,10 +54,7 @@ class TrainingBatches:
     ) -> None:
         _check_batch_size(batch_size)
         if batch_size > split.size:
-            raise UserError(
-                f"Received batch size {batch_size} for {split.size} {split.name} examples; expected 1..{split.size}. "
-                f"Set trainer.batch_size={split.size}, or less."
-            )
+            raise UserError(f"Received batch size {batch_size} for {split.name}; expected 1..{split.size} examples.")
         self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source

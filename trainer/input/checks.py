@@ -34,10 +34,7 @@ def check_lengths(inputs: np.ndarray, targets: np.ndarray, where: str) -> None:
 def check_shape(inputs: np.ndarray, input_shape: tuple[int, ...], where: str) -> None:
     """Check the shape of one input."""
     if inputs.shape[1:] != tuple(input_shape):
-        raise UserError(
-            f"{where}: inputs of shape {list(inputs.shape[1:])}; expected {list(input_shape)}. Resize them, or choose "
-            "the data that fits them."
-        )
+        raise UserError(f"{where}: inputs of shape {list(inputs.shape[1:])}; expected {list(input_shape)}.")
 
 
 def check_finite(inputs: np.ndarray, where: str) -> None:
@@ -49,10 +46,7 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
     bad = ~np.isfinite(inputs)
     if count := int(np.count_nonzero(bad)):
         row = int(np.argmax(bad.reshape(len(inputs), -1).any(axis=1)))
-        raise UserError(
-            f"{where}: {count} values are NaN or infinite, the first in row {row}; expected finite numbers. Remove or "
-            "fix these rows."
-        )
+        raise UserError(f"{where}: {count} values are NaN or infinite, the first in row {row}. Remove or fix them.")
 
 
 def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray | None = None) -> None:

@@ -27,10 +27,7 @@ class Split:
     def __post_init__(self) -> None:
         rows = self.indices
         if rows.dtype != np.int64 or rows.ndim != 1:
-            raise UserError(
-                f"Split '{self.name}' received indices of dtype {rows.dtype} and shape {list(rows.shape)}; expected "
-                "int64 [size]. Convert them with numpy.asarray(indices, numpy.int64)."
-            )
+            raise UserError(f"Split '{self.name}': indices of {rows.dtype} {list(rows.shape)}; expected int64 [size].")
         if not rows.size:
             raise UserError(f"Split '{self.name}' is empty; expected at least one example. Give it a larger share.")
         if rows.min() < 0 or rows.max() >= self.source.size:
@@ -88,10 +85,7 @@ class Data:
         """
         names = self.class_names
         if names and (len(names) != self.classes or len(set(names)) != self.classes):
-            raise UserError(
-                f"Data '{self.name}' received {len(names)} class names, {len(set(names))} of them different, for "
-                f"{self.classes} classes; expected one for each. Fix the names, or leave them out."
-            )
+            raise UserError(f"Data '{self.name}': {len(set(names))} different class names for {self.classes} classes.")
         for first, second in itertools.combinations(self.splits, 2):
             if first.source is not second.source:
                 continue
@@ -103,10 +97,7 @@ class Data:
         for split in self.splits if self.classes else ():
             labels, where = split.source.labels, f"Data '{self.name}', {split.name}"
             if labels.shape != (split.source.size,):
-                raise UserError(
-                    f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}], one for each row "
-                    "of the source."
-                )
+                raise UserError(f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}].")
             check_labels(labels[split.indices], self.classes, where, split.indices)
 
     @property
