@@ -50,8 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (text := asked_help(arguments)) is not None:
             say(text)
             return DONE
-        if (code := sweep(arguments)) is not None:
-            return code
+        from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+
+        if (command := parse_command(arguments)).sweep:
+            from hookline.scripts.sweep.command import run_command
+
+            return run_command(command, say)  # each job in a process of its own
         jobs = check(arguments)
     except UserError as error:
         return report(error, WRONG, debug=asks_for_traceback(arguments))
@@ -75,7 +79,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
 
 def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
-    from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
+    from hookline.trainer.config.command import parse_command
     from hookline.trainer.config.compose import show
     from hookline.trainer.config.preflight import check_display, preflight
 
@@ -101,18 +105,6 @@ def check(arguments: Sequence[str], *, directories: bool = True) -> list[Job]:
     for job in jobs:
         check_early(job, directories=directories)
     return jobs
-
-
-def sweep(arguments: Sequence[str]) -> int | None:
-    """Run a sweep, each job in a process of its own, and return the worst exit code; None without -m."""
-    from hookline.trainer.config.command import parse_command
-
-    command = parse_command(arguments)
-    if not command.sweep:
-        return None
-    from hookline.scripts.sweep.command import run_command
-
-    return run_command(command, say)
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookline import hooks
-    from hookline.history import History
     from hookline.loaded import load
-    from hookline.running import RunResult, run
+    from hookline.running import History, RunResult, run
     from hookline.session import Trainer
     from hookline.trainer.errors import UserError
     from hookline.trainer.version import __version__ as __version__
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["History", "RunResult", "Trainer", "UserError", "hooks", "load", "run"]
 
 _LAZY = {
-    "History": "hookline.history",
+    "History": "hookline.running",
     "RunResult": "hookline.running",
     "Trainer": "hookline.session",
     "UserError": "hookline.trainer.errors",

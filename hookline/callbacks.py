@@ -29,10 +29,7 @@ INSTEAD = {
     "TerminateOnNaN": "nothing: a step with NaN changes no variable, and ends the run (hookline.hooks.NanGuard)",
 }
 """What takes the place of callbacks that change training, or that look into `model.fit`."""
-OF_BATCHES = (
-    *("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end"),
-    *("on_test_batch_begin", "on_test_batch_end", "on_predict_batch_begin", "on_predict_batch_end"),
-)
+OF_BATCHES = tuple(f"on_{kind}batch_{end}" for kind in ("", "train_", "test_", "predict_") for end in ("begin", "end"))
 NAME = "history"
 
 
@@ -40,10 +37,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
     """Refuse callbacks that could not do here what they do in `model.fit`."""
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
-            raise UserError(
-                f"callbacks has a {type(each).__name__}. Expected keras.callbacks.Callback objects; hooks go to "
-                "Trainer(hooks=...)."
-            )
+            raise UserError(f"callbacks has a {type(each).__name__}. Expected keras.callbacks.Callback objects.")
         for kind in type(each).__mro__:
             if kind.__name__ in INSTEAD and kind.__module__.startswith("keras."):
                 raise UserError(
@@ -51,22 +45,16 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
                     f"{INSTEAD[kind.__name__]}."
                 )
         base = keras.callbacks.Callback
-        own = next((k for k in OF_BATCHES if k in vars(each) or getattr(type(each), k) is not getattr(base, k)), None)
-        if own is not None:
-            raise UserError(
-                f"The callback {type(each).__name__} has {own}, but steps run inside a traced loop that Python does "
-                "not see. Expected stages of epochs alone, or a hook: a HostHook with next_step."
-            )
+        for name in OF_BATCHES:
+            if name in vars(each) or getattr(type(each), name) is not getattr(base, name):
+                raise UserError(
+                    f"The callback {type(each).__name__} has {name}, but steps run inside a traced loop that Python "
+                    "does not see. Expected stages of epochs alone, or a hook: a HostHook with next_step."
+                )
 
 
 class Watch(HostHook):
-    """Keep what an epoch reported, and tell callbacks.
-
-    Attributes:
-        history: a value an epoch, by the name that Keras gives it.
-        epochs: whose values `history` has, from 0 on.
-        fits: what the next fit must know of this one: JSON values.
-    """
+    """Keep what an epoch reported, and pass it on to callbacks."""
 
     name = NAME
     priority = 100
@@ -76,12 +64,12 @@ class Watch(HostHook):
     ) -> None:
         """Take callbacks and the model that they see. A value of a report that `names` calls "" is left out."""
         self.callbacks, self.model, self.names = list(callbacks), model, dict(names)
-        self.history: dict[str, list[float]] = {}
-        self.epochs: list[int] = []
-        self.fits: dict[str, Any] = {}
+        self.history: dict[str, list[float]] = {}  # a value an epoch, by the name that Keras gives it
+        self.epochs: list[int] = []  # whose values `history` has, from 0 on
+        self.fits: dict[str, Any] = {}  # what the next fit must know of this one: JSON values
         self._logs: dict[str, float] = {}
         self._validates = False
-        self._told = keras.callbacks.CallbackList()
+        self._listeners = keras.callbacks.CallbackList()
 
     def state_dict(self) -> dict[str, Any]:
         return deepcopy({"history": self.history, "epochs": self.epochs, "fit": self.fits})
@@ -92,11 +80,11 @@ class Watch(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._validates = "validation" in run.held_out
         params = {"epochs": self.fits.get("epochs"), "steps": run.total_steps, "verbose": 0}
-        self._told = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
+        self._listeners = keras.callbacks.CallbackList(self.callbacks, model=self.model, **params)
         if self.model is not None:
             self.model.stop_training = False
-        self._told.on_train_begin()
-        self._told.on_epoch_begin(self._epoch)
+        self._listeners.on_train_begin()
+        self._listeners.on_epoch_begin(self._epoch)
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
         if report is not None:
@@ -111,9 +99,9 @@ class Watch(HostHook):
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         if isinstance(run.error, KeyboardInterrupt):
-            self._told.on_train_end(dict(self._logs))
+            self._listeners.on_train_end(dict(self._logs))
         elif summary["status"] in ("completed", "stopped"):
-            self._told.on_train_end({name: values[-1] for name, values in self.history.items() if values})
+            self._listeners.on_train_end({name: values[-1] for name, values in self.history.items() if values})
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the losses and metrics of a report under the names of Keras."""
@@ -129,13 +117,12 @@ class Watch(HostHook):
         return self.epochs[-1] + 1 if self.epochs else 0
 
     def _end_epoch(self, run: Run) -> None:
-        epoch, logs = self._epoch, self._logs
-        self._logs = {}
+        epoch, logs, self._logs = self._epoch, self._logs, {}
         for name, value in logs.items():
             self.history.setdefault(name, []).append(value)
         self.epochs.append(epoch)
-        self._told.on_epoch_end(epoch, dict(logs))
+        self._listeners.on_epoch_end(epoch, dict(logs))
         if self.model is not None and self.callbacks and getattr(self.model, "stop_training", False):
             run.control.stop("a callback set model.stop_training")
         if run.step < run.total_steps:
-            self._told.on_epoch_begin(self._epoch)
+            self._listeners.on_epoch_begin(self._epoch)

@@ -106,11 +106,8 @@ def help_text() -> str:
 def _unknown(name: str) -> UserError:
     if "=" in name:
         return UserError(f"'{name}' received. Expected a command first: hookline train {name}.")
-    kind = "option" if name.startswith("-") else "command"
-    return UserError(
-        f"Unknown {kind} '{name}'.{did_you_mean(name.replace('_', '-'), SUBCOMMANDS)} Expected one of: "
-        f"{', '.join(SUBCOMMANDS)}."
-    )
+    kind, hint = "option" if name.startswith("-") else "command", did_you_mean(name.replace("_", "-"), SUBCOMMANDS)
+    return UserError(f"Unknown {kind} '{name}'.{hint} Expected one of: {', '.join(SUBCOMMANDS)}.")
 
 
 PLAIN = re.compile(r"[\w-]+")
@@ -143,7 +140,7 @@ complete -o default -F _hookline hookline"""
 
 def completion_text(shell: Sequence[str]) -> str:
     """Return a script for a shell that completes commands, and names of recipes, hooks, data and the like."""
-    from hookline.trainer.config.help import CONFIG_DIR, TITLES, of_plugins, options_of
+    from hookline.trainer.config.help import TITLES, options_of
     from hookline.trainer.config.plugins import installed_plugins
     from hookline.trainer.config.schema import NAMED
 
@@ -151,11 +148,11 @@ def completion_text(shell: Sequence[str]) -> str:
         raise UserError("--completion takes one shell. Expected --completion bash.")
     if shell[0] != "bash":
         raise unknown_name("shell", shell[0], ["bash"])
-    plugins = installed_plugins().values()
+    plugins = installed_plugins()
     cases, keys = [], ["run_dir", "resume", "init_from", "seed", "run"]
     for group in TITLES:
-        options = (*options_of(CONFIG_DIR / group), *of_plugins(plugins, group))
-        found = {name for name, _ in options for name in [name.removesuffix(" *")] if PLAIN.fullmatch(name)}
+        names = {name.removesuffix(" *") for name, _ in options_of(group, plugins)}
+        words = " ".join(sorted(name for name in names if PLAIN.fullmatch(name)))
         keys.append(f"+{group}" if group in NAMED else group)
-        cases.append(f'    {keys[-1]}) words="{" ".join(sorted(found))}" ;;')
+        cases.append(f'    {keys[-1]}) words="{words}" ;;')
     return BASH.format(commands=" ".join(SUBCOMMANDS), cases="\n".join(cases), keys=" ".join(f"{key}=" for key in keys))

@@ -1,4 +1,4 @@
-"""A fit of Python: where it writes, how far it goes, what it continues from."""
+"""A fit of Python: where it writes, how far it goes, what it continues from; and a step of one's own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ import yaml
 from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
 from hookline.hooks.monitors.console import open_console
-from hookline.record import read_record, restore_paths, write_record
-from hookline.spec import Plan, Spec
-from hookline.trainer.config.resume import config_digest
+from hookline.spec import Plan, Spec, read_record, restore_paths, write_record
 from hookline.trainer.config.settings import MISSING, differing, spread_settings
-from hookline.trainer.config.stored import FILE_NAME, read_stored
+from hookline.trainer.config.stored import FILE_NAME, config_digest, read_stored
 from hookline.trainer.errors import UserError
 from hookline.trainer.hook import Hook, HostHook
 from hookline.trainer.input.data import Data
+from hookline.trainer.objective import SAMPLE_WEIGHTS
 from hookline.trainer.run.build_run import NOWHERE, build_run
 from hookline.trainer.run.checkpoint import Checkpoint, MemoryStore, Store
 from hookline.trainer.run.directory import choose_directory, config_text, locked, make_directory
@@ -35,6 +34,7 @@ from hookline.trainer.run.run import Run
 from hookline.trainer.run.session import complete, open_existing, open_store
 from hookline.trainer.run.start_time import StartTime
 from hookline.trainer.run.state import assign_variables
+from hookline.trainer.step.trainer import HalfStep
 from hookline.trainer.step.trainer import Trainer as StepTrainer
 
 KEY, NAME, SUMS = "run_dir", "python", "accumulators"
@@ -42,46 +42,28 @@ KEY, NAME, SUMS = "run_dir", "python", "accumulators"
 
 @dataclass(frozen=True)
 class Asked:
-    """Say what a fit was asked for.
-
-    Attributes:
-        data: to train on.
-        epochs: of this fit.
-        batch_size: examples a step.
-        class_weight: by label; None for all alike.
-        resume: whether to continue from a checkpoint on disk.
-        run_dir: where to write; None for nowhere.
-    """
+    """Say what a fit was asked for."""
 
     data: Data
     epochs: int
     batch_size: int
-    class_weight: Mapping[int, float] | None = None
-    resume: bool = False
-    run_dir: Path | None = None
+    class_weight: Mapping[int, float] | None = None  # by label
+    resume: bool = False  # whether to continue from a checkpoint on disk
+    run_dir: Path | None = None  # where to write; None for nowhere
 
 
 @dataclass
 class State:
-    """Hold what was trained.
-
-    Attributes:
-        trainer: of the step.
-        hooks: at work, in order.
-        watch: keeps the history.
-        variables: that training depends on, by key.
-        run: of the latest fit, or the run of the command line that was loaded; None for a loaded run of Python.
-        counter: steps made, int64 scalar, for steps of one's own.
-        loaded_step: of the checkpoint, where a run was loaded.
-    """
+    """Hold what was trained."""
 
     trainer: StepTrainer
     hooks: list[Hook]
     watch: Watch
-    variables: dict[str, tf.Variable]
-    run: Run | None = None
+    variables: dict[str, tf.Variable]  # that training depends on, by key
+    run: Run | None = None  # of the latest fit, or of the command line; None for a run of Python that was loaded
+    loaded_step: int = 0  # of the checkpoint of that run
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
-    loaded_step: int = 0
+    """Steps of one's own, int64 scalar."""
 
     @property
     def begun(self) -> int:
@@ -97,8 +79,8 @@ class State:
 def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> State:
     """Return a fit, built and with the state that it continues from; the stack holds the lock of its directory."""
     data, started, config = asked.data, StartTime(None), spec.config()
-    goes_on = asked.resume or state is not None
-    old = goes_on and asked.run_dir is not None and (asked.run_dir / FILE_NAME).is_file()
+    continues = asked.resume or state is not None
+    old = continues and asked.run_dir is not None and (asked.run_dir / FILE_NAME).is_file()
     directory, store, checkpoint = _place(stack, config, asked, old=old)
     if checkpoint is not None and state is None:
         restore_paths(read_record(directory), spec.models)
@@ -120,9 +102,7 @@ def begin(stack: ExitStack, spec: Spec, asked: Asked, state: State | None) -> St
     elif before is not None:
         _carry_on(before, run, same_data=plan.epochs_before > 0)
     watch = next(each for each in run.host_hooks if isinstance(each, Watch))
-    own = {key: value for key, value in asdict(plan).items() if key != "class_weights"}
-    watch.fits = {
-        **own,
+    watch.fits = {key: value for key, value in asdict(plan).items() if key != "class_weights"} | {
         "data": data_fingerprint([data.train]),
         "steps_per_epoch": data.train.size / plan.batch_size,
         "classes": data.classes,
@@ -158,16 +138,7 @@ def _place(
     directory = asked.run_dir
     stack.enter_context(locked(directory))
     stored = read_stored(str(directory), KEY)
-    _check_same(stored, own, directory)
-    digest = config_digest(stored)
-    if not asked.resume:
-        return directory, open_store(directory, digest), None
-    return directory, *open_existing(directory, digest)
-
-
-def _check_same(stored: dict[str, Any], config: dict[str, Any], directory: Path) -> None:
-    """Refuse to continue a run of another trainer."""
-    settings = spread_settings([stored, config], (KEY,))
+    settings = spread_settings([stored, own], (KEY,))
     if keys := differing(settings):
         was, now = settings[keys[0]]
         shown = "nothing" if was is MISSING else repr(was)
@@ -175,10 +146,14 @@ def _check_same(stored: dict[str, Any], config: dict[str, Any], directory: Path)
             f"{directory} is the run of another trainer: {keys[0]} was {shown} and is {now!r}. Expected the same "
             "arguments, or another run_dir."
         )
+    digest = config_digest(stored)
+    if not asked.resume:
+        return directory, open_store(directory, digest), None
+    return directory, *open_existing(directory, digest)
 
 
 def _plan(asked: Asked, before: State | None, checkpoint: Checkpoint | None) -> Plan:
-    """Return how far a fit goes: epochs more of the same data, or of other data from now on."""
+    """Return how far a fit goes: more epochs of the same data, or the first ones of other data."""
     size, batch_size = asked.data.train.size, asked.batch_size
     first, epochs_before, planned = 0, 0, None
     if before is not None:
@@ -191,20 +166,17 @@ def _plan(asked: Asked, before: State | None, checkpoint: Checkpoint | None) -> 
         known = checkpoint.state["hooks"][HISTORY]["fit"]
         first, epochs_before, planned = (known[key] for key in ("first_step", "epochs_before", "planned_steps"))
     total = first - (-(epochs_before + asked.epochs) * size // batch_size)
-    weights = asked.class_weight
-    by_label = None if weights is None else {int(label): weight for label, weight in weights.items()}
+    by_label = {int(label): weight for label, weight in asked.class_weight.items()} if asked.class_weight else None
     return Plan(first, total, planned or total, batch_size, epochs_before, by_label)
 
 
 def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
-    """Let a fit begin where another one, of the same trainer, ended; of the same data, evaluations compare."""
+    """Give a fit the state in which the one before ended, and its best evaluation if the data is the same."""
     values = {key: variable for key, variable in before.variables.items() if key != SUMS}
     own = {key: variable for key, variable in run.variables.items() if key != SUMS}
     if values.keys() != own.keys():  # layers of hooks got other numbers: in order
         if [each.shape for each in values.values()] != [each.shape for each in own.values()]:
-            raise UserError(
-                "The networks or hooks of this fit are not those of the one before. Expected a new Trainer."
-            )
+            raise UserError("The networks or hooks are not those of the fit before. Expected a new Trainer.")
         values = dict(zip(own, values.values(), strict=True))
     assign_variables(own, {key: each.numpy() for key, each in values.items()}, "the fit before")
     run.step, run.journal.resumed_at = before.step, [before.step]
@@ -220,3 +192,45 @@ def _carry_on(before: State, run: Run, *, same_data: bool) -> None:
         run.times.before = before.run.times.elapsed
         if same_data and before.run.best.monitor == run.best.monitor:
             run.best.put_back(before.run.best.as_json())
+
+
+class OwnStep:
+    """Hold a step between its gradients and what they change.
+
+    Attributes:
+        gradients: that the optimizer gets, by variable name; None where the loss does not depend on a variable. Other
+            tensors may be put in their places.
+        losses: scalars by name, "total" among them.
+        metrics: scalars by name.
+    """
+
+    def __init__(self, half: HalfStep) -> None:
+        self.half = half
+        self.gradients = next(iter(half.contexts.values())).gradients
+        self.losses, self.metrics = half.computed.losses, half.computed.metrics
+
+
+def first_half(state: State, x: Any, y: Any, sample_weight: Any) -> OwnStep:
+    """Trace the first half of a step; see `Trainer.compute_gradients`."""
+    if tf.executing_eagerly():
+        raise UserError("compute_gradients was called outside a graph. Expected a function under @tf.function.")
+    trainer = state.trainer
+    if len(trainer.objectives) != 1:
+        raise UserError("compute_gradients is for one objective. Expected a hook, for a step of several.")
+    batch = {"inputs": x, "targets": y, "index": tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int64)}
+    if sample_weight is not None:
+        batch[SAMPLE_WEIGHTS] = sample_weight
+    step = state.counter.read_value() + state.begun
+    return OwnStep(trainer.first_half(trainer.objectives[0], step, batch))
+
+
+def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:
+    """Trace the rest of a step; see `Trainer.apply_gradients`."""
+    trainer, half = state.trainer, own.half
+    for context in half.contexts.values():
+        context.gradients = {name: own.gradients.get(name) for name in context.latent}
+    result = trainer.second_half(half)
+    written = tf.logical_not(result.held_back) if result.held_back is not None else tf.constant(True)
+    with tf.control_dependencies([total for total, _ in result.sums.values()]):
+        state.counter.assign_add(tf.cast(written, tf.int64))
+    return {name: tf.math.divide_no_nan(total, count) for name, (total, count) in result.sums.items()}

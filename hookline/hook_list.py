@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from hookline.hooks import catalogue
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.errors import UserError, unknown_name
 from hookline.trainer.hook import GraphHook, Hook, again
 from hookline.trainer.run.build import BINDING, build_hook
@@ -20,24 +21,16 @@ ON_DISK = ("tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint"
 """Likewise, of runs that have a directory. Early stopping is for those who ask for it."""
 WRITERS = ("tensorboard", "pictures", "projector", "metrics_jsonl", "csv", "wandb", "mlflow")
 PROGRESS = "progress"
-TARGET = "_target_"
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Make a new hook for each fit and each network.
+    """Make a new hook for each fit and each network."""
 
-    Attributes:
-        name: of the hook.
-        make: returns a hook that is not built yet.
-        node: what config.yaml says of it; arguments that are not plain values are left out.
-        whole: whether the node has all arguments, so that a hook can be made of it alone.
-    """
-
-    name: str
-    make: Callable[[], Hook]
-    node: dict[str, Any]
-    whole: bool = True
+    name: str  # of the hook
+    make: Callable[[], Hook]  # returns a hook that is not built yet
+    node: dict[str, Any]  # what config.yaml says of it; arguments that are not plain values are left out
+    whole: bool = True  # whether the node has all arguments, so that a hook can be made of it alone
 
 
 def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dict[str, Maker]:
@@ -50,9 +43,7 @@ def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dic
     for each in given:
         for maker in _makers(each, makers):
             if maker.name in own:
-                raise UserError(
-                    f"hooks has two of the name '{maker.name}'. Expected names that differ: {{'another': hook}}."
-                )
+                raise UserError(f"hooks has two of the name '{maker.name}'. Expected {{'another': hook}}.")
             own.add(maker.name)
             makers[maker.name] = maker
     for name in WRITERS if not on_disk else ():
@@ -62,25 +53,24 @@ def hook_makers(given: Sequence[Any], *, on_disk: bool, mode: str | None) -> dic
 
 
 def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
+    if isinstance(given, type) and issubclass(given, Hook):
+        given = given()
     if isinstance(given, Hook):
         return [_of_object(given)]
-    if isinstance(given, type) and issubclass(given, Hook):
-        return [_of_object(given())]
     if isinstance(given, str):
         return [_of_config(given, {})]
-    if isinstance(given, Mapping):
-        for name in [name for name, options in given.items() if options is None]:
-            if name not in makers:
-                raise unknown_name("hook to remove", str(name), makers)
-            del makers[name]
-        named = {str(name): each for name, each in given.items() if each is not None}
-        return [
-            _of_object(each, name) if isinstance(each, Hook) else _of_config(name, each) for name, each in named.items()
-        ]
-    raise UserError(
-        f"hooks has a {type(given).__name__}. Expected hooks such as hookline.hooks.Prune(), names such as "
-        "'bnn_rounding', or {'bnn_rounding': {...}}; {'name': hook} names one."
-    )
+    if not isinstance(given, Mapping):
+        raise UserError(
+            f"hooks has a {type(given).__name__}. Expected hooks such as hookline.hooks.Prune(), names such as "
+            "'bnn_rounding', or {'bnn_rounding': {...}}; {'name': hook} names one."
+        )
+    found = []
+    for name, each in given.items():
+        if each is not None:
+            found.append(_of_object(each, str(name)) if isinstance(each, Hook) else _of_config(str(name), each))
+        elif makers.pop(name, None) is None:
+            raise unknown_name("hook to remove", str(name), makers)
+    return found
 
 
 def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
@@ -89,8 +79,7 @@ def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
         raise unknown_name("hook", name, entries)
     content: Any = OmegaConf.to_container(OmegaConf.load(entries[name].config_file))
     node = {**content[name], **options}
-    plugin = entries[name].plugin
-    plugins = [node[TARGET].partition(".")[0]] if plugin else []
+    plugins = [node[TARGET].partition(".")[0]] if entries[name].plugin else []
     return Maker(name, lambda: build_hook(name, node, plugins=plugins), node)
 
 

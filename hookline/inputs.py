@@ -21,17 +21,14 @@ TRAIN, VALIDATION = "train", "validation"
 INPUTS, TARGETS = "inputs", "targets"
 BATCH_SIZE = 32
 """As in Keras."""
+DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 
 
 @dataclass(frozen=True, eq=False)
 class GivenData(Data):
-    """Hold what `fit` was given.
+    """Hold what `fit` was given."""
 
-    Attributes:
-        validates: whether there is a validation split; otherwise the training split stands in its place.
-    """
-
-    validates: bool = False
+    validates: bool = False  # whether there is a validation split; otherwise the training split stands in its place
 
     @property
     def held_out(self) -> tuple[str, ...]:
@@ -41,46 +38,26 @@ class GivenData(Data):
 
 @dataclass(frozen=True)
 class Form:
-    """Say what the model takes and returns, and what becomes of targets.
+    """Say what the model takes and returns, and what becomes of targets."""
 
-    Attributes:
-        dtypes: of the model's inputs by name, or of the only one; empty for float32 and whole numbers as they are.
-        classes: outputs of a classifier; 0 where targets may be anything.
-        one_hot: whether targets are rows of shares, of which exact one-hot rows become labels.
-        names: of the outputs that have losses, where there are several.
-    """
-
-    dtypes: tuple[str, ...] = ()
-    classes: int = 0
-    one_hot: bool = False
-    names: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()  # of the model's inputs; empty for float32, and for whole numbers as they are
+    classes: int = 0  # outputs of a classifier; 0 where targets may be anything
+    one_hot: bool = False  # whether targets are rows of shares, of which exact one-hot rows become labels
+    names: tuple[str, ...] = ()  # of the outputs that have losses, where there are several
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Hold examples in memory.
+    """Hold examples in memory."""
 
-    Attributes:
-        inputs: an array, or arrays in a dict, list or tuple: [n, ...] each.
-        targets: [n, ...], of several outputs in a dict; None where predictions are all that is wanted.
-        weights: how much each example counts: [n]; None for all alike.
-        batch_size: of the dataset that they come from; None for arrays.
-    """
-
-    inputs: Any
-    targets: Any = None
-    weights: np.ndarray | None = None
-    batch_size: int | None = None
+    inputs: Any  # an array, or arrays in a dict, list or tuple: [n, ...] each
+    targets: Any = None  # [n, ...], of several outputs in a dict; None where predictions are all that is wanted
+    weights: np.ndarray | None = None  # how much each example counts: [n]
+    batch_size: int | None = None  # of the dataset that they come from; None for arrays
 
 
 def training_data(
-    x: Any,
-    y: Any = None,
-    *,
-    form: Form,
-    sample_weight: Any = None,
-    validation_data: Any = None,
-    validation_split: float = 0.0,
+    x: Any, y: Any, sample_weight: Any = None, validation_data: Any = None, validation_split: float = 0.0, *, form: Form
 ) -> tuple[Data, int | None]:
     """Return what to train on, and the batch size where a dataset has one."""
     if isinstance(x, Data):
@@ -117,10 +94,8 @@ def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
 
 def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | None = None) -> Examples:
     """Return examples as arrays, with targets where a form asks for them. A dataset is read once, as a whole."""
-    if isinstance(x, tf.data.Dataset | keras.utils.PyDataset):
-        _refuse_beside(f"a {'tf.data.Dataset' if isinstance(x, tf.data.Dataset) else 'PyDataset'}", y=y)
-        if sample_weight is not None:
-            raise UserError("sample_weight received beside a dataset. Expected it as the third item of its batches.")
+    if isinstance(x, DATASETS):
+        _refuse_beside("a dataset", y=y, sample_weight=sample_weight)
         examples = _joined(_batches(x, name), name)
     elif isinstance(x, Iterator) or callable(x):
         raise UserError(
@@ -128,10 +103,9 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
             "generator cannot give the rows of a step again when a run continues."
         )
     else:
-        inputs = tf.nest.map_structure(lambda each: _array(each, name), _structure(x))
-        targets = None if y is None else tf.nest.map_structure(lambda each: _array(each, "y"), _structure(y))
+        targets = None if y is None else _arrays(y, "y")
         weights = None if sample_weight is None else _array(sample_weight, "sample_weight")
-        examples = _checked(Examples(inputs, targets, weights), name)
+        examples = _checked(Examples(_arrays(x, name), targets, weights), name)
     return examples if form is None else _with_targets(examples, form, name)
 
 
@@ -169,11 +143,11 @@ def model_dtypes(model: keras.Model) -> tuple[str, ...]:
     return () if inputs is None else tuple(each.dtype for each in tf.nest.flatten(inputs))
 
 
-def _structure(x: Any) -> Any:
-    """Return inputs with a list of numbers as one array."""
-    if isinstance(x, list | tuple) and x and not hasattr(x[0], "shape"):
-        return np.asarray(x)
-    return list(x) if isinstance(x, tuple) else x
+def _arrays(x: Any, name: str) -> Any:
+    """Return inputs or targets as arrays in their structure; a list of numbers is one array."""
+    if isinstance(x, list | tuple) and x:
+        x = list(x) if hasattr(x[0], "shape") else np.asarray(x)
+    return tf.nest.map_structure(lambda each: _array(each, name), x)
 
 
 def _array(value: Any, name: str) -> np.ndarray:
@@ -205,10 +179,7 @@ def _checked(examples: Examples, name: str) -> Examples:
         return examples
     weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
     if weights.ndim != 1 or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
-        raise UserError(
-            f"sample_weight has the shape {list(weights.shape)}, or holds a weight below 0. Expected [n] numbers from "
-            "0 on, one of them above it."
-        )
+        raise UserError("sample_weight: expected [n] finite numbers of at least 0, not all of them 0.")
     return replace(examples, weights=weights)
 
 
@@ -256,40 +227,30 @@ def _validation(given: Any, form: Form) -> Split | None:
         return None
     if isinstance(given, Split):
         return replace(given, name=VALIDATION)
-    if isinstance(given, tuple | list) and len(given) in (2, 3):
-        x, y, weights = (*given, None)[:3]
-    elif isinstance(given, tf.data.Dataset | keras.utils.PyDataset):
-        x, y, weights = given, None, None
-    else:
-        raise UserError(
-            f"validation_data is a {type(given).__name__}. Expected (x, y), (x, y, sample_weight), a dataset, or a "
-            "Split."
-        )
+    parts = (given,) if isinstance(given, DATASETS) else given
+    if not isinstance(parts, tuple | list) or len(parts) > 3:
+        raise UserError(f"validation_data is a {type(given).__name__}. Expected (x, y), a dataset, or a Split.")
+    x, y, weights = (*parts, None, None)[:3]
     return split_of(VALIDATION, read_examples(x, y, weights, "validation_data", form), form)
 
 
 def _split_off(train: Split, share: float) -> tuple[Split, Split]:
     """Return the first examples, and the last ones, as Keras parts them."""
-    if not 0 < share < 1:
-        raise UserError(f"validation_split={share!r} received. Expected a number above 0 and below 1.")
     end = math.floor(train.size * (1.0 - share))
-    if not 0 < end < train.size:
-        raise UserError(f"validation_split={share!r} of {train.size} examples leaves none. Expected another share.")
-    return (
-        replace(train, indices=train.indices[:end]),
-        replace(train, name=VALIDATION, indices=train.indices[end:]),
-    )
+    if not 0 < share < 1 or not 0 < end < train.size:
+        raise UserError(f"validation_split={share!r} received. Expected a share between 0 and 1 that leaves examples.")
+    held_out = replace(train, name=VALIDATION, indices=train.indices[end:])
+    return replace(train, indices=train.indices[:end]), held_out
 
 
 def _batches(dataset: Any, name: str) -> Iterable[Any]:
     if isinstance(dataset, tf.data.Dataset):
-        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise UserError(f"{name} is a dataset without an end. Expected one that ends: dataset.take(batches).")
-        return dataset
-    count = dataset.num_batches
-    if count is None:
-        raise UserError(f"{name} is a PyDataset without an end. Expected one whose num_batches is a number.")
-    return (dataset[index] for index in range(count))
+        endless, batches = dataset.cardinality() == tf.data.INFINITE_CARDINALITY, dataset
+    else:
+        endless, batches = dataset.num_batches is None, (dataset[index] for index in range(dataset.num_batches or 0))
+    if endless:
+        raise UserError(f"{name} is a dataset without an end. Expected one that ends: dataset.take(batches).")
+    return batches
 
 
 def _joined(batches: Iterable[Any], name: str) -> Examples:
@@ -304,7 +265,6 @@ def _joined(batches: Iterable[Any], name: str) -> Examples:
         parts.append(read_examples(x, y, weights, name))
     if not parts:
         raise UserError(f"{name} is empty. Expected at least one batch.")
-
     columns = [(each.inputs, each.targets, each.weights) for each in parts]
     inputs, targets, weights = tf.nest.map_structure(
         lambda *each: None if each[0] is None else np.concatenate(each), *columns

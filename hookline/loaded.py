@@ -17,15 +17,23 @@ from hookline.fits import KEY, State
 from hookline.hook_list import ALWAYS, ON_DISK
 from hookline.inputs import Examples, GivenData, split_of
 from hookline.recipes.supervised import MODEL
-from hookline.record import made, read_record, restore_paths
 from hookline.session import Trainer
-from hookline.spec import OF_COMMAND_LINE, OF_FIT, Plan, Spec, trainer_settings
+from hookline.spec import (
+    OF_COMMAND_LINE,
+    OF_FIT,
+    Plan,
+    Spec,
+    read_record,
+    rebuilt_part,
+    restore_paths,
+    trainer_settings,
+)
 from hookline.trainer.config.stored import read_stored
 from hookline.trainer.errors import UserError, unknown_name, user_path
 from hookline.trainer.input.data import Data
 from hookline.trainer.objective import Objective
 from hookline.trainer.run.build_run import build_trainer
-from hookline.trainer.run.checkpoint import Checkpoint, CheckpointStore
+from hookline.trainer.run.checkpoint import CheckpointStore
 from hookline.trainer.run.finished import LAST, PYTHON, read_config, restore_beside
 from hookline.trainer.run.state import assign_variables, trainer_variables
 
@@ -74,9 +82,9 @@ def load(
     several = networks is not None
     given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
     for name in () if several else list(given):
-        given[name] = made(record, name) if given[name] is None else given[name]
+        given[name] = rebuilt_part(record.get(name), name) if given[name] is None else given[name]
     given = {name: value for name, value in given.items() if value is not None}
-    own = made(record, MODEL) if model is None and not several else model
+    own = rebuilt_part(record.get(MODEL), MODEL) if model is None and not several else model
     restore_paths(record, {MODEL: own} if own is not None else networks or {})
     trainer = Trainer(
         own,
@@ -86,16 +94,16 @@ def load(
         networks=networks,
         objectives=objectives,
         **given,
-        **_settings(config),
+        **_settings(config["trainer"]),
     )
-    _restore(trainer, _checkpoint(directory, checkpoint or LAST), config["init_from"])
+    _restore(trainer, directory, checkpoint or LAST, config["init_from"])
     return trainer
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run as `Trainer` takes them."""
-    own = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
-    return {key: value for key, value in config["trainer"].items() if key in own and value not in (None, "")}
+def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the section `trainer` of a config as `Trainer` takes it."""
+    kept = set(trainer_settings({})) - {*OF_FIT, *OF_COMMAND_LINE}
+    return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
@@ -108,16 +116,12 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
     return found
 
 
-def _checkpoint(directory: Path, tag: str) -> Checkpoint:
-    store = CheckpointStore(directory / "checkpoints")
-    tags = store.tags()
-    if tag not in tags:
-        raise unknown_name("checkpoint", tag, tags)
-    return store.load(tag)
-
-
-def _restore(trainer: Trainer, checkpoint: Checkpoint, init_from: str | None) -> None:
+def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None) -> None:
     """Build networks and hooks without data, and give them the values of a checkpoint."""
+    store = CheckpointStore(directory / "checkpoints")
+    if tag not in (tags := store.tags()):
+        raise unknown_name("checkpoint", tag, tags)
+    checkpoint = store.load(tag)
     known = checkpoint.state["hooks"][HISTORY]
     fit, spec = known["fit"], trainer._spec
     spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's

@@ -1,11 +1,10 @@
-"""The command line as a function: compose the config, check it, train, and return what was made."""
+"""What trainings return, and the command line as a function: compose the config, check it, train."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,29 @@ METRICS = "metrics.jsonl"
 CONFIG_FLAGS = ("--config-dir", "-cd", "--config-name", "-cn")
 """Flags that say where configs lie; all others show something, or make several runs."""
 
-History = dict[str, dict[str, list[float]]]
+Reports = dict[str, dict[str, list[float]]]
 """By split, then by name. "step" is a name in each split; the values of the others belong to its steps, one each."""
+
+
+@dataclass(frozen=True, repr=False)
+class History:
+    """Hold a value an epoch of each loss and metric, as `keras.callbacks.History` does.
+
+    Attributes:
+        history: values by name: "loss", "accuracy", "val_loss", "val_accuracy".
+        epoch: which epochs of the trainer these are, from 0 on.
+        summary: what summary.json of a run says: "digest", "steps", "status", "hooks" and more.
+    """
+
+    history: dict[str, list[float]] = field(default_factory=dict)
+    epoch: list[int] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return the first and the last value of each loss and metric."""
+        spans = [f"{name} {each[0]:.4g} -> {each[-1]:.4g}" for name, each in self.history.items() if each]
+        epochs = "1 epoch" if len(self.epoch) == 1 else f"{len(self.epoch)} epochs"
+        return f"History({epochs}: {', '.join(spans) or 'no values'})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,7 +61,7 @@ class RunResult:
     """
 
     summary: dict[str, Any]
-    history: History
+    history: Reports
     networks: dict[str, keras.Model]
     directory: Path
 
@@ -70,28 +90,25 @@ def run(*overrides: str) -> RunResult:
     from hookline.train import check, unnamed_hook
 
     began = time.monotonic()
-    _check_arguments(overrides)
-    try:
-        (job,) = check(overrides)
-        return _result(_carried_out(job, began))
-    except UserError as error:
-        if hook := unnamed_hook(error):
-            raise UserError(f"{error}{hook}") from error
-        raise
-
-
-def _check_arguments(overrides: Sequence[str]) -> None:
     for each in overrides:
         if not isinstance(each, str):
             raise UserError(f"{each!r} received. Expected texts as on the command line, such as 'seed=1'.")
         if each.startswith("-") and each.partition("=")[0] not in CONFIG_FLAGS:
-            raise UserError(
-                f"'{each}' received. Expected key=value: this makes one run. What shows or sweeps is for the command "
-                "line."
-            )
+            raise UserError(f"'{each}' received. Expected key=value: this makes one run, and shows nothing.")
+    try:
+        (job,) = check(overrides)
+        outcome = _trained(job, began)
+    except UserError as error:
+        if hook := unnamed_hook(error):
+            raise UserError(f"{error}{hook}") from error
+        raise
+    directory = outcome.directory
+    assert directory is not None
+    networks = _last_networks(directory) if outcome.run is None else _models(outcome.run)
+    return RunResult(outcome.summary, read_history(directory), networks, directory)
 
 
-def _carried_out(job: Job, began: float) -> Outcome:
+def _trained(job: Job, began: float) -> Outcome:
     """Train; return what is there also when the run's own time was over."""
     from hookline.trainer.quiet import plain_warnings, quiet_start
     from hookline.trainer.replicas.cluster import MULTI_WORKER
@@ -114,13 +131,6 @@ def _carried_out(job: Job, began: float) -> Outcome:
             raise
 
 
-def _result(outcome: Outcome) -> RunResult:
-    if outcome.directory is None:
-        raise RuntimeError("A run of one process has a directory.")
-    networks = _last_networks(outcome.directory) if outcome.run is None else _models(outcome.run)
-    return RunResult(outcome.summary, read_history(outcome.directory), networks, outcome.directory)
-
-
 def _models(run: Run) -> dict[str, keras.Model]:
     return {name: network.model for name, network in run.networks.items()}
 
@@ -134,7 +144,7 @@ def _last_networks(directory: Path) -> dict[str, keras.Model]:
     return _models(restore(str(directory), read_config(str(directory)), LAST))
 
 
-def read_history(directory: Path) -> History:
+def read_history(directory: Path) -> Reports:
     """Return the reports of a run directory by split and name, as `RunResult.history` describes them."""
     from hookline.trainer.files import parse_json, read_lines
 
@@ -143,11 +153,10 @@ def read_history(directory: Path) -> History:
     for line in read_lines(path) if path.exists() else ():
         row = parse_json(line)
         rows.setdefault(row.pop("split"), []).append(row)
-    return {split: _columns(each) for split, each in rows.items()}
-
-
-def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """Return the rows of a split by name."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    values = {name: [row.get(name) for row in rows] for name in names}
-    return {name: [math.nan if value is None else value for value in each] for name, each in values.items()}
+    history: Reports = {}
+    for split, found in rows.items():
+        names = dict.fromkeys(name for row in found for name in row)
+        history[split] = {
+            name: [math.nan if (value := row.get(name)) is None else value for row in found] for name in names
+        }
+    return history

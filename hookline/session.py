@@ -13,12 +13,11 @@ import tensorflow as tf
 
 from hookline.callbacks import NAME as NAME_OF_WATCH
 from hookline.callbacks import check_callbacks
-from hookline.fits import Asked, State, begin, train
-from hookline.history import History
+from hookline.fits import Asked, OwnStep, State, begin, first_half, second_half, train
 from hookline.hook_list import PROGRESS, hook_makers
 from hookline.inputs import BATCH_SIZE, evaluation_split, training_data
-from hookline.own_step import OwnStep, first_half, second_half
 from hookline.recipes.supervised import MODEL
+from hookline.running import History
 from hookline.shipping import Shipped
 from hookline.spec import Spec, resolve_optimizer, trainer_settings
 from hookline.trainer.errors import UserError, unknown_name
@@ -77,7 +76,8 @@ class Trainer:
             UserError: something that cannot be trained, in one line. It is a ValueError.
         """
         models = _models(model, networks)
-        _check_given(loss, objectives, networks, seed, init_from)
+        _check_losses(loss, objectives, networks)
+        _check_start(seed, init_from)
         self.run_dir = None if run_dir is None else Path(run_dir)
         self._spec = Spec(
             models,
@@ -94,7 +94,7 @@ class Trainer:
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
-        self._fixed = ""
+        self._fixed = ""  # why `fit` is refused; empty where it is not
 
     def __repr__(self) -> str:
         """Return the networks, the hooks that were asked for, and how far training is."""
@@ -191,12 +191,11 @@ class Trainer:
         """
         self._check_fit(callbacks, epochs, resume=resume)
         self._spec.choose_hooks(_mode(verbose), restore_best=restore_best)
-        weights, held = {"sample_weight": sample_weight}, {"validation_data": validation_data}
         with self._spec.working():
-            data, size = training_data(x, y, form=self._spec.form, **weights, **held, validation_split=validation_split)
+            data, size = training_data(x, y, sample_weight, validation_data, validation_split, form=self._spec.form)
             count = _batch_size(batch_size, size, data)
             asked = Asked(data, int(epochs), count, class_weight, resume, self.run_dir)
-            return self._fit(asked, callbacks, restore_best, Interruption(max_seconds), quiet=verbose == 0)
+            return self._fit(asked, callbacks, restore_best, Interruption(max_seconds), verbose == 0)
 
     def _check_fit(self, callbacks: Sequence[Any], epochs: Any, *, resume: bool) -> None:
         if self._fixed:
@@ -208,13 +207,7 @@ class Trainer:
             raise UserError("resume=True received without a run directory. Expected Trainer(run_dir=<directory>).")
 
     def _fit(
-        self,
-        asked: Asked,
-        callbacks: Sequence[keras.callbacks.Callback],
-        restore_best: bool,
-        interruption: Interruption,
-        *,
-        quiet: bool,
+        self, asked: Asked, callbacks: Sequence[Any], restore_best: bool, interruption: Interruption, quiet: bool
     ) -> History:
         if restore_best and not asked.data.held_out:
             raise UserError("restore_best=True received without validation data. Expected validation_data=.")
@@ -390,10 +383,7 @@ def _models(model: keras.Model | None, networks: Mapping[str, keras.Model] | Non
         if not isinstance(each, keras.Model):
             raise UserError(f"The {name} is a {type(each).__name__}. Expected a built keras.Model.")
         if not each.built:
-            raise UserError(
-                f"The model '{each.name}' is not built, so it has no variables. Expected one that begins with "
-                "keras.Input(shape), or that was called once."
-            )
+            raise UserError(f"The model '{each.name}' is not built: it has no variables. Begin it with keras.Input.")
     return models
 
 
@@ -405,8 +395,7 @@ def _check_losses(loss: Any, objectives: Sequence[Objective], networks: Any) -> 
         raise UserError("networks and loss received. Expected objectives=, which say what each network minimises.")
 
 
-def _check_given(loss: Any, objectives: Any, networks: Any, seed: Any, init_from: str | Path | None) -> None:
-    _check_losses(loss, objectives, networks)
+def _check_start(seed: Any, init_from: str | Path | None) -> None:
     if not _is_count(seed, least=0) or seed >= 2**31:
         raise UserError(f"seed={seed!r} received. Expected a whole number from 0 on.")
     if init_from is not None:

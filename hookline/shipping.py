@@ -55,7 +55,7 @@ class Feed:
 
 
 class Shipped:
-    """Read what a trainer ships; it stands until the next fit."""
+    """Make what a trainer ships; it holds until the next fit."""
 
     def __init__(self, state: State, form: Form) -> None:
         self.state, self._form = state, form
@@ -120,10 +120,10 @@ class Shipped:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
         form = FORMATS[name]
-        known = {each.name for each in fields(ExportOptions)} & {"tolerance", *form.options}
+        known = {"overwrite", *({each.name for each in fields(ExportOptions)} & {"tolerance", *form.options})}
         for option in options:
-            if option not in (*known, "overwrite"):
-                raise unknown_name(f"option of format={name}", option, [*known, "overwrite"])
+            if option not in known:
+                raise unknown_name(f"option of format={name}", option, known)
         form.check_packages()
         place = user_path(path, "path")
         check_place(place, form, overwrite=bool(options.get("overwrite", False)), remedy="overwrite=True")

@@ -1,7 +1,8 @@
-"""What a trainer is made of, and how a run is assembled from it."""
+"""What a trainer is made of, how a run is assembled from it, and what its directory keeps of it."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ import numpy as np
 
 from hookline.callbacks import NAME as HISTORY
 from hookline.callbacks import Watch
+from hookline.deploy.plain_model import architecture
 from hookline.hook_list import PROGRESS, Maker, hook_makers
 from hookline.inputs import Form, model_dtypes
 from hookline.recipes.losses import ONE, ONE_HOT, Loss, losses_of, metrics_of, weights_of
@@ -22,6 +24,7 @@ from hookline.recipes.optimizers import fused_update
 from hookline.recipes.supervised import MODEL, output_names, output_shapes, recipe_of
 from hookline.trainer.config.schema import TrainerConfig
 from hookline.trainer.errors import UserError, unknown_name
+from hookline.trainer.files import read_json, write_whole
 from hookline.trainer.hook import Hook
 from hookline.trainer.input.data import Data
 from hookline.trainer.network import Network
@@ -60,9 +63,7 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
             known = [each.__name__.lower() for each in keras.optimizers.Optimizer.__subclasses__()]
             raise unknown_name("optimizer", given, {*FUSED, *known, "adagrad", "lion", "nadam"}) from None
     if not isinstance(given, keras.optimizers.Optimizer):
-        raise UserError(
-            f"optimizer is a {type(given).__name__}. Expected a name such as 'adam', or a keras.optimizers object."
-        )
+        raise UserError(f"optimizer is a {type(given).__name__}. Expected a name such as 'adam', or a Keras optimizer.")
     if given.built:
         raise UserError(
             f"The optimizer {type(given).__name__} has been built for another training. Expected a new one: "
@@ -86,58 +87,34 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Plan:
-    """Say how far a fit goes.
+    """Say how far a fit goes."""
 
-    Attributes:
-        first_step: at which the first epoch of the data begins.
-        total_steps: at which the fit ends.
-        planned_steps: over how many steps hooks lay out their schedules: those of the first fit.
-        batch_size: examples a step.
-        epochs_before: of this data, before this fit.
-        class_weights: by label; None for all alike.
-    """
-
-    first_step: int
-    total_steps: int
-    planned_steps: int
+    first_step: int  # at which the first epoch of the data begins
+    total_steps: int  # at which the fit ends
+    planned_steps: int  # over which hooks lay out their schedules: those of the first fit
     batch_size: int
-    epochs_before: int = 0
-    class_weights: dict[int, float] | None = None
+    epochs_before: int = 0  # of this data, before this fit
+    class_weights: dict[int, float] | None = None  # by label
 
 
 @dataclass
 class Spec:
-    """Hold what a trainer was given.
+    """Hold what a trainer was given."""
 
-    Attributes:
-        models: by name of the network, "model" for the only one.
-        optimizers: likewise.
-        seed: of the run.
-        settings: the section `trainer` of a config, but for what `fit` says.
-        run_dir: where runs are written; None for nowhere.
-        init_from: the run or file whose weights the networks start from; None for their own.
-        given: the hooks that were asked for.
-        losses: of the only network, by output, by ONE where it has one; none where there are objectives.
-        metrics: likewise.
-        loss_weights: of several losses, by output.
-        objectives: that were given in place of a loss.
-        makers: of the hooks of the next fit, by name.
-        taken_off: layers whose activation is taken off while a run traces, with its name.
-    """
-
-    models: dict[str, keras.Model]
+    models: dict[str, keras.Model]  # by name of the network, "model" for the only one
     optimizers: dict[str, keras.optimizers.Optimizer]
     seed: int
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # the section `trainer` of a config, but for what `fit` sets
     run_dir: Path | None
-    init_from: str | None = None
-    given: list[Any] = field(default_factory=list)
-    losses: dict[str, Loss] = field(default_factory=dict)
+    init_from: str | None = None  # the run or file whose weights the networks start from
+    given: list[Any] = field(default_factory=list)  # the hooks that were asked for
+    losses: dict[str, Loss] = field(default_factory=dict)  # by output, ONE for the only one; none with objectives
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     loss_weights: dict[str, float] = field(default_factory=dict)
-    objectives: list[Objective] = field(default_factory=list)
-    makers: dict[str, Maker] = field(default_factory=dict)
+    objectives: list[Objective] = field(default_factory=list)  # in place of losses
+    makers: dict[str, Maker] = field(default_factory=dict)  # of the hooks of the next fit, by name
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    """Layers whose activation is taken off while a run is traced, with its name."""
 
     def minimise(self, loss: Any, metrics: Any, weights: Mapping[str, float] | None) -> None:
         """Set the losses and metrics of the only network."""
@@ -196,15 +173,9 @@ class Spec:
             return Recipe(networks, list(self.objectives))
         self._end(as_given=True)
         model = self.models[MODEL]
-        recipe = recipe_of(
-            model,
-            self.optimizers[MODEL],
-            self.losses,
-            self.metrics,
-            data,
-            output_shapes(model, data),
-            weights=self.loss_weights,
-        )
+        shapes = output_shapes(model, data)
+        optimizer = self.optimizers[MODEL]
+        recipe = recipe_of(model, optimizer, self.losses, self.metrics, data, shapes, weights=self.loss_weights)
         for each in recipe.networks[0].final_activations:
             if each.attribute:
                 self.taken_off[id(each.operation)] = (each.operation, each.name)
@@ -212,8 +183,9 @@ class Spec:
 
     def blueprint(self, data: Data, plan: Plan, config: Mapping[str, Any]) -> Blueprint:
         """Return the blueprint of a fit; the config is as `config` returned it."""
+        own = {"steps": plan.total_steps, "batch_size": plan.batch_size, "class_weights": plan.class_weights}
         return Blueprint(
-            {**config, "trainer": self.fit_settings(plan)},
+            {**config, "trainer": {**self.settings, **own}},
             "python",
             open_data=lambda: data,
             build_recipe=self.recipe,
@@ -222,15 +194,6 @@ class Spec:
             first_step=plan.first_step,
             planned_steps=plan.planned_steps,
         )
-
-    def fit_settings(self, plan: Plan) -> dict[str, Any]:
-        """Return the section `trainer` of a fit."""
-        return {
-            **self.settings,
-            "steps": plan.total_steps,
-            "batch_size": plan.batch_size,
-            "class_weights": plan.class_weights,
-        }
 
     def hooks(self) -> list[Hook]:
         """Return the hooks of a fit, in order."""
@@ -255,14 +218,12 @@ class Spec:
 
     def config(self) -> dict[str, Any]:
         """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
-        hooks = {name: each.node for name, each in self.makers.items() if name not in (PROGRESS, HISTORY)}
+        metrics = {
+            name: [each if isinstance(each, str) else str(getattr(each, "name", type(each).__name__)) for each in given]
+            for name, given in self.metrics.items()
+        }
         losses = {name: each.name for name, each in self.losses.items()}
-        metrics = {name: [_name_of(each) for each in given] for name, given in self.metrics.items()}
-        weights = self.loss_weights or None
-        task: dict[str, Any] = {"_target_": PYTHON, "loss": losses.get(ONE, losses or None)}
-        task |= {"metrics": metrics.get(ONE, list(metrics) and metrics), "loss_weights": weights}
         optimizers = {name: _plain_config(each) for name, each in self.optimizers.items()}
-        sizes = {name: model.count_params() for name, model in self.models.items()}
         return {
             "seed": self.seed,
             "run_dir": None,
@@ -270,19 +231,20 @@ class Spec:
             "resume": None,
             "plugins": [],
             "debug": False,
-            "task": task,
+            "task": {
+                "_target_": PYTHON,
+                "loss": losses.get(ONE, losses or None),
+                "metrics": metrics.get(ONE, list(metrics) and metrics),
+                "loss_weights": self.loss_weights or None,
+            },
             "data": {"_target_": PYTHON},
-            "model": {"_target_": PYTHON, "weights": sizes},
+            "model": {"_target_": PYTHON, "weights": {n: model.count_params() for n, model in self.models.items()}},
             "optimizer": {"_target_": PYTHON, **(optimizers[MODEL] if list(optimizers) == [MODEL] else optimizers)},
             "schedule": {"_target_": PYTHON},
             "trainer": dict(self.settings),
             "augment": {},
-            "hooks": hooks,
+            "hooks": {name: each.node for name, each in self.makers.items() if name not in (PROGRESS, HISTORY)},
         }
-
-
-def _name_of(metric: Any) -> str:
-    return metric if isinstance(metric, str) else str(getattr(metric, "name", type(metric).__name__))
 
 
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
@@ -290,3 +252,98 @@ def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     config.pop("name", None)  # Keras counts on: "adam_1"
     rate = config.get("learning_rate")
     return {**config, "learning_rate": float(rate) if isinstance(rate, float | int | np.floating) else str(rate)}
+
+
+RECORD = "trainer.json"
+
+
+def write_record(directory: Path, spec: Spec) -> None:
+    """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out."""
+    with spec.ending(as_given=True):
+        parts = {
+            "model": _described(spec.models.get(MODEL)),
+            "optimizer": _described(spec.optimizers.get(MODEL)),
+            "loss": _by_output({name: _described(each.given) for name, each in spec.losses.items()}),
+            "metrics": _by_output({name: list(map(_described, each)) for name, each in spec.metrics.items()}) or [],
+            "loss_weights": spec.loss_weights or None,
+        }
+    hooks = {name: each.whole for name, each in spec.makers.items() if each.node and name != PROGRESS}
+    paths = {
+        name: {kind: [part.path or part.name for part in parts] for kind, parts in _parts(model).items()}
+        for name, model in spec.models.items()
+    }
+    write_whole(directory / RECORD, json.dumps({**parts, "hooks": hooks, "paths": paths}, indent=1) + "\n")
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """Return what was written."""
+    try:
+        record = read_json(directory / RECORD)
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("hooks"), dict):
+        raise UserError(f"{directory / RECORD} cannot be read. Expected the directory of a run of hookline.Trainer.")
+    return record
+
+
+def restore_paths(record: Mapping[str, Any], models: Mapping[str, keras.Model]) -> None:
+    """Give the variables and layers of models the paths that they had in the run: checkpoints name variables by them.
+
+    Keras numbers layers by what the process has built before, and a Sequential model that is read from its config
+    has other paths than the one that was written. Models of another structure keep their own.
+    """
+    for name, model in models.items():
+        recorded = (record.get("paths") or {}).get(name) or {}
+        for kind, parts in _parts(model).items():
+            paths = recorded.get(kind) or ()
+            if len(paths) == len(parts):
+                for part, path in zip(parts, paths, strict=True):
+                    part._path = path
+
+
+def _parts(model: keras.Model) -> dict[str, list[Any]]:
+    return {"variables": list(model.variables), "layers": list(model._flatten_layers())}
+
+
+def rebuilt_part(described: Any, name: str) -> Any:
+    """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported."""
+    if isinstance(described, str):
+        return described
+    if isinstance(described, list):
+        return [rebuilt_part(each, name) for each in described]
+    if isinstance(described, dict) and list(described) == ["outputs"]:
+        return {output: rebuilt_part(each, name) for output, each in described["outputs"].items()}
+    foreign = sorted(set(_foreign(described))) if described is not None else ["no description"]
+    if foreign:
+        raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
+    return keras.saving.deserialize_keras_object(described)
+
+
+def _foreign(config: Any) -> Iterator[str]:
+    """Yield the parts of a description that are neither of Keras nor of this project."""
+    if isinstance(config, Mapping):
+        root = str(config.get("module") or "keras").partition(".")[0]
+        if "class_name" in config and root not in ("keras", "builtins", "hookline"):
+            yield f"{root}'s {config['class_name']}"
+        if "class_name" in config and config.get("registered_name") and not config.get("module"):
+            yield str(config["registered_name"])
+        for value in config.values():
+            yield from _foreign(value)
+    elif isinstance(config, list | tuple):
+        for value in config:
+            yield from _foreign(value)
+
+
+def _by_output(values: dict[str, Any]) -> Any:
+    return values[ONE] if list(values) == [ONE] else {"outputs": values} if values else None
+
+
+def _described(part: Any) -> Any:
+    if part is None or isinstance(part, str):
+        return part
+    try:
+        described = architecture(part)
+        json.dumps(described)
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return None
+    return described

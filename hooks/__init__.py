@@ -92,7 +92,7 @@ def load(name: str) -> type:
 
 
 def _of_plugins(directory: Path) -> Iterator[HookEntry]:
-    for plugin in installed_plugins(directory.parent).values():
+    for plugin in installed_plugins(directory.parent):
         for path in plugin.options(directory.name).values():
             with suppress(ValueError, OSError, YAMLError, OmegaConfBaseException):
                 if (entry := _read_entry(path)) is not None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookline.trainer.config.resume import CONFIG_DIGEST, config_digest
-from hookline.trainer.config.stored import OVERRIDES, read_yaml
+from hookline.trainer.config.stored import CONFIG_DIGEST, OVERRIDES, config_digest, read_yaml
 from hookline.trainer.errors import UserError
 from hookline.trainer.files import check_folders, parse_json, read_lines, read_text
 from hookline.trainer.run.checkpoint import Checkpoint, read_checkpoint

@@ -48,7 +48,6 @@ FULL = (
     "e2e/test_own_data.py",
     "e2e/test_own_model",
     "e2e/test_plugin_package",
-    "hookline/test_fits.py",
     "hookline/test_inputs.py",
     "hookline/test_loaded.py",
     "hooks/pruning/test_sensitivity.py",

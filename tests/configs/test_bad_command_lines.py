@@ -97,20 +97,18 @@ def test_a_mistake_is_one_line_that_names_it(kind: str, tree: Path) -> None:
         assert words in message([*own, *shlex.split(line)], tree), line
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
+def test_a_mistake_in_a_config_file_is_one_line(tree: Path, tmp_path: Path) -> None:
+    for name, text, words in (
         ("recipe/wrong", "trainer: {epochs: 3}\n", "must begin with '# @package _global_'"),
         ("recipe/wrong", "# @package _global_\ntrainer: {epoch: 3}\n", "Key 'epoch' not in 'TrainerConfig'"),
+        ("recipe/wrong", "# @package _global_\ntrainer: {epochs: 3\n", "wrong.yaml, line 3"),
         ("hooks/wrong", "wrong: {every: 3}\n", "hooks.wrong has no _target_"),
-    ],
-)
-def test_a_mistake_in_a_config_file_is_one_line(tree: Path, tmp_path: Path, name: str, text: str, words: str) -> None:
-    path = tmp_path / f"{name}.yaml"
-    path.parent.mkdir()
-    path.write_text(text)
-    chosen = ["recipe=wrong"] if name.startswith("recipe") else ["recipe=bnn", "+hooks=wrong"]
-    assert words in message([*chosen, "--config-dir", str(tmp_path)], tree)
+    ):
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        chosen = ["recipe=wrong"] if name.startswith("recipe") else ["recipe=bnn", "+hooks=wrong"]
+        assert words in message([*chosen, "--config-dir", str(tmp_path)], tree)
 
 
 def test_what_was_added_to_a_composed_config_is_checked_by_the_schema() -> None:

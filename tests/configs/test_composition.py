@@ -96,41 +96,35 @@ def test_every_option_of_every_group_composes() -> None:
         compose("recipe=bnn", *(f"{group}={name}" for group, name in chosen.items()), *own)
 
 
-def test_the_twins_differ_in_the_rounding_alone() -> None:
-    binary, twin = compose("recipe=bnn"), compose("recipe=baseline")
+def test_bnn_is_its_float_baseline_with_rounding_alone() -> None:
+    binary, baseline = compose("recipe=bnn"), compose("recipe=baseline")
     assert compose("recipe=[bnn,baseline]") == binary == compose("recipe=[baseline,bnn]")
     rounding = binary["hooks"].pop("bnn_rounding")
-    assert binary == twin
+    assert binary == baseline
     assert rounding["_target_"] == "hookline.hooks.bnn_rounding.BnnRounding"
 
 
-def test_keys_are_the_arguments_of_the_target_and_values_fit() -> None:
-    for path in FILES:
-        group = path.relative_to(CONFIG_DIR).parts[0]
-        content = read(path)
-        for node in content.values() if group in NAMED else [content]:
-            if isinstance(node, dict) and node.get("_target_") is not None:  # null: the user's own
-                given = split_binding(node)[0] if group == "hooks" else node
-                taken, takes_any = parameters_of(resolve(node["_target_"], group=group))
-                assert not takes_any
-                assert set(given) - {"_target_"} == set(taken) - INJECTED.get(group, set()), path
-                bind(given, group=group, injected=INJECTED.get(group, set()))
-
-
-def test_values_are_the_defaults_of_the_target() -> None:
+def test_keys_are_the_arguments_of_the_target_and_values_its_defaults() -> None:
     for path in FILES:
         group, content = path.relative_to(CONFIG_DIR).parts[0], read(path)
-        nodes = content.values() if group in NAMED else [content]
-        for node in nodes if group in ("augment", "data", "hooks", "model", "task") else ():
-            if isinstance(node, dict) and str(node.get("_target_")).startswith("hookline."):
-                parameters = inspect.signature(resolve(node["_target_"], group=group)).parameters
-                for name in parameters.keys() - INJECTED.get(group, set()):
-                    default = parameters[name].default
-                    if group == "hooks" and default is parameters[name].empty:
-                        continue  # the file has an example
-                    expected = "???" if default is parameters[name].empty else default
-                    expected = path.stem if (path.stem in OF_KERAS and name == "name") else expected
-                    assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)
+        for node in content.values() if group in NAMED else [content]:
+            if not isinstance(node, dict) or node.get("_target_") is None:  # null: the user's own
+                continue
+            given, injected = split_binding(node)[0] if group == "hooks" else node, INJECTED.get(group, set())
+            target = resolve(node["_target_"], group=group)
+            taken, takes_any = parameters_of(target)
+            assert not takes_any
+            assert set(given) - {"_target_"} == set(taken) - injected, path
+            bind(given, group=group, injected=injected)
+            if group in ("optimizer", "schedule") or not node["_target_"].startswith("hookline."):
+                continue
+            for name, parameter in inspect.signature(target).parameters.items():
+                needed = parameter.default is parameter.empty
+                if name in injected or (group == "hooks" and needed):  # the file of a hook has an example
+                    continue
+                expected = path.stem if path.stem in OF_KERAS and name == "name" else parameter.default
+                expected = "???" if needed and expected != path.stem else expected
+                assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)
 
 
 def test_optimizer_values_are_those_of_keras_unless_the_file_says_so() -> None:

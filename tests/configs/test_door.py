@@ -46,8 +46,7 @@ def session(monkeypatch: pytest.MonkeyPatch, begun: list[float]) -> list[tuple[s
         runs.append((recipe, config["seed"], overrides))
         if config["seed"] in failures:
             raise failures[config["seed"]]
-        numbers = {"test": {"metric/accuracy": 0.8}, "bytes": {"float32": 49380, "deployed": 6789}, "seconds": 1.25}
-        return {"recipe": recipe, "best": {"values": {"metric/accuracy": 0.9}}, **numbers, "run_dir": "runs/1"}
+        return {"recipe": recipe}
 
     monkeypatch.setitem(sys.modules, "hookline.trainer.run.session", types.SimpleNamespace(execute=execute))
     return runs
@@ -82,15 +81,12 @@ def test_a_mistake_that_a_hook_finds_names_it(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == "".join(f"Error: {line}\n" for line in lines)
 
 
-def test_a_fault_of_the_program_keeps_its_traceback(session: list[Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_the_program_and_debug_show_the_traceback(
+    session: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert train.main(["recipe=bnn", "seed=15"]) == 1
     assert "Traceback" in (error := capfd.readouterr().err)
     assert error.endswith("RuntimeError: a fault of the program\n")
-
-
-def test_the_traceback_is_shown_on_request(
-    session: list[Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     for arguments in (["recipe=bnn", "seed=13", "debug=true"], ["recipe=x", "debug=true"]):
         assert train.main(arguments) == 2
         assert "Traceback" in capfd.readouterr().err

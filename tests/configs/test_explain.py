@@ -18,10 +18,9 @@ from hookline.trainer.config.schema import leaves
 from hookline.trainer.errors import UserError
 
 LINES = [
-    *([f"recipe={name}"] for name in ("sgan", "attention")),
-    ["recipe=[bnn,frozen_mask]", "hooks.prune.final_sparsity={dense_1: 0.9}", "hooks.early_stopping=null"],
+    ["recipe=sgan"],
+    ["recipe=[bnn,frozen_mask]", "hooks.prune.final_sparsity={dense_.*: 0.9}", "hooks.early_stopping=null"],
     ["recipe=bnn", "+augment=[crop,standard_digits]", "~hooks.progress", "model=plain_cnn", "trainer={epochs: 3}"],
-    ["recipe=frozen_mask", "hooks.prune.final_sparsity={dense_.*: 0.9}", "model.units.0=5"],
     ["recipe=baseline", "+hooks=[ema,prune]", "hooks.ema={decay: 0.5}", "model.units=[8,8]", "data=mnist"],
 ]
 
@@ -36,7 +35,7 @@ def within(config: Any, path: str) -> Any:
 
 
 @pytest.fixture
-def told(tree: Path) -> Callable[..., str]:
+def explained(tree: Path) -> Callable[..., str]:
     """Explain by the small tree of configs."""
     return lambda *arguments: explain(parse_command(list(arguments)), tree)
 
@@ -70,27 +69,27 @@ def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line: list[str]) 
                 assert step.place.startswith(("the command line, ", "trainer/config/schema.py")), (leaf, step.place)
 
 
-def test_each_file_is_struck_by_the_next(told: Callable[..., str]) -> None:
-    text = told("recipe=prune", "trainer.epochs=9", "--explain", "trainer.epochs")
+def test_each_file_is_replaced_by_the_next(explained: Callable[..., str]) -> None:
+    text = explained("recipe=prune", "trainer.epochs=9", "--explain", "trainer.epochs")
     lines = [" ".join(line.split("  #")[0].split()) for line in text.splitlines()]
     assert (lines[0], lines[2]) == ("trainer.epochs = 9", "set by the command line, trainer.epochs=9")
-    places = [step.partition(":")[0].rpartition("/")[2] for step in lines[4:7]]
+    places = [Path(step.split()[0].partition(":")[0]).name for step in lines[4:7]]
     assert places == ["schema.py", "default.yaml", "prune.yaml"]
-    assert lines[6].endswith("prune.yaml:5 5 struck by the next")
+    assert lines[6].endswith("prune.yaml:5 5 replaced by the next")
     assert lines[7] == "the command line, trainer.epochs=9 9 stands"
 
 
-def test_a_node_lists_each_key_and_what_was_removed_says_so(told: Callable[..., str]) -> None:
+def test_a_node_lists_each_key_and_what_was_removed_says_so(explained: Callable[..., str]) -> None:
     dotted = "model.activation={dense_.*: 0.9}"
-    text = told("recipe=bnn", "hooks.bnn_rounding.clip=2", dotted, "--explain", "hooks.bnn_rounding")
+    text = explained("recipe=bnn", "hooks.bnn_rounding.clip=2", dotted, "--explain", "hooks.bnn_rounding")
     rows = {line.split()[0]: line.split("  ")[-1].strip() for line in text.splitlines()[1:]}
     assert rows["hooks.bnn_rounding.clip"] == "the command line, hooks.bnn_rounding.clip=2"
     assert rows["hooks.bnn_rounding.layers"].endswith("hooks/bnn_rounding.yaml:3")
     assert len(rows) == 6
-    text = told("recipe=bnn", dotted, "--explain", "model.activation.dense_.*")
+    text = explained("recipe=bnn", dotted, "--explain", "model.activation.dense_.*")
     assert text.startswith("model.activation.dense_.* = 0.9\n")
     for how in ("hooks.progress=null", "~hooks.progress"):
-        text = told("recipe=bnn", how, "--explain", "hooks.progress.every_seconds")
+        text = explained("recipe=bnn", how, "--explain", "hooks.progress.every_seconds")
         assert text.startswith("hooks.progress.every_seconds is not part of this run\n")
         assert "removes hooks.progress" in text.splitlines()[-1]
 
@@ -101,32 +100,31 @@ def test_a_resumed_run_shows_its_own_config(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(job.config))
     (tmp_path / "overrides.txt").write_text("\n".join(begun))
 
-    def told(*arguments: str) -> str:
+    def explained(*arguments: str) -> str:
         return explain(parse_command([f"resume={tmp_path}", *arguments]), tree)
 
-    rate, threads = told("trainer.threads=2", "--explain", "optimizer.learning_rate,trainer.threads").split("\n\n")
+    rate, threads = explained("trainer.threads=2", "--explain", "optimizer.learning_rate,trainer.threads").split("\n\n")
     assert rate.startswith("optimizer.learning_rate = 0.5\n")
     assert f"set by {tmp_path / 'config.yaml'}:" in rate
     assert rate.endswith("the run was begun with optimizer.learning_rate=0.5")
     assert threads.startswith("trainer.threads = 2\n")
     assert "the command line, trainer.threads=2" in threads
-    assert "begun" not in told("--explain", "trainer.epochs")
-    assert told("--explain", "hooks.center_loss.weight").endswith("  the run was begun with +hooks=center_loss")
-    assert told("--explain", "augment.flip.probability").endswith("  the run was begun with +augment=both")
+    assert "begun" not in explained("--explain", "trainer.epochs")
+    assert explained("--explain", "hooks.center_loss.weight").endswith("  the run was begun with +hooks=center_loss")
+    assert explained("--explain", "augment.flip.probability").endswith("  the run was begun with +augment=both")
     with pytest.raises(UserError, match="'recipe' chooses among files and has no value"):
-        told("--explain", "recipe")
+        explained("--explain", "recipe")
     with pytest.raises(UserError, match="plugins=null received"):
-        told("plugins=null", "--explain", "seed")
+        explained("plugins=null", "--explain", "seed")
 
 
-def test_mistakes_are_named(told: Callable[..., str]) -> None:
+def test_mistakes_are_named(explained: Callable[..., str]) -> None:
     for line, words in {
-        "recipe=bnn --explain hydra/launcher": "Unknown key 'hydra/launcher'. Expected one of: augment, data,",
         "recipe=bnn --explain model.units.7": "Expected one of: model.units.0, model.units.1.",
         "recipe=bnn --explain ~hooks.prune=null": "Expected a key without a value: --explain hooks.prune.",
         "recipe=bnn -m --explain seed": "Expected it without -m and --run.",
         "recipe=bnn trainer.epoch=3 --explain seed": "Did you mean 'trainer.epochs'?",
     }.items():
         with pytest.raises(UserError) as caught:
-            told(*line.split())
+            explained(*line.split())
         assert words in str(caught.value), line

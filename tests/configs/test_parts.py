@@ -1,4 +1,4 @@
-"""What a config from a stranger may name: the parts that configs/ lists, and classes of Keras that only build."""
+"""What a config from a stranger may name, and every way around it: a `_target_` is a call."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import contextlib
 import inspect
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import tensorflow as tf
 import yaml
 from omegaconf import OmegaConf
 
+from hookline.trainer import schedules
 from hookline.trainer.config import parts
 from hookline.trainer.config.build import resolve
 from hookline.trainer.config.command import parse_command
@@ -88,7 +90,7 @@ def touched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     ours = str(tmp_path)
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
-        if seen is not None and any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
+        if any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
             seen.append(event)
 
     sys.addaudithook(audit)  # cannot be taken back; `ours` is the path of this test alone
@@ -167,22 +169,22 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_run_from_a_stranger_executes_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_from_a_stranger_executes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     monkeypatch.syspath_prepend(tmp_path)
     (job,) = preflight(parse_command(["recipe=bnn"]))
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(job.config, HOSTILE[name])))
     (run / "overrides.txt").write_text("recipe=bnn\n")
     before = sorted(tmp_path.iterdir())
-    for door in (lambda: preflight(parse_command([f"resume={run}"]))[0].config, lambda: read_config(str(run))):
-        with pytest.raises(UserError) as caught:
-            check_all(door())
-        assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.iterdir()) == before
+    for name, change in HOSTILE.items():
+        (run / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.merge(job.config, change)))
+        for door in (lambda: preflight(parse_command([f"resume={run}"]))[0].config, lambda: read_config(str(run))):
+            with pytest.raises(UserError) as caught:
+                check_all(door())
+            assert "\n" not in str(caught.value), name
+        assert sorted(tmp_path.iterdir()) == before, name
     assert "evil" not in sys.modules
 
 
@@ -196,3 +198,92 @@ def test_all_parts_are_checked_before_the_first_is_called(tmp_path: Path, monkey
         with pytest.raises(UserError, match=r"^hooks\.mine: (Unknown argument 'y'|.*does not derive from Hook)"):
             check_all({**job.config, "hooks": {**job.config["hooks"], **change}})
     assert sys.modules["part_of_mine"].called == []
+
+
+ELSEWHERE = [
+    "os.system", "posix.system", "subprocess.run", "builtins.eval", "builtins.exec", "importlib.import_module",
+    "shutil.rmtree", "pickle.loads", "numpy.load", "tensorflow.io.write_file", "tensorflow.saved_model.load",
+    "hydra.utils.instantiate", "omegaconf.OmegaConf.load",
+]  # fmt: skip
+ALIASES = [
+    "keras.src.utils.file_utils.os.system", "keras.src.layers.core.dense.ops", "keras.layers.os.system",
+]  # fmt: skip
+OF_OURS = [
+    "trainer.schedules.keras.utils.get_file", "trainer.schedules.tf.io.write_file", "trainer.schedules.Any",
+    "trainer.errors.difflib.get_close_matches", "trainer.errors.difflib", "trainer.network.dataclass",
+    "hooks.__builtins__.eval", "hooks.__init__.__builtins__", "recipes.data.array_files.np.load",
+    "trainer.config.build.build", "trainer.config.build.resolve", "trainer.config.build.importlib.import_module",
+    "trainer.run.directory.make_directory", "trainer.run.directory.subprocess.run",
+]  # fmt: skip
+LOADERS = [
+    "keras.utils.get_file", "keras.models.load_model", "keras.saving.load_model",
+    "keras.saving.deserialize_keras_object", "keras.config.enable_unsafe_deserialization", "keras.layers.deserialize",
+    "keras.layers.get", "keras.layers.TFSMLayer", "keras.optimizers.deserialize", "keras.optimizers.get",
+    "keras.optimizers.Adam.from_config", "keras.callbacks.LambdaCallback",
+    "keras.src.saving.serialization_lib.deserialize_keras_object",
+]  # fmt: skip
+
+
+def test_what_builds_no_part_of_a_run_is_refused() -> None:
+    for path in [*ELSEWHERE, *ALIASES, *LOADERS, *(f"hookline.{path}" for path in OF_OURS)]:
+        with pytest.raises(UserError) as caught:
+            resolve(path)
+        assert str(caught.value).startswith(f"_target_={path}")
+    for path in ("", "Adam", ".Adam", "keras.", "keras..Adam", "keras.optimizers.Adam()", None, 3, []):
+        with pytest.raises(UserError, match="Expected an import path such as"):
+            check_path(path)
+    assert resolve("keras.layers.Dense") is keras.layers.Dense
+    assert resolve("keras.applications.MobileNetV2", group="model") is keras.applications.MobileNetV2
+    assert resolve("hookline.trainer.schedules.cosine", group="schedule") is schedules.cosine
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed package with a hook, aliases, and things that only look like a class or function."""
+    folder = tmp_path / "some_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from some_package.nets import net\n")
+    (folder / "nets.py").write_text(
+        "import functools\nimport os\nfrom os import system\nfrom shutil import rmtree\n"
+        "from keras.layers import Dense\n"
+        "def net(width):\n    return width\n"
+        "class Net:\n    class Inner: ...\n    def __call__(self): ...\n"
+        "instance = Net()\npartial = functools.partial(os.system, 'ls')\nanonymous = lambda: None\n"
+        "system.__class__\n"
+        "def liar(): ...\nliar.__module__ = 'os'\n"
+        "def imposter(): ...\nimposter.__qualname__ = 'net'\n"
+    )
+    (folder / "broken.py").write_text("import a_package_that_is_not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "some_package"]:
+        monkeypatch.delitem(sys.modules, name)
+    return "some_package"
+
+
+def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package: str) -> None:
+    with pytest.raises(UserError, match=r"If you trust it, add plugins=\[some_package\]"):
+        resolve("some_package.nets.net")
+    assert package not in sys.modules, "it must not be imported before it is allowed"
+    found = resolve("some_package.nets.net", plugins=[package])
+    assert isinstance(found, types.FunctionType)
+    assert resolve("some_package.net", plugins=[package]) is found, "a package may re-export its own"
+    assert resolve("some_package.nets.Dense", plugins=[package]) is keras.layers.Dense
+    for path in ("some_package_2.net", "hooksmith.net"):  # the same beginning is another package
+        with pytest.raises(UserError, match="is not allowed"):
+            check_path(path, plugins=[package])
+    for name in ("system", "os", "rmtree", "partial", "instance", "anonymous", "liar", "imposter"):
+        with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
+            resolve(f"some_package.nets.{name}", plugins=[package])
+
+
+def test_a_typo_is_named(package: str) -> None:
+    for path, words in (
+        ("keras.optimizers.Adma", "the module 'keras.optimizers' has no 'Adma'. Did you mean 'Adamax'?"),
+        ("some_package.net.net", "there is no module 'some_package.net'. Did you mean 'nets'?"),
+        ("some_package.broken.net", "some_package/broken.py:1). Fix the plugin"),
+    ):
+        with pytest.raises(UserError) as caught:
+            resolve(path, plugins=[package])
+        assert words in str(caught.value)
+    with pytest.raises(UserError, match=r"configs/schedule lists\. Did you mean 'hookline\.trainer\.schedules\.cos"):
+        check_path("hookline.trainer.schedules.cosin", group="schedule")

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from hookline.trainer.config.command import parse_command
 from hookline.trainer.config.preflight import Job, preflight
-from hookline.trainer.config.resume import config_digest
+from hookline.trainer.config.stored import config_digest
 from hookline.trainer.errors import UserError
 
 
@@ -153,8 +153,8 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run: Path) -> No
     assert job.config["plugins"] == ["tests"]
 
 
-@pytest.mark.parametrize("text", ["${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"])
-def test_a_file_refers_to_nothing_outside(run: Path, text: str) -> None:
-    change(run, run_dir=text)
-    with pytest.raises(UserError, match="holds a reference in run_dir"):
-        jobs(f"resume={run}")
+def test_a_file_refers_to_nothing_outside(run: Path) -> None:
+    for text in ("${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"):
+        change(run, run_dir=text)
+        with pytest.raises(UserError, match="holds a reference in run_dir"):
+            jobs(f"resume={run}")

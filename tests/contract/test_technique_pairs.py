@@ -26,7 +26,7 @@ INTERACTING = {
     *(("ema", "frozen_mask"), ("ema", "incremental_quantization"), ("ema", "synchronized_batch_norm")),
     *(("incremental_quantization", "prune"), ("bnn_rounding", "quantization_aware_training")),
 }
-"""Pairs that work on the same weights or statistics; tests/resume and tests/hookline/test_same_bits.py have others."""
+"""Pairs that work on the same weights or statistics; tests/resume and tests/hookline/test_running.py have others."""
 
 
 def cases() -> Iterator[Any]:

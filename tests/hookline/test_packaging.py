@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
@@ -35,26 +34,17 @@ def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_it_holds_the_package_alone_with_types_and_configs(packaged: set[str]):
-    assert {name.partition("/")[0] for name in packaged} == {"hookline"}
-    assert {name.rpartition(".")[2] for name in packaged} == {"py", "yaml", "typed"}
-    assert {"hookline/py.typed", "hookline/__main__.py", "hookline/train.py", "hookline/scripts/slurm.yaml"} <= packaged
-
-
-def test_every_module_and_config_is_in_it_but_the_tools_of_the_project(packaged: set[str]):
+def test_a_wheel_holds_every_module_and_config_but_the_tools_of_the_project(packaged: set[str]):
     files = [path for room in ROOMS for kind in ("py", "yaml") for path in (ROOT / room).rglob(f"*.{kind}")]
     names = {path.relative_to(ROOT).as_posix() for path in files}
     wanted = {f"hookline/{name}" for name in names if not name.startswith(LEFT_OUT)}
     own = {path.relative_to(ROOT).as_posix() for path in (ROOT / "hookline").glob("*.py")}
     assert packaged == wanted | own | {"hookline/py.typed"}
-
-
-def test_nothing_in_it_imports_what_is_left_out(packaged: set[str]):
+    assert {"hookline/__main__.py", "hookline/train.py", "hookline/scripts/slurm.yaml"} <= packaged
     modules = [f"hookline.{each.strip('/').replace('/', '.')}" for each in LEFT_OUT]
     for name in packaged:
-        if name.endswith(".py"):
-            text = (ROOT / name).read_text()
-            assert not [module for module in modules if module in text], name
+        text = (ROOT / name).read_text() if name.endswith(".py") else ""
+        assert not [module for module in modules if module in text], name
 
 
 def test_extras_and_the_command_are_declared():
@@ -108,7 +98,9 @@ def summary_of(directory: Path) -> dict:
 
 
 @pytest.mark.full
-def test_a_built_wheel_holds_what_is_selected(wheel: Path, packaged: set[str]):
+def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(
+    wheel: Path, packaged: set[str], tmp_path: Path
+):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = next(name for name in names if name.endswith("/METADATA"))
@@ -117,12 +109,7 @@ def test_a_built_wheel_holds_what_is_selected(wheel: Path, packaged: set[str]):
     assert folder == f"hookline-{project()['version']}.dist-info"
     assert {name for name in names if not name.startswith(f"{folder}/")} == packaged
     assert set(read.get_all("Provides-Extra")) == set(project()["optional-dependencies"])
-
-
-@pytest.mark.full
-def test_the_source_archive_makes_the_same_wheel(wheel: Path, tmp_path: Path):
-    archive = build(ROOT, tmp_path / "sdist", "sdist")
-    with tarfile.open(archive) as opened:
+    with tarfile.open(build(ROOT, tmp_path / "sdist", "sdist")) as opened:
         opened.extractall(tmp_path, filter="data")
     (source,) = tmp_path.glob("hookline-*")
     again = build(source, tmp_path / "wheel", "wheel")
@@ -138,7 +125,8 @@ def test_the_module_runs_beside_files_of_the_same_names(site: Path, place: Path)
 
     seen = run([sys.executable, "-P", "-c", "import hookline; print(hookline.__file__)"], place, site)
     assert Path(seen.strip()).is_relative_to(site)
-    assert command("--version").strip() == f"hookline {project()['version']}"
+    script = [sys.executable, str(site / "bin" / "hookline")]
+    assert command("--version") == run([*script, "--version"], place, site) == f"hookline {project()['version']}\n"
     assert "hookline train --help" in command("train", "seed=1", code=2)
     said = command("train", *SHORT, "trainer.max_seconds=0", "run_dir=runs/a")
     assert "hookline train resume=runs/a" in said
@@ -163,64 +151,3 @@ def test_processes_that_it_starts_run_there_too(site: Path, place: Path):
     assert [summary_of(each)["status"] for each in sorted((place / "sweep").glob("0*/"))] == ["completed"] * 2
     run([*program, "launch", "workers=2", *SHORT, "run_dir=two"], place, site)
     assert summary_of(place / "two")["workers"] == {"count": 2, "equal": True}
-
-
-@pytest.mark.full
-def test_the_console_command_and_the_function_make_the_same_run(site: Path, place: Path):
-    script = [sys.executable, str(site / "bin" / "hookline")]
-    run([*script, "train", *SHORT, "seed=3", "run_dir=a"], place, site)
-    code = """
-import sys, hookline
-found = hookline.run(*sys.argv[1:])
-assert found.networks["model"].count_params() > 0
-print(found.directory)
-"""
-    run([sys.executable, "-c", code, *SHORT, "seed=3", "run_dir=b"], place, site)
-    first, second = summary_of(place / "a"), summary_of(place / "b")
-    assert first["digest"] == second["digest"]
-    wrong = run([sys.executable, "-c", "import hookline; hookline.run('recipe=bn')"], place, site, code=1)
-    assert "UserError: Unknown recipe 'bn'. Did you mean 'bnn'?" in wrong
-
-
-def tiny_wheel(folder: Path) -> Path:
-    """Write a wheel of a stranger's package, which has a module `trainer`."""
-    path = folder / "stranger-1.0-py3-none-any.whl"
-    files = {
-        "trainer/__init__.py": "NAME = 'the trainer of a stranger'\n",
-        "stranger-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n",
-        "stranger-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    record = "stranger-1.0.dist-info/RECORD"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(record, "".join(f"{name},,\n" for name in (*files, record)))
-    return path
-
-
-@pytest.mark.full
-def test_a_strangers_trainer_comes_and_goes(wheel: Path, tmp_path: Path):
-    """An environment of its own: pip removes what is installed there, and what it does not know."""
-    home = tmp_path / "environment"
-    run([sys.executable, "-m", "venv", str(home)], tmp_path)
-    python, command = str(home / "bin" / "python"), [str(home / "bin" / "hookline"), "--help"]
-    (packages,) = (home / "lib").glob("python*/site-packages")
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    install = [*pip, "install", "--no-deps", "--no-index", "--ignore-installed"]
-    run([*install, str(wheel)], tmp_path)
-    before = {
-        path: path.read_bytes()
-        for path in (packages / "hookline").rglob("*")
-        if path.suffix != ".pyc" and path.is_file()
-    }
-    run([*install, str(tiny_wheel(tmp_path))], tmp_path)
-    both = "import hookline.trainer.errors, trainer; print(trainer.NAME, hookline.__file__)"
-    said = run([python, "-P", "-c", both], tmp_path)
-    assert "the trainer of a stranger" in said
-    assert str(packages) in said
-    assert "train" in run(command, tmp_path)
-    run([*pip, "uninstall", "--yes", "stranger"], tmp_path)
-    assert not (packages / "trainer").exists()
-    assert {path: path.read_bytes() for path in before} == before
-    assert "train" in run(command, tmp_path)

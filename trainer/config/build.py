@@ -8,13 +8,12 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hookline.trainer.config.parts import KINDS, TARGET, check_path, is_part
+from hookline.trainer.config.parts import KINDS, check_path, is_part
 from hookline.trainer.config.plugins import ROOMS, describe_missing
-from hookline.trainer.config.values import describe, fits, like, show
+from hookline.trainer.config.schema import TARGET, describe, fits, like, show
 from hookline.trainer.deferred import NeedsFramework
 from hookline.trainer.errors import UserError, did_you_mean
 
@@ -39,33 +38,21 @@ def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ())
 def _import(module_path: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(module_path)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_path}.".startswith(f"{error.name}."):
-            missing = f"{error}{_place(error, module_path)}"
-            raise UserError(f"_target_={path} cannot be imported: {missing}. Install what is missing.") from error
-        parent, _, name = error.name.rpartition(".")
-        if not parent:
-            raise UserError(f"_target_={path}: {describe_missing(name)}") from error
-        siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
-        raise UserError(f"_target_={path}: there is no module '{error.name}'.{did_you_mean(name, siblings)}") from error
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_path}.".startswith(f"{error.name}."):
+            parent, _, name = str(error.name).rpartition(".")
+            if not parent:
+                raise UserError(f"_target_={path}: {describe_missing(name)}") from error
+            siblings = [each.name for each in pkgutil.iter_modules(getattr(sys.modules.get(parent), "__path__", []))]
+            hint = did_you_mean(name, siblings)
+            raise UserError(f"_target_={path}: there is no module '{error.name}'.{hint}") from error
         if module_path.partition(".")[0] in (*ROOMS, "keras"):
             raise  # a fault of the program: its traceback is what is needed
-        told = error.msg if isinstance(error, SyntaxError) else str(error)
+        at: Any = error if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)[-1]
         raise UserError(
-            f"_target_={path} cannot be imported: {type(error).__name__}: {told}{_place(error, module_path)}. Fix the "
-            "plugin; debug=true shows the traceback."
+            f"_target_={path} cannot be imported: {type(error).__name__}: {error} ({at.filename}:{at.lineno}). "
+            "Fix the plugin, or install what it needs; debug=true shows the traceback."
         ) from error
-
-
-def _place(error: Exception, module_path: str) -> str:
-    """Return the line of a plugin at which its import failed, in brackets: the last one in its own files."""
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        frames.append((error.filename, error.lineno))
-    top = module_path.partition(".")[0]
-    own = [f" ({name}:{line})" for name, line in frames if top in (*Path(name).parts, Path(name).stem)]
-    return own[-1] if own else ""
 
 
 PLAIN = (type(None), bool, int, float, str, list, Mapping)
@@ -82,14 +69,15 @@ def bind(
     """Check that a node's `_target_` exists and takes the node's arguments, without calling it. Nested nodes, too."""
     target, path = _target(node, group, plugins), node[TARGET]
     if kind is not None and inspect.isclass(target) and not issubclass(target, kind):
-        raise UserError(
-            f"_target_={path} is a class that does not derive from {kind.__name__}. Expected one that does."
-        )
+        raise UserError(f"_target_={path} does not derive from {kind.__name__}. Expected a class that does.")
     parameters, takes_any = parameters_of(target)
     given = {name: value for name, value in node.items() if name != TARGET}
     for name, value in given.items():
         if name in parameters:
-            _check_value(path, name, value, parameters[name].annotation)
+            annotation = parameters[name].annotation
+            is_object = isinstance(value, Mapping) and TARGET in value  # of which nothing is known yet
+            if isinstance(value, PLAIN) and not is_object and not fits(value, annotation):
+                raise UserError(f"{name}={show(value)} received for {path}. Expected {describe(annotation)}.")
         elif not takes_any:
             known = ", ".join(parameters) or "none"
             hint = did_you_mean(name, parameters)
@@ -120,11 +108,10 @@ def build(
     try:
         return target(**arguments)
     except ValueError as error:
-        constructor = target.__init__ if inspect.isclass(target) else target  # perhaps one that is inherited of Keras
+        constructor = target.__init__ if inspect.isclass(target) else target  # a subclass may inherit that of Keras
         if isinstance(error, UserError) or not str(getattr(constructor, "__module__", "")).startswith("keras."):
             raise
-        reason = next(iter(str(error).strip().splitlines()), "no reason given")
-        raise UserError(f"{node[TARGET]} refuses its arguments: {reason}") from error
+        raise UserError(f"{node[TARGET]} refuses its arguments: {str(error).strip().splitlines()[0]}") from error
 
 
 def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) -> Callable[..., Any]:
@@ -154,12 +141,6 @@ def _build_nested(value: Any, plugins: Sequence[str]) -> Any:
     return value
 
 
-def _check_value(path: str, name: str, value: Any, annotation: Any) -> None:
-    is_part = isinstance(value, Mapping) and TARGET in value  # its result is an object, of which nothing is known
-    if isinstance(value, PLAIN) and not is_part and not fits(value, annotation):
-        raise UserError(f"{name}={show(value)} received for {path}. Expected {describe(annotation)}.")
-
-
 def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return the keyword arguments of a target, and whether it takes any others, too.
 
@@ -187,7 +168,7 @@ def _parameter(parameter: inspect.Parameter, function: Callable[..., Any]) -> in
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, inspect.unwrap(function))
     if annotation is parameter.empty:
-        annotation = Any if parameter.default is parameter.empty else like(parameter.default, optional=False)
+        annotation = Any if parameter.default is parameter.empty else like(parameter.default)
     return parameter.replace(annotation=annotation)
 
 

@@ -32,7 +32,7 @@ class Command:
     config_dir: str | None = None  # a further directory of configs
     config_name: str | None = None  # another root config than train
     display: tuple[str, ...] = ()  # flags of Hydra that show something and train nothing, such as ("--cfg", "job")
-    explain: tuple[str, ...] = ()  # keys whose values shall be explained, in place of training
+    explain: tuple[str, ...] = ()  # keys whose values are explained, in place of training
 
     @property
     def shows_config(self) -> bool:
@@ -56,8 +56,9 @@ def parse_command(arguments: Sequence[str]) -> Command:
     parser = _Parser(prog="train.py", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--multirun", "-m", action="store_true")
-    for flag in SWEEP_FLAGS:
-        parser.add_argument(flag)
+    parser.add_argument("--sweep")
+    parser.add_argument("--jobs", type=_count)
+    parser.add_argument("--trials", type=_count)
     parser.add_argument("--run", "-r", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--config-name", "-cn")
@@ -70,51 +71,41 @@ def parse_command(arguments: Sequence[str]) -> Command:
         parser.add_argument(*flags, action="store_true")
     found = parser.parse_intermixed_args(list(arguments))
     _check_sweep_flags(found)
-    return Command(
+    command = Command(
         tuple(found.overrides),
         sweep=found.multirun,
         directory=found.sweep,
-        jobs=_count("--jobs", found.jobs),
-        trials=_count("--trials", found.trials),
+        jobs=found.jobs,
+        trials=found.trials,
         config_dir=found.config_dir,
         config_name=found.config_name,
         display=_display(found),
-        explain=_explained(found),
+        explain=tuple(key.strip() for text in found.explain for key in text.split(",")),
     )
-
-
-def _explained(found: argparse.Namespace) -> tuple[str, ...]:
-    """Return the keys to explain, after checking that nothing else is asked for."""
-    keys = [key.strip() for text in found.explain for key in text.split(",")]
-    if keys and (found.multirun or found.run):
-        raise UserError("--explain says where the values of one run come from. Expected it without -m and --run.")
-    if keys and _display(found):
-        raise UserError(f"--explain and {_display(found)[0]} show different things. Expected one of them.")
-    for key in keys:
+    shown = (*command.display, *(("--explain",) if command.explain else ()))
+    if shown and (found.multirun or found.run):
+        raise UserError(f"{shown[0]} shows something and trains nothing. Expected it without -m and --run.")
+    for key in command.explain:
         if not key or "=" in key:
             name = key.lstrip("+~").partition("=")[0] or "<key>"
             raise UserError(f"--explain {key} received. Expected a key without a value: --explain {name}.")
-    return tuple(keys)
+    return command
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
+    return int(text)
 
 
 def _check_sweep_flags(found: argparse.Namespace) -> None:
     given = [flag for flag in SWEEP_FLAGS if getattr(found, flag.removeprefix("--")) is not None]
     if given and not found.multirun:
         raise UserError(f"{given[0]} belongs to a sweep. Expected -m beside it.")
-    if found.sweep == "":
-        raise UserError("--sweep has no value. Expected --sweep <directory>.")
     for override in found.overrides:
         key, _, value = override.partition("=")
         if f"--{key}" in SWEEP_FLAGS:
             raise UserError(f"'{override}' received. Expected -m --{key} {value or '<value>'}.")
-
-
-def _count(flag: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{flag} {text} received. Expected a whole number of at least 1.")
-    return int(text)
 
 
 def _display(found: argparse.Namespace) -> tuple[str, ...]:
@@ -126,8 +117,6 @@ def _display(found: argparse.Namespace) -> tuple[str, ...]:
             flags += [f"--{name}", value]
     if found.cfg is None and (found.resolve or found.package):
         raise UserError("--resolve and --package show nothing alone. Expected --cfg job --resolve.")
-    if flags and (found.multirun or found.run):
-        raise UserError(f"{flags[0]} shows something and trains nothing. Expected it without -m and --run.")
     return tuple(flags)
 
 
@@ -176,16 +165,11 @@ def _choices(override: Override, sweep: bool) -> list[str]:
     text, key = str(override.input_line), override.get_key_element()
     if not override.is_sweep_override():
         return [text]
-    if not sweep and not override.is_discrete_sweep():
+    if not override.is_discrete_sweep():
         raise UserError(f"'{text}' is an interval. Expected -m --trials <number> to search it, or {key}=<value>.")
     if not sweep:
         one = f"{key}=[{override.get_value_string()}]"
         raise UserError(f"'{text}' lists several values. Expected -m to run them one by one, or a list: {one}.")
-    if not override.is_discrete_sweep():
-        raise UserError(
-            f"'{text}' is an interval. Expected values that can be listed, such as {key}=1,2,3, "
-            "or --trials <number> to search it."
-        )
     try:
         values_in_turn = itertools.islice(override.sweep_string_iterator(), MAX_JOBS + 1)
         return [f"{key}={value}" for value in values_in_turn]

@@ -1,4 +1,4 @@
-"""Compose a config from files and overrides."""
+"""Compose a config from files and overrides. What is internal to Hydra is used here alone."""
 
 from __future__ import annotations
 
@@ -18,27 +18,21 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
+from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from hookline.trainer.config.command import Command
+from hookline.trainer.config.plugins import OWN_CONFIGS as CONFIG_DIR
 from hookline.trainer.config.plugins import Plugin, installed_plugins, named_packages, named_plugins, shadowed
 from hookline.trainer.config.schema import TrainConfig
 from hookline.trainer.errors import UserError
 
-
-def reason(error: BaseException) -> str:
-    """Return what is wrong with a file, with the line if it is known."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    text = str(problem or error).strip().partition("\n")[0].rstrip(".")
-    return text if mark is None else f"{text} (line {mark.line + 1})"
-
-
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 CONFIG_NAME = "train"
 SCHEMA_NAME = "train_schema"
 HYDRA_VERSION_BASE = "1.3"
@@ -51,7 +45,6 @@ class Composer:
 
     loader: ConfigLoader  # Hydra's, with the search path of this run
     config_name: str  # the root config
-    refused: tuple[Plugin, ...]  # plugins whose files are not on the search path
 
     def groups(self) -> list[str]:
         return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
@@ -65,24 +58,19 @@ class Composer:
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
         return [option for option in options if option not in BUNDLES.get(group, ())]
 
-    def why_refused(self, group: str, option: str) -> str | None:
-        """Return in words why an option is not there though an installed plugin has it; None if none has it."""
-        for plugin in self.refused:
-            if option in plugin.files(group):
-                return f"the plugin {plugin.label} has it, but is not used: {plugin.problem}"
-        return None
-
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Return the composed config; references to other values stay as they are written."""
         with _composing():
             return hydra.compose(self.config_name, overrides=list(overrides))
 
+    def defaults(self, overrides: Sequence[str]) -> list[ResultDefault]:
+        """Return the files that a config is composed of, in order, with the packages that they set."""
+        return self.loader.compute_defaults_list(self.config_name, list(overrides), RunMode.RUN).defaults
+
     def load(self, path: str) -> Any:
         """Return a file on the search path as Hydra reads it; None if there is none."""
-        try:
+        with _composing():
             return self.loader.repository.load_config(path)  # type: ignore[attr-defined]
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise _unreadable(error) from error
 
 
 def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, Any]:
@@ -101,7 +89,10 @@ def _composing() -> Iterator[None]:
     try:
         yield
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from error
+        mark: Any = getattr(error, "problem_mark", None)
+        place = f"{mark.name}, line {mark.line + 1}" if mark is not None else "a file"
+        what = _first_line(str(getattr(error, "problem", None) or error))
+        raise UserError(f"The config cannot be composed: {place}: {what}. Expected YAML in UTF-8.") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"The config cannot be composed: {_one_line(error)}") from error
 
@@ -122,16 +113,15 @@ def open_composer(
         if name.removesuffix(".yaml") not in roots:
             known = ", ".join(root for root in roots if root != SCHEMA_NAME and not root.startswith("_"))
             raise UserError(f"--config-name {name} does not exist. Expected one of: {known}.")
-        yield Composer(loader, name, tuple(plugin for plugin in plugins if plugin.problem))
+        yield Composer(loader, name)
 
 
 def _plugins(overrides: Sequence[str], config_dir: Path) -> list[Plugin]:
-    named = named_plugins(named_packages(overrides), config_dir)
-    return [*named.values(), *installed_plugins(config_dir).values()]
+    return [*named_plugins(named_packages(overrides), config_dir), *installed_plugins(config_dir)]
 
 
 def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) -> dict[str, str]:
-    """Return the directories of configs beside ours, with the providers that Hydra shall show for them."""
+    """Return the directories of configs beside ours, with the providers that Hydra shows for them."""
     directories = {}
     if (own := command.config_dir) is not None:
         if not os.path.isdir(own):
@@ -144,12 +134,11 @@ def _directories(command: Command, plugins: Sequence[Plugin], config_dir: Path) 
 
 
 def _add_directories(loader: ConfigLoader, directories: Mapping[str, str]) -> None:
-    if not directories:
-        return
-    search_path = loader.get_search_path()
-    for directory, provider in directories.items():
-        search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
-    loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
+    if directories:
+        search_path = loader.get_search_path()
+        for directory, provider in directories.items():
+            search_path.prepend(provider, f"file://{directory}", SearchPathQuery(provider="schema"))
+        loader.repository.initialize_sources(search_path)  # type: ignore[attr-defined]
 
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
@@ -164,15 +153,6 @@ def typed(config: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"{error.full_key} has no value. Expected {error.full_key}=<value>.") from error
     except OmegaConfBaseException as error:
         raise UserError(f"The config is wrong: {_one_line(error)}") from error
-
-
-def _unreadable(error: yaml.YAMLError | UnicodeDecodeError) -> UserError:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None) or error
-    file = getattr(mark, "name", None) or "a file"
-    return UserError(
-        f"The config cannot be composed: {file} cannot be read: {reason(error)}. "
-        "Expected a YAML file of keys, in UTF-8."
-    )
 
 
 def _one_line(error: BaseException) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer
-from hookline.trainer.config.help import terminal_width
+from hookline.trainer.config.help import SETTINGS, settings, terminal_width
 from hookline.trainer.config.keys import find_value, is_group_choice
-from hookline.trainer.config.origins import Layer, Step, chain_of, is_outside, layers_of, override_layer, read_places
-from hookline.trainer.config.preflight import Job, check_job
-from hookline.trainer.config.resume import KEY as RESUME
-from hookline.trainer.config.resume import resumed_run
-from hookline.trainer.config.schema import TrainConfig, TrainerConfig, is_part, leaves, lookup
+from hookline.trainer.config.origins import Layer, Step, chain_of, layers_of, override_layer, read_places
+from hookline.trainer.config.preflight import RESUME, Job, check_job, resumed_run
+from hookline.trainer.config.schema import is_interpolation, is_part, leaves, lookup, visible
 from hookline.trainer.config.stored import FILE_NAME, read_overrides, read_stored
-from hookline.trainer.config.values import is_interpolation, visible
 from hookline.trainer.errors import UserError, user_path
 
 
@@ -28,22 +22,17 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
     """Return what decides the keys that a command asks for."""
     with open_composer(command, config_dir) as composer:
         (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
-        job = check_job(texts, composer)
+        job = check_job(texts, composer, {})
         overrides = parse_overrides(texts, composer.loader)
-        run = resumed_run(overrides)
-        if run is None:
-            layers, notes = layers_of(overrides, composer), []
-        else:
-            layers, notes = _stored_layers(run, overrides, composer), read_overrides(user_path(run, RESUME))
+        notes: list[str] = []
+        if (run := resumed_run(overrides)) is None:
+            layers = layers_of(overrides, composer)
+        else:  # its own config, and what the command line changes in it
+            path = user_path(run, RESUME) / FILE_NAME
+            setting = [each for each in overrides if not is_group_choice(each, composer)]
+            layers = [Layer(str(path), read_stored(run, RESUME), read_places(path).get), *map(override_layer, setting)]
+            notes = read_overrides(path.parent)
         return "\n\n".join(_explain_key(key, job, layers, notes, composer) for key in command.explain)
-
-
-def _stored_layers(run: str, overrides: Sequence[Override], composer: Composer) -> list[Layer]:
-    """Return the layers of a resumed run: its own config, and what the command line changes in it."""
-    path = user_path(run, RESUME) / FILE_NAME
-    places = read_places(path)
-    setting = [each for each in overrides if not is_group_choice(each, composer)]
-    return [Layer(str(path), read_stored(run, RESUME), places.get), *map(override_layer, setting)]
 
 
 def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[str], composer: Composer) -> str:
@@ -64,7 +53,7 @@ def _explain_key(key: str, job: Job, layers: Sequence[Layer], notes: Sequence[st
 
 def _refuse(key: str, job: Job, composer: Composer) -> None:
     """Say that a key does not exist, with the nearest one that does."""
-    if composer.is_group(key) and not is_outside(key):
+    if composer.is_group(key):
         raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     try:
         find_value(key, job.config, composer)
@@ -82,12 +71,8 @@ def _sets(override: str, key: str) -> bool:
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
     """Return what the setting is for: the schema's help, or the first comment beside it."""
     section, _, name = key.rpartition(".")
-    schema = {"": TrainConfig, "trainer": TrainerConfig}.get(section)
-    found = [each.metadata for each in dataclasses.fields(schema) if each.name == name] if schema else []
-    limits: Mapping[str, Any] = found[0] if found else {}
-    text = limits.get("help") or next((step.comment for step in chain if step.comment), "")
-    if limits.get("choices"):
-        text += f" ({' | '.join(limits['choices'])})"
+    known = dict(settings(section)) if section in SETTINGS else {}
+    text = known.get(name) or next((step.comment for step in chain if step.comment), "")
     return textwrap.wrap(text, terminal_width(), initial_indent="  ", subsequent_indent="  ")
 
 
@@ -99,7 +84,7 @@ def _chain_lines(chain: Sequence[Step], key: str) -> list[str]:
     if len(chain) > 1:
         lines.append("  in the order of composition:")
         for step, place, text in zip(chain, places, texts, strict=True):
-            stands = "stands" if step is chain[-1] else "struck by the next"
+            stands = "stands" if step is chain[-1] else "replaced by the next"
             comment = f"  # {step.comment}" if step.comment else ""
             lines.append(f"    {place:<{wide}}  {text:<{long}}  {stands}{comment}")
     return lines

@@ -7,16 +7,14 @@ import itertools
 import re
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from hookline.trainer.config.plugins import OWN_CONFIGS as CONFIG_DIR
 from hookline.trainer.config.plugins import Plugin, installed_plugins
-from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, leaves
-from hookline.trainer.config.values import show, visible
+from hookline.trainer.config.schema import MISSING, NAMED, TrainConfig, TrainerConfig, leaves, show, visible
 from hookline.trainer.errors import UserError, did_you_mean
 
-CONFIG_DIR = Path(__file__).resolve().parents[2] / "configs"
 TITLES = {
     "recipe": "Recipes (recipe=<name>, or several: recipe=[first,second])",
     "hooks": "Hooks (+hooks=<name> adds, hooks.<name>=null removes; * runs by default)",
@@ -27,10 +25,7 @@ TITLES = {
     "schedule": "Schedules of the learning rate (schedule=<name>)",
     "task": "Tasks (task=<name>; a recipe chooses its own)",
 }
-SETTINGS = {
-    "trainer": "Training (trainer.<name>=<value>)",
-    "": "The run (<name>=<value>)",
-}
+SETTINGS = {"trainer": "Training (trainer.<name>=<value>)", "": "The run (<name>=<value>)"}
 """Settings that the schema names, by the prefix of their names."""
 SECTIONS = ("trainer", *NAMED)
 LIMITS = {"minimum": "at least", "maximum": "at most"}
@@ -45,14 +40,8 @@ EXAMPLES = (
     "--help hooks.prune",
 )
 """Command lines; a test composes each."""
-USAGE = "\n".join(
-    [
-        "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]",
-        "",
-        *(f"  python train.py {example}" for example in EXAMPLES),
-        "",
-    ]
-)
+USAGE = "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]\n\n"
+USAGE += "\n".join(f"  python train.py {example}" for example in EXAMPLES)
 FLAGS = """\
 Flags
   -m, --multirun        run every combination of values listed with commas: each in a process of its own, several at a
@@ -73,18 +62,12 @@ Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 and 
 
 def help_text(config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
     """Return the text of `python train.py --help`."""
-    columns = width or terminal_width()
-    sections = [USAGE]
-    plugins = installed_plugins(config_dir).values()
-    for group, title in TITLES.items():
-        if options := [*options_of(config_dir / group), *of_plugins(plugins, group)]:
-            sections.append("\n".join([title, *rows(options, columns)]) + "\n")
-    if found := [(plugin.name, _about(plugin)) for plugin in plugins]:
-        title = "Plugins (installed packages that bring parts of a run)"
-        sections.append("\n".join([title, *rows(found, columns)]) + "\n")
-    for section, title in SETTINGS.items():
-        sections.append("\n".join([title, *rows(list(settings(section)), columns)]) + "\n")
-    return "\n".join([*sections, FLAGS])
+    plugins = installed_plugins(config_dir)
+    sections = {title: options_of(group, plugins, config_dir) for group, title in TITLES.items()}
+    sections["Plugins (installed packages that bring parts of a run)"] = [(each.name, _about(each)) for each in plugins]
+    sections |= {title: list(settings(section)) for section, title in SETTINGS.items()}
+    texts = ["\n".join([title, *rows(found, width or terminal_width())]) for title, found in sections.items() if found]
+    return "\n\n".join([USAGE, *texts, FLAGS])
 
 
 def terminal_width() -> int:
@@ -100,7 +83,7 @@ def purpose(path: Path) -> str:
 
 def _comments(path: Path) -> list[str]:
     """Return the lines of comments that a file begins with."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return list(itertools.takewhile(lambda line: line.startswith("#"), lines))
 
 
@@ -115,35 +98,24 @@ def settings(section: str) -> Iterator[tuple[str, str]]:
         yield field.name, "; ".join([about["help"], *choices, *limits])
 
 
-def options_of(directory: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and purpose of each option of a group; a hook that runs by default is marked."""
-    bundle = directory / "default.yaml"
-    default = set(re.findall(r"\w+", _defaults(bundle))) if bundle.is_file() else set()
-    for path in sorted({*directory.glob("*.yaml")} - {bundle}):
-        yield f"{path.stem}{' *' if path.stem in default else ''}", purpose(path)
-
-
-def of_plugins(plugins: Iterable[Plugin], group: str) -> Iterator[tuple[str, str]]:
-    """Yield name and purpose of each option that plugins add to a group, marked with the plugin's name."""
-    for plugin in plugins:
-        for name, path in plugin.options(group).items():
-            try:
-                text = purpose(path)
-            except (OSError, UnicodeDecodeError):
-                text = "cannot be read"
-            yield name, f"{text} [{plugin.name}]".strip()
+def options_of(group: str, plugins: Iterable[Plugin], config_dir: Path = CONFIG_DIR) -> list[tuple[str, str]]:
+    """Return name and purpose of each option of a group; what runs by default and what plugins bring is marked."""
+    bundle = config_dir / group / "default.yaml"
+    lines = bundle.read_text(encoding="utf-8").splitlines() if bundle.is_file() else []
+    default = re.findall(r"\w+", "\n".join(line.partition("#")[0] for line in lines).partition("defaults:")[2])
+    ours = {path.stem: path for path in sorted(bundle.parent.glob("*.yaml")) if path != bundle}
+    found = [(f"{name} *" if name in default else name, purpose(path)) for name, path in ours.items()]
+    return found + [
+        (name, f"{purpose(path)} [{each.name}]".strip())
+        for each in plugins
+        for name, path in each.options(group).items()
+    ]
 
 
 def _about(plugin: Plugin) -> str:
     if plugin.problem is not None:
         return f"Warning: not used, since {plugin.problem}"
     return f"{plugin.distribution} {plugin.version or ''}".strip()
-
-
-def _defaults(bundle: Path) -> str:
-    """Return the defaults list of a bundle as written in its file."""
-    lines = [line.partition("#")[0] for line in bundle.read_text(encoding="utf-8").splitlines()]
-    return "\n".join(lines).partition("defaults:")[2]
 
 
 def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
@@ -165,7 +137,6 @@ def rows(options: Sequence[tuple[str, str]], columns: int) -> list[str]:
 
 HEADER = re.compile(r"# (?P<name>Paper|Command|Expected): (?P<text>.+)")
 CONTINUED = "#   "
-NEEDED = "???"
 
 
 def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = None) -> str:
@@ -174,15 +145,14 @@ def entry_text(asked: str, config_dir: Path = CONFIG_DIR, width: int | None = No
     name = asked.lstrip("+").replace("=", ".").replace("/", ".")
     if name in SETTINGS and name:
         return _section_text(name, columns)
-    plugins = installed_plugins(config_dir).values()
+    plugins = installed_plugins(config_dir)
     if name in TITLES:
-        return "\n".join([TITLES[name], *rows([*options_of(config_dir / name), *of_plugins(plugins, name)], columns)])
+        return "\n".join([TITLES[name], *rows(options_of(name, plugins, config_dir), columns)])
     files = {(group, option): path for group in TITLES for option, path in _files(group, config_dir, plugins).items()}
     group, option = _find(name, asked, [*files, *((each, key) for each in SETTINGS for key, _ in settings(each))])
     if group in SETTINGS:
         return _section_text(group, columns, only=option)
-    path = files[group, option]
-    return _option_text(group, option, path, _content(path, asked), columns)
+    return _option_text(group, option, files[group, option], columns)
 
 
 def _files(group: str, config_dir: Path, plugins: Iterable[Plugin]) -> dict[str, Path]:
@@ -224,8 +194,8 @@ def _section_text(section: str, columns: int, only: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _option_text(group: str, option: str, path: Path, content: Mapping[str, Any], columns: int) -> str:
-    found = list(_keys(path, content))
+def _option_text(group: str, option: str, path: Path, columns: int) -> str:
+    found = list(_keys(path))
     about = {"command": _example(group, option, found), **_header(path)}
     about["file"] = path.relative_to(path.parents[2]).as_posix()
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", columns), "", *rows(list(about.items()), columns)]
@@ -253,33 +223,17 @@ def _example(group: str, option: str, keys: Iterable[tuple[str, str, str]]) -> s
         return f"python train.py recipe=baseline +{group}={option}"
     if group == "recipe":
         return f"python train.py recipe={option}"
-    needed = [f" {group}.{key}=<{key}>" for key, value, _ in keys if value == NEEDED]
+    needed = [f" {group}.{key}=<{key}>" for key, value, _ in keys if value == MISSING]
     return f"python train.py recipe=baseline {group}={option}{''.join(needed)}"
 
 
-def _content(path: Path, asked: str) -> dict[str, Any]:
-    """Return what a file holds; a plugin may bring one that cannot be read."""
-    import yaml
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from hookline.trainer.config.compose import reason
-
-    try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(path))
-        why = None if isinstance(content, dict) else "it holds no keys"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
-        why = reason(error)
-    if why is not None:
-        raise UserError(f"--help {asked}: {path} cannot be read: {why}. Expected a YAML file of keys, in UTF-8.")
-    return content
-
-
-def _keys(path: Path, content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _keys(path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield key, value and comment of everything that a file sets."""
+    from omegaconf import OmegaConf
+
     from hookline.trainer.config.origins import read_places
 
     places = read_places(path)
-    for key, value in leaves(content):
+    for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):
         if key and not key.startswith("defaults") and not key.endswith("_target_"):
             yield key, visible(value), places[key].comment if key in places else ""

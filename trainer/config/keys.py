@@ -11,8 +11,21 @@ from typing import Any
 from hydra.core.override_parser.types import Override, OverrideType
 
 from hookline.trainer.config.compose import Composer
-from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, children, follow, is_part, lookup
-from hookline.trainer.config.values import describe, fits, is_interpolation, like, show
+from hookline.trainer.config.schema import (
+    NAMED,
+    TARGET,
+    TrainConfig,
+    TrainerConfig,
+    children,
+    describe,
+    fits,
+    follow,
+    is_interpolation,
+    is_part,
+    like,
+    lookup,
+    show,
+)
 from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
 
 REMEDY = {
@@ -27,28 +40,16 @@ def is_group_choice(override: Override, composer: Composer) -> bool:
 
 
 def check_choice(override: Override, composer: Composer, choices: Mapping[str, str]) -> None:
-    """Check an override that chooses an option of a group."""
+    """Check an override that chooses an option of a group: it exists, and Hydra does not ignore the sign."""
     group, text, value = override.key_or_group, override.input_line, override.value()
     if override.is_delete() or value is None:
-        deed = "removes a whole group" if override.is_delete() else "leaves nothing to build"
-        raise UserError(f"'{text}' {deed}. Expected {REMEDY.get(group, f'{group}=<name> to choose another')}.")
+        remedy = REMEDY.get(group, f"{group}=<name> to choose another")
+        raise UserError(f"'{text}' leaves nothing of the group. Expected {remedy}.")
     names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
         if name not in options:
-            kind = NAMED.get(group, group)
-            if reason := composer.why_refused(group, str(name)):
-                raise UserError(
-                    f"{show(name)} is no {kind} of this run: {reason}. Expected the plugin fixed or uninstalled, or "
-                    "another name there."
-                )
-            raise unknown_name(kind, show(name), options)
-    _check_sign(override, ",".join(map(str, names)), choices)
-
-
-def _check_sign(override: Override, listed: str, choices: Mapping[str, str]) -> None:
-    """Refuse a plus that Hydra would ignore, and a missing one where options are added."""
-    group, text = override.key_or_group, override.input_line
-    section = group.partition("/")[0]
+            raise unknown_name(NAMED.get(group, group), show(name), options)
+    listed, section = ",".join(map(str, names)), group.split("/")[0]
     if section in NAMED:
         if override.type is not OverrideType.ADD:
             added = f"[{listed}]" if "," in listed else listed
@@ -57,9 +58,6 @@ def _check_sign(override: Override, listed: str, choices: Mapping[str, str]) -> 
         if group == "recipe" and group in choices:
             raise UserError(f"'{text}' would be ignored. Expected recipe=[{choices[group].strip('[]')},{listed}].")
         raise UserError(f"'{text}' adds to a group that takes one choice. Expected {group}={listed}.")
-
-
-TARGET = "_target_"
 
 
 def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set[str]:
@@ -78,20 +76,18 @@ def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], 
     key, value = override.key_or_group, override.value()
     for path, item in _entries(key, value, base):
         nodes = [node for node in foreign if path == node or path.startswith(f"{node}.")]
-        if nodes:
-            _check_foreign(override, path, item, min(nodes, key=len), base, composer)
+        if nodes:  # the signature of its target says which arguments there are: `bind` asks it
+            node, (parent, _, name) = min(nodes, key=len), path.rpartition(".")
+            if "." in node and not is_part(node):
+                find_value(node, base, composer)
+            _check_new(override, path, item, exists=name in children(lookup(base, parent)))
         elif override.is_delete():
             find_value(path, base, composer)
             if not is_part(path):
-                section = path.partition(".")[0]
-                part = f"~{section if section in NAMED else 'hooks'}.<name>"
-                raise UserError(
-                    f"'{override.input_line}' removes what every run needs. Expected {part}, or {path}=<value>."
-                )
+                raise UserError(f"'{override.input_line}' removes what every run needs. Expected ~hooks.<name>.")
         else:
             known = find_value(path, base, composer)
-            if override.is_add():
-                raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(item)}.")
+            _check_new(override, path, item, exists=True)
             _check_type(path, item, known)
 
 
@@ -168,14 +164,8 @@ def _unknown_part(section: str, name: str, present: Sequence[str], composer: Com
     return UserError(f"Unknown {kind} '{name}'.{hint} Expected {expected}.")
 
 
-def _check_foreign(
-    override: Override, path: str, value: Any, node: str, base: Mapping[str, Any], composer: Composer
-) -> None:
-    """Check what can be checked of a node whose target is the user's own: that it is where something is built."""
-    if "." in node and not is_part(node):
-        find_value(node, base, composer)
-    parent, _, name = path.rpartition(".")
-    exists = name in children(lookup(base, parent))
+def _check_new(override: Override, path: str, value: Any, *, exists: bool) -> None:
+    """Check that a plus adds what does not exist, and that nothing else does."""
     if override.is_add() and exists:
         raise UserError(f"'{override.input_line}' adds what exists already. Expected {path}={show(value)}.")
     if override.type is OverrideType.CHANGE and not exists:
@@ -197,10 +187,11 @@ def _check_type(path: str, value: Any, known: Any) -> None:
     annotation = annotation or like(known)
     if not fits(value, annotation):
         expected = f"one of: {', '.join(choices)}" if choices else describe(annotation)
-        raise UserError(f"{path}={show(value)} received. Expected {expected}.{_mend(path, value, annotation)}")
+        raise UserError(f"{path}={show(value)} received. Expected {expected}.{_rewritten(path, value, annotation)}")
 
 
-def _mend(path: str, value: Any, annotation: Any) -> str:
+def _rewritten(path: str, value: Any, annotation: Any) -> str:
+    """Return what to write in place of 3.0 where 3 is needed, and of one value where a list is."""
     if isinstance(value, float) and value.is_integer() and fits(1, annotation):
         return f" Write {path}={int(value)}."
     if isinstance(value, str) and fits([value], annotation):

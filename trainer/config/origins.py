@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.override_parser.types import Override
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from hookline.trainer.config import schema
 from hookline.trainer.config.compose import CONFIG_DIR, CONFIG_NAME, SCHEMA_NAME, Composer, with_values
-from hookline.trainer.config.keys import TARGET, is_group_choice
-from hookline.trainer.config.schema import NAMED, children, follow, lookup
-from hookline.trainer.config.values import show
+from hookline.trainer.config.keys import is_group_choice
+from hookline.trainer.config.schema import NAMED, TARGET, children, follow, lookup, show
 from hookline.trainer.errors import UserError
 
 COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
@@ -28,10 +24,10 @@ LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAM
 
 
 class Place(NamedTuple):
-    """The line of a key in its file, from 1, and the comment after its value, or after the key of a block."""
+    """Where a key stands in its file."""
 
-    line: int
-    comment: str = ""
+    line: int  # from 1
+    comment: str  # after its value, or after the key of a block
 
 
 def read_places(path: Path) -> dict[str, Place]:
@@ -56,11 +52,7 @@ def _collect(node: yaml.MappingNode, prefix: str, lines: list[str], found: dict[
             _collect(value, f"{name}.", lines, found)
 
 
-ROOT = CONFIG_DIR.parent
 SCHEME = "file://"
-GLOBAL = ("", "_global_")
-OUTSIDE = ("hydra",)
-"""Keys at the root that are Hydra's own."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +75,7 @@ class Step:
 
     layer: Layer  # that says it
     path: str  # the key, or the one above it that the layer sets to a list, or to something without that key
-    value: Any  # that the layer sets there; of a list of which it sets entries, the whole
+    value: Any  # that the layer sets there
     removes: bool = False  # whether it does
 
     @property
@@ -98,12 +90,10 @@ class Step:
 
 def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
     """Return everything that Hydra composes a config of, in its order."""
-    texts = [str(override.input_line) for override in overrides]
-    defaults = composer.loader.compute_defaults_list(composer.config_name, texts, RunMode.RUN).defaults
     files = [
         _file_layer(default.config_path, default.package or "", composer)
-        for default in defaults
-        if default.config_path is not None and not is_outside(default.package or "")
+        for default in composer.defaults([str(override.input_line) for override in overrides])
+        if default.config_path is not None and not (default.package or "").startswith("hydra")
     ]
     setting = [each for each in overrides if not is_group_choice(each, composer)]
     return [*(layer for layer in files if layer.tree), *map(override_layer, setting)]
@@ -115,14 +105,8 @@ def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
     for layer in layers:
         step = _look_up(layer, key)
         if step is not None and (steps or not step.removes):
-            value = _merged(steps[-1].value, step.value) if steps else step.value
-            steps.append(replace(step, value=value))
+            steps.append(step)
     return steps
-
-
-def is_outside(name: str) -> bool:
-    """Return whether a package or a group is one of Hydra's own."""
-    return name.replace("/", ".").partition(".")[0] in OUTSIDE
 
 
 def _look_up(layer: Layer, key: str) -> Step | None:
@@ -134,36 +118,18 @@ def _look_up(layer: Layer, key: str) -> Step | None:
     return Step(layer, ".".join(names), passed[-1][1], removes=rest is not None)
 
 
-def _merged(before: Any, value: Any) -> Any:
-    """Return a list with those entries replaced that an override such as model.units.0=5 names."""
-    if not isinstance(before, list) or not isinstance(value, Mapping) or not value:
-        return value
-    if not all(isinstance(place, str) and place.isdecimal() and int(place) < len(before) for place in value):
-        return value  # it takes the place of the list
-    entries = {int(place): each for place, each in value.items()}
-    return [_entry(each, entries.get(place, each)) for place, each in enumerate(before)]
-
-
-def _entry(before: Any, value: Any) -> Any:
-    """Return an entry of a list with what an override sets of it."""
-    if isinstance(before, Mapping) and isinstance(value, Mapping):
-        return {**before, **{name: _entry(before.get(name), each) for name, each in value.items()}}
-    return _merged(before, value)
-
-
 def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
     found = composer.load(config_path)
     content: Any = OmegaConf.to_container(found.config) if OmegaConf.is_dict(found.config) else {}
-    content = {name: each for name, each in content.items() if name not in ("defaults", *OUTSIDE)}
-    package = "" if package in GLOBAL else package
+    content = {name: each for name, each in content.items() if name not in ("defaults", "hydra")}
+    package = "" if package == "_global_" else package
     tree = _nested(package, content) if content else {}
     if config_path == SCHEMA_NAME:
-        return Layer(_relative(Path(schema.__file__)), tree, _schema_place)
+        return Layer("trainer/config/schema.py", tree)
     if not str(found.path).startswith(SCHEME):
         return Layer(config_path, tree, option=config_path)
     path = Path(str(found.path).removeprefix(SCHEME)) / f"{config_path.removesuffix('.yaml')}.yaml"
     prefix = f"{package}." if package else ""
-
     places = cache(lambda: read_places(path))  # few of the files set a key that is asked for
 
     def locate(key: str) -> Place | None:
@@ -186,21 +152,10 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 def _relative(path: Path) -> str:
     """Return a path relative to the project's root, or to the current directory, where it lies below."""
-    for root in (ROOT, Path.cwd()):
+    for root in (CONFIG_DIR.parent, Path.cwd()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
     return str(path)
-
-
-def _schema_place(key: str) -> Place | None:
-    """Return the line of a setting in the schema's source."""
-    section, _, name = key.rpartition(".")
-    kind = {"": schema.TrainConfig, "trainer": schema.TrainerConfig}.get(section)
-    if kind is None:
-        return None
-    lines, start = inspect.getsourcelines(kind)
-    found = [number for number, line in enumerate(lines, start) if line.startswith(f"    {name}:")]
-    return Place(found[0]) if found else None
 
 
 PARTS = ("data", "model", "schedule", "optimizer", "task")
@@ -231,10 +186,8 @@ def without_leftovers(
     for path, node in _nodes(config):
         target = chain_of(f"{path}.{TARGET}", layers)[-1:]
         own = children(lookup(target[0].layer.tree, path)) if target else {}
-        steps = {key: chain_of(f"{path}.{key}", layers)[-1:] for key in node if key not in own}
-        foreign = {
-            key: found[0] for key, found in steps.items() if found and _is_foreign(path, node, found[0], composer)
-        }
+        last = {key: chain_of(f"{path}.{key}", layers)[-1:] for key in node if key not in own}
+        foreign = {key: each[0] for key, each in last.items() if each and _is_foreign(path, node, each[0], composer)}
         if foreign and (left := _refused(node, foreign, path.partition(".")[0], config["plugins"])):
             section, _, name = path.partition(".")
             kept = {key: value for key, value in node.items() if key not in left}

@@ -1,9 +1,8 @@
 """The parts that a config may name: what `configs/` lists, by group; classes of Keras; packages that the user named.
 
 A config may come from a stranger, and a `_target_` is a call. So an import path into this project, or into an installed
-plugin, must be listed by a file of its `configs/`, in the group that it is used in; a package that the user names by
-`plugins=` is allowed as a whole. The object at the path must be such a part itself, so that an alias leads nowhere
-else.
+plugin, must be listed by a file of its `configs/`, in the group that it is used in; `plugins=` allows a package as a
+whole. The object at the path must be such a part itself, so that an alias leads nowhere else.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hookline.trainer.config.plugins import OWN_CONFIGS, ROOMS, installed_plugins, trusted_packages
+from hookline.trainer.config.schema import NAMED, TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 
-TARGET = "_target_"
 KINDS = {
     "data": "data source",
     "model": "model",
@@ -30,7 +29,6 @@ KINDS = {
     "hooks": "hook",
 }
 """Groups of `configs/` whose files list parts, with what such a part is called."""
-NAMED_SECTIONS = ("augment", "hooks")
 KERAS_FAMILIES = (
     *("applications", "constraints", "initializers", "layers"),
     *("losses", "metrics", "optimizers", "regularizers"),
@@ -56,7 +54,7 @@ def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = 
 def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
     """Check every import path of a config, each in the group where it stands, without importing anything."""
     for section, content in config.items():
-        nodes = content if section in NAMED_SECTIONS and isinstance(content, Mapping) else {section: content}
+        nodes = content if section in NAMED and isinstance(content, Mapping) else {section: content}
         for node in nodes.values():
             _check_node(node, section if section in KINDS else None, plugins)
 
@@ -80,10 +78,9 @@ def declared(group: str | None) -> frozenset[str]:
     if group is None:
         return frozenset()
     found = set(_listed(OWN_CONFIGS / group))
-    for plugin in installed_plugins().values():
+    for plugin in installed_plugins():
         if plugin.configs is not None and plugin.problem is None:
-            own = _listed(plugin.configs / group)
-            found |= {path for path in own if _of_plugins(path, (plugin.package,))}
+            found |= {path for path in _listed(plugin.configs / group) if _of_plugins(path, (plugin.package,))}
     return frozenset(found)
 
 
@@ -143,27 +140,21 @@ def _is_keras_part(target: Any, group: str | None) -> bool:
 
 
 def _refusal(path: str, group: str | None, plugins: Sequence[str]) -> UserError:
-    root = path.partition(".")[0]
-    own = sorted(declared(group))
+    root, kind = path.partition(".")[0], KINDS.get(group or "", "part")
     if root == "keras":
         families = ", ".join(f"keras.{family}" for family in KERAS_FAMILIES)
         return UserError(f"_target_={path} is not allowed here. Expected, of Keras, a class in one of: {families}.")
     if root in sys.stdlib_module_names:
         return UserError(f"_target_={path} is not allowed: it builds no part of a run.")
+    if root in ROOMS and group is None:
+        return UserError(f"_target_={path} is not allowed here. Expected a class of Keras or of a plugin.")
+    hint = did_you_mean(path, sorted(declared(group)))
     if root in ROOMS:
-        if group is None:
-            return UserError(f"_target_={path} is not allowed here. Expected a class of Keras or of a plugin.")
-        hint = did_you_mean(path, own)
-        listed = f"is not among the {KINDS[group]}s that configs/{group} lists"
+        listed = f"is not among the {kind}s that configs/{group} lists"
         return UserError(f"_target_={path} {listed}.{hint} A part of your own needs a file there.")
     trusted = trusted_packages()
     remedy = f"If you trust it, add plugins=[{','.join([*plugins, root])}]."
     if _of_plugins(path, trusted):
-        hint = did_you_mean(path, [each for each in own if _of_plugins(each, trusted)])
-        kind = KINDS.get(group or "", "part")
         return UserError(f"_target_={path} is not among the {kind}s that the plugin '{root}' lists.{hint} {remedy}")
     known = ", ".join([*ROOMS, "keras", *plugins, *trusted])
-    return UserError(
-        f"_target_={path} is not allowed.{did_you_mean(root, [*ROOMS, 'keras'])} "
-        f"Expected an import path within one of: {known}. {remedy}"
-    )
+    return UserError(f"_target_={path} is not allowed. Expected an import path within one of: {known}. {remedy}")

@@ -1,23 +1,24 @@
-"""Plugins: packages that add hooks, models and data."""
+"""Plugins: packages that add hooks, models and data; found without importing them."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.machinery import PathFinder
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.errors import UserError
 
+KEY = "plugins"
 GROUP = "hookline.plugins"
-CONFIGS = "configs"
 ROOMS = ("hookline",)
+OWN_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TAKEN = {*ROOMS, "keras", "tensorflow", *sys.stdlib_module_names}
 """Top-level names that no plugin may have: they would allow a config to call what builds no part of a run."""
 
@@ -27,11 +28,10 @@ class Plugin:
     """Describe a package that brings parts of a run."""
 
     name: str  # of its entry point; of the package for one that `plugins=` names
-    package: str  # the import path that its `_target_`s begin with; "" if its metadata does not say
+    package: str  # the import path that its `_target_`s begin with; "" if the entry point names none
     distribution: str | None = None  # what was installed; None for one that `plugins=` names
-    version: str | None = None  # of the distribution; None if it is not known
-    # its folder of configs, with recipe/, hooks/, model/, data/ and so on; None without one
-    configs: Path | None = None
+    version: str | None = None  # of the distribution
+    configs: Path | None = None  # its folder of configs, with recipe/, hooks/, model/, data/ and so on
     problem: str | None = None  # why its configs are not used, in one line; None if they are
 
     @property
@@ -46,7 +46,7 @@ class Plugin:
         return {} if self.problem else self.files(group)
 
     def files(self, group: str = "") -> dict[str, Path]:
-        """Return the files of a group by name, whether or not they are used."""
+        """Return the files of a group, or of all, by name, whether or not they are used."""
         if self.configs is None:
             return {}
         folder = self.configs / group
@@ -59,111 +59,76 @@ def declared_plugins() -> Iterator[Plugin]:
     seen = set()
     for distribution in distributions():
         try:
-            text = distribution.read_text("entry_points.txt") or ""
-        except (OSError, UnicodeDecodeError):
+            if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            entries = list(distribution.entry_points.select(group=GROUP))
+            metadata: Any = distribution.metadata
+            name, version = metadata.get("Name") or "a package without a name", metadata.get("Version")
+        except (OSError, ValueError, TypeError, AttributeError):  # files of a distribution that is damaged
             continue
-        if GROUP not in text:
-            continue
-        name, version = _identity(distribution)
         if (key := re.sub(r"[-_.]+", "-", name).lower()) not in seen:
             seen.add(key)
-            yield from _entries(distribution, name, version)
+            yield from (_plugin(entry.name, entry.value.strip(), name, version) for entry in entries)
 
 
-def _identity(distribution: Distribution) -> tuple[str, str | None]:
-    try:
-        metadata: Any = distribution.metadata
-        return metadata.get("Name") or "a package without a name", metadata.get("Version")
-    except (OSError, ValueError, LookupError, AttributeError):
-        return "a package without metadata", None
-
-
-def _entries(found: Distribution, name: str, version: str | None) -> Iterator[Plugin]:
-    try:
-        entries = list(found.entry_points.select(group=GROUP))
-    except (TypeError, ValueError, AttributeError):  # a line that is not an entry
-        yield Plugin(name, "", name, version, problem="its entry_points.txt cannot be read")
-        return
-    for entry in entries:
-        package, configs, problem = entry.value.strip(), None, None
-        if not all(part.isidentifier() for part in package.split(".")):
-            problem = f"its entry point names '{package}'. Expected an importable package, such as my_package"
-            package = ""
-        elif package.partition(".")[0] in TAKEN:
-            problem, package = f"its entry point names '{package}', which is not its own", ""
-        elif (folders := package_folders(package)) is None:
-            problem = f"its package '{package}' cannot be found"
-        else:
-            configs = configs_in(folders)
-        yield Plugin(entry.name, package, name, version, configs, problem)
+def _plugin(name: str, package: str, distribution: str, version: str | None) -> Plugin:
+    plugin = Plugin(name, package, distribution, version)
+    if not all(part.isidentifier() for part in package.split(".")) or package.partition(".")[0] in TAKEN:
+        problem = f"its entry point names '{package}'. Expected a package of its own, such as my_package"
+        return replace(plugin, package="", problem=problem)
+    folders = package_folders(package)
+    if folders is None:
+        return replace(plugin, problem=f"its package '{package}' cannot be found")
+    return replace(plugin, configs=configs_in(folders))
 
 
 def configs_in(folders: Iterable[Path]) -> Path | None:
     """Return the folder of configs of a package; None without one."""
-    return next((folder / CONFIGS for folder in folders if (folder / CONFIGS).is_dir()), None)
+    return next((folder / "configs" for folder in folders if (folder / "configs").is_dir()), None)
+
+
+def package_folders(package: str) -> list[Path] | None:
+    """Return the folders of a package without importing it; none for a single-file module; None if it is missing."""
+    name, *rest = package.split(".")
+    try:
+        spec = importlib.util.find_spec(name)
+        for part in rest:
+            name = f"{name}.{part}"
+            places = spec.submodule_search_locations if spec else None
+            spec = PathFinder.find_spec(name, list(places)) if places else None
+    except (ImportError, ValueError, OSError):
+        return None
+    return None if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
 
 
 def describe_missing(package: str) -> str:
     """Return a sentence that the package does not exist, and what to do about it."""
     top = package.partition(".")[0]
     here = Path.cwd() / top
-    if top != package and package_folders(top) is not None:
-        remedy = f"Expected a module within '{top}', which was found."
-    elif here.is_dir() or here.with_suffix(".py").is_file():
+    if package_folders(top) is None and (here.is_dir() or here.with_suffix(".py").is_file()):
         remedy = "Python does not search this directory: begin the command with PYTHONPATH=."
     else:
         remedy = "Expected it installed, or PYTHONPATH=<directory that holds it> before the command."
     return f"there is no module '{package}'. {remedy}"
 
 
-def package_folders(package: str) -> list[Path] | None:
-    """Return the folders of a package without importing it; none for a single-file module; None if it is missing."""
-    top, *rest = package.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-        for number, _ in enumerate(rest, start=2):
-            if spec is None or spec.submodule_search_locations is None:
-                return None
-            spec = PathFinder.find_spec(".".join(package.split(".")[:number]), list(spec.submodule_search_locations))
-        if spec is None:
-            return None
-        return [Path(place) for place in spec.submodule_search_locations or ()]
-    except (ImportError, ValueError, AttributeError, KeyError, OSError):  # a finder or a path that is broken
-        return None
+def installed_plugins(config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
+    """Return the plugins of the installed packages in the order of their names, those with a problem among them."""
+    found = sorted(declared_plugins(), key=lambda each: (each.name, each.distribution or ""))
+    return [replace(each, problem=each.problem or _clash(each, found, config_dir)) for each in found]
 
 
-KEY = "plugins"
-OWN_CONFIGS = Path(__file__).resolve().parents[2] / CONFIGS
-TARGET = "_target_"
-
-
-def installed_plugins(config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
-    """Return the plugins of the installed packages, by name, those with a problem among them."""
-    found: dict[str, Plugin] = {}
-    for plugin in sorted(declared_plugins(), key=lambda each: (each.name, each.distribution or "")):
-        if (other := found.get(plugin.name)) is None:
-            found[plugin.name] = plugin
-        else:
-            problem = f"{other.distribution} and {plugin.distribution} both call a plugin '{plugin.name}'"
-            found[plugin.name] = dataclasses.replace(other, problem=problem)
-            found[f"{plugin.name} ({plugin.distribution})"] = dataclasses.replace(plugin, problem=problem)
-    return {
-        name: dataclasses.replace(plugin, problem=plugin.problem or _clash(plugin, found.values(), config_dir))
-        for name, plugin in found.items()
-    }
-
-
-def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> dict[str, Plugin]:
-    """Return the plugins that `plugins=` names and that are not installed as such, by package."""
+def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
+    """Return the plugins that `plugins=` names and that are not installed as such."""
     installed = installed_plugins(config_dir)
-    known = {plugin.package for plugin in installed.values()}
-    named = {
-        package: Plugin(package, package, configs=configs_in(package_folders(package) or []))
+    known = {plugin.package for plugin in installed}
+    named = [
+        Plugin(package, package, configs=configs_in(package_folders(package) or []))
         for package in packages
         if package not in known
-    }
-    for plugin in named.values():
-        if problem := _clash(plugin, {**installed, **named}.values(), config_dir):
+    ]
+    for plugin in named:
+        if problem := _clash(plugin, [*installed, *named], config_dir):
             raise UserError(f"{KEY} holds '{plugin.package}', but {problem}. Expected another name there.")
     return named
 
@@ -215,13 +180,13 @@ def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:
     return next((f"{path} has the name of {ours}" for path, ours in found if ours.is_file()), None)
 
 
-def _clash(plugin: Plugin, plugins: Iterable[Plugin], config_dir: Path) -> str | None:
+def _clash(plugin: Plugin, plugins: Sequence[Plugin], config_dir: Path) -> str | None:
     """Return in words which of a plugin's configs has the name of another one; None if all are its own."""
     if plugin.configs is not None and (found := shadowed(plugin.configs, config_dir)):
         return f"its {found}"
+    others = [each for each in plugins if each.configs != plugin.configs and each.problem is None]
     for name, path in plugin.files().items():
-        for other in plugins:
-            same = other.configs == plugin.configs  # two names for one package
-            if not same and other.problem is None and name in other.files():
-                return f"its {path} has the name of {other.files()[name]} of the plugin {other.label}"
+        for other in others:
+            if name in (files := other.files()):
+                return f"its {path} has the name of {files[name]} of the plugin {other.label}"
     return None

@@ -4,68 +4,62 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from hookline.trainer.config.command import Command, expand_sweep, parse_overrides
 from hookline.trainer.config.compose import CONFIG_DIR, Composer, open_composer, typed, with_values
 from hookline.trainer.config.keys import check_choice, check_value, foreign_nodes, is_group_choice
 from hookline.trainer.config.origins import chooses_parts, without_leftovers
+from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import check_found
-from hookline.trainer.config.resume import resumed_config, resumed_run
-from hookline.trainer.config.schema import NAMED
-from hookline.trainer.config.stored import recipe_name
-from hookline.trainer.config.values import show, validate
+from hookline.trainer.config.schema import NAMED, is_part, lookup, show, validate
+from hookline.trainer.config.stored import (
+    FREE,
+    check_plugins,
+    is_free,
+    is_place,
+    read_stored,
+    recipe_name,
+    recipe_of,
+)
 from hookline.trainer.errors import UserError
 from hookline.trainer.quiet import plain_warnings
+
+RESUME = "resume"
+Bases = dict[tuple[str, ...], DictConfig]
+"""Configs that jobs share, by the groups that were chosen."""
 
 
 @dataclass(frozen=True)
 class Job:
     """Hold one run to make."""
 
-    # resolved and validated, plain values; hooks and augmentations that were removed are left out
-    config: dict[str, Any]
+    config: dict[str, Any]  # validated, plain values, references resolved; removed hooks and augmentations left out
     recipe: str  # the recipe's name; several are joined by "+"
     overrides: list[str]  # as the user wrote them, one value each
 
 
 def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
     """Return the jobs of a command, each composed and checked."""
+    bases: Bases = {}
     with open_composer(command, config_dir) as composer:
-        return _jobs(expand_sweep(_parsed(command.overrides, composer), command.sweep), composer)
+        jobs = expand_sweep(parse_overrides(command.overrides, composer.loader), command.sweep)
+        return [check_job(texts, composer, bases) for texts in jobs]
 
 
 def preflight_each(command: Command, jobs: Sequence[Sequence[str]], config_dir: Path = CONFIG_DIR) -> list[Job]:
     """Return jobs whose overrides are known, each composed and checked."""
-    texts = [text for job in jobs for text in job]
-    with open_composer(command, config_dir, texts) as composer:
-        return _jobs([expand_sweep(_parsed(job, composer), sweep=False)[0] for job in jobs], composer)
-
-
-def check_job(texts: list[str], composer: Composer) -> Job:
-    """Return the job of one command line, composed and checked."""
-    _parsed(texts, composer)
-    return _job(texts, composer, {})
-
-
-def _jobs(jobs: Sequence[list[str]], composer: Composer) -> list[Job]:
-    bases: dict[tuple[str, ...], DictConfig] = {}  # that jobs share
-    return [_job(texts, composer, bases) for texts in jobs]
-
-
-def _parsed(texts: Sequence[str], composer: Composer) -> list[Override]:
-    """Return the overrides in texts, after checking that each is given once and sets a key of this project."""
-    overrides = parse_overrides(texts, composer.loader)
-    for override in overrides:
-        _check_is_ours(override)
-    _check_repetition(overrides)
-    return overrides
+    bases: Bases = {}
+    with open_composer(command, config_dir, [text for job in jobs for text in job]) as composer:
+        for texts in jobs:
+            expand_sweep(parse_overrides(texts, composer.loader), sweep=False)
+        return [check_job(list(texts), composer, bases) for texts in jobs]
 
 
 def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
@@ -74,39 +68,25 @@ def check_display(command: Command, config_dir: Path = CONFIG_DIR) -> None:
         overrides = parse_overrides(command.overrides, composer.loader)
         ours = [override for override in overrides if not override.is_hydra_override()]
         for texts in expand_sweep(ours, command.sweep):
-            _compose(texts, composer, {})
+            _compose(parse_overrides(texts, composer.loader), composer, {})
 
 
-def _check_is_ours(override: Override) -> None:
-    if override.is_hydra_override() or override.key_or_group == "hydra":
-        raise UserError(
-            f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
-            "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
-        )
-
-
-def _check_repetition(overrides: Sequence[Override]) -> None:
-    """Refuse a key that is set twice: Hydra takes the last without a word, or none."""
-    for key, count in Counter(override.get_key_element() for override in overrides).items():
-        if count > 1:
-            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
-            several = f" For several, write {key}=[first,second]." if lists else ""
-            raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
-
-
-def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]) -> Job:
+def check_job(texts: list[str], composer: Composer, bases: Bases) -> Job:
+    """Return the job of one command line, composed and checked."""
     overrides = parse_overrides(texts, composer.loader)
+    _check_keys(overrides)
     run = resumed_run(overrides)
     if run is not None:
         composed, recipe = resumed_config(run, overrides, composer)
     else:
-        composed, choices = _compose(texts, composer, bases)
+        composed, choices = _compose(overrides, composer, bases)
         recipe = recipe_name(choices.get("recipe", ""))
     if not recipe:
         known = ", ".join(composer.options("recipe"))
         raise UserError(f"No recipe was given. Expected recipe=<name>, one of: {known}. See python train.py --help.")
     config = typed(composed)
     validate(config)
+    check_tree(config, config["plugins"])
     check_found(config["plugins"])
     if run is None and chooses_parts(overrides, recipe, composer):
         config, left_out = without_leftovers(config, overrides, composer)
@@ -118,14 +98,26 @@ def _job(texts: list[str], composer: Composer, bases: dict[tuple[str, ...], Dict
     return Job(config, recipe, texts)
 
 
-def _compose(
-    texts: list[str], composer: Composer, bases: dict[tuple[str, ...], DictConfig]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _check_keys(overrides: Sequence[Override]) -> None:
+    """Check that each key is given once, since Hydra takes one of several without a word, and is not Hydra's own."""
+    for override in overrides:
+        if override.is_hydra_override() or override.key_or_group == "hydra":
+            raise UserError(
+                f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. "
+                "Expected a key of this project, such as run_dir=<path>; see python train.py --help."
+            )
+    for key, count in Counter(override.get_key_element() for override in overrides).items():
+        if count > 1:
+            lists = key in ("recipe", *(f"+{section}" for section in NAMED))
+            several = f" For several, write {key}=[first,second]." if lists else ""
+            raise UserError(f"'{key}' is given {count} times. Expected it once.{several}")
+
+
+def _compose(overrides: Sequence[Override], composer: Composer, bases: Bases) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the composed config and what each group is set to, after checking each override separately.
 
     The config that the group choices alone give is composed first: it shows which keys exist.
     """
-    overrides = parse_overrides(texts, composer.loader)
     choosing = [override for override in overrides if is_group_choice(override, composer)]
     setting = [override for override in overrides if override not in choosing]
     choices = {each.key_or_group: show(each.value()) for each in choosing if each.type.name == "CHANGE"}
@@ -139,3 +131,59 @@ def _compose(
     for override in setting:
         check_value(override, keys, foreign, composer)
     return with_values(bases[chosen], setting), choices
+
+
+def resumed_run(overrides: Sequence[Override]) -> str | None:
+    """Return the run directory that resume= names; None if a new run is asked for."""
+    for override in overrides:
+        if override.get_key_element() == RESUME:
+            value = override.value()
+            if value is not None and not isinstance(value, str | int | float):
+                raise UserError(f"'{override.input_line}' received. Expected resume=<run directory>.")
+            return None if value is None else str(value)
+    return None
+
+
+def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
+    """Return the config of a resumed run with what may be changed in it, and its recipe's name."""
+    stored = {**read_stored(run, RESUME), RESUME: run}
+    recipe = recipe_of(run, RESUME)
+    others = [each for each in overrides if each.get_key_element() != RESUME]
+    choosing = [each for each in others if is_group_choice(each, composer)]
+    _check_choices(choosing, recipe)
+    plugins = next((each.value() for each in others if each.get_key_element() == "plugins"), [])
+    check_plugins(stored, plugins, RESUME)
+    return _changed(stored, [each for each in others if each not in choosing], composer), recipe
+
+
+def _check_choices(choosing: Sequence[Override], recipe: str) -> None:
+    for override in choosing:
+        if override.key_or_group == "recipe" and recipe_name(show(override.value())) == recipe:
+            continue
+        raise UserError(
+            f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run "
+            f"resumes as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
+        )
+
+
+def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer: Composer) -> dict[str, Any]:
+    """Return the stored config with the free overrides; refuse those that differ elsewhere, all at once."""
+    node, differing = OmegaConf.create(dict(stored)), []
+    for override in overrides:
+        key = override.get_key_element()
+        if override.is_delete() or override.is_add():
+            raise UserError(f"'{override.input_line}' received with resume=. Expected {RESUME}=<run> and key=value.")
+        if not (is_part(key) and override.value() is None and lookup(stored, key) is None):  # it is not there anyway
+            check_value(override, stored, set(), composer)
+        found, value = OmegaConf.select(node, key), override.value()
+        found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+        if is_free(key) or is_place(key, found, value):
+            OmegaConf.update(node, key, value)
+        elif found != value:
+            differing.append(f"{key} is {show(found)}, {show(value)} received")
+    if differing:
+        raise UserError(
+            f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}, "
+            "and of where the data lies, such as data.path. For another run from its weights, use init_from=."
+        )
+    return OmegaConf.to_container(node)  # type: ignore[return-value]

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hookline.trainer.config.schema import NAMED
-from hookline.trainer.config.values import show
+from hookline.trainer.config.schema import NAMED, TARGET, show
 
 IGNORED = ("seed", "run_dir", "resume", "debug", "trainer.max_seconds")
 """Settings in which runs of one group may differ: the seed, and those that do not change a result."""
 UNLESS_GIVEN = ("trainer.threads",)
 """Likewise, unless a user gave it: it changes only the last bits, and a sweep sets it by the machine's cores."""
 RECIPE = "recipe"
-TARGET = "_target_"
-
-
-class Missing:
-    """A setting that a config does not have."""
-
-
-MISSING = Missing()
+MISSING: Any = object()
+"""In place of a setting that a config does not have."""
 Settings = dict[str, list[Any]]
 
 

@@ -1,9 +1,12 @@
-"""The config of a run on disk, read as data."""
+"""The config of a run on disk: read as data, and what a resumed run keeps of it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import yaml
 
 from hookline.trainer.config.parts import check_tree
 from hookline.trainer.config.plugins import ROOMS, targets, trusted_packages
-from hookline.trainer.config.values import show
+from hookline.trainer.config.schema import leaves, show
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
 
@@ -85,10 +88,9 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
             f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
             f"Expected plugins=[{names}] beside it, if you trust it."
         )
-    allowed = (*ROOMS, "keras", *(str(name).partition(".")[0] for name in given), *sys.stdlib_module_names)
+    known = {*ROOMS, "keras", *sys.stdlib_module_names, *(str(each).partition(".")[0] for each in (*given, *trusted))}
     for path in targets(config):
-        root = path.partition(".")[0]
-        if root not in allowed and not any(f"{path}.".startswith(f"{package}.") for package in trusted):
+        if (root := path.partition(".")[0]) not in known:
             raise UserError(
                 f"The run uses {path}, and '{root}' is not a plugin that is installed here. Expected it installed, or "
                 f"plugins=[{root}] beside {key}=, if you trust it."
@@ -133,3 +135,42 @@ def _texts(node: Any, where: str) -> Iterator[tuple[str, str]]:
     elif isinstance(node, list):
         for child in node:
             yield from _texts(child, where)
+
+
+FREE = (
+    "debug",
+    "plugins",
+    "hooks.progress",
+    "hooks.final_table",
+    "trainer.allow_slow_precision",
+    "trainer.max_seconds",
+    "trainer.placement",
+    "trainer.replicas",
+    "trainer.strategy",
+    "trainer.threads",
+    "trainer.worker_timeout",
+)
+"""Keys that may differ from the run's own config. Other numbers of threads and replicas change bits, with a warning."""
+PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")
+"""Keys that locate the data; so does any other of `data` that names a file of `PLACE_SUFFIXES`. They may differ."""
+PLACE_SUFFIXES = (".npy", ".npz")
+CONFIG_DIGEST = "config_sha256"
+"""Under which the environment of a checkpoint holds the digest of its run's config."""
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """Return a sha256 of the part of a config that a resumed run keeps."""
+    kept = [[key, value] for key, value in leaves(config) if not is_free(key) and not is_place(key, value)]
+    return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
+
+
+def is_free(key: str) -> bool:
+    """Return whether a resumed run may have another value of a key."""
+    return any(key == free or key.startswith(f"{free}.") for free in FREE)
+
+
+def is_place(key: str, *values: Any) -> bool:
+    """Return whether a key locates the data, judging by its name, or by its old and new values."""
+    if any(fnmatchcase(key, pattern) for pattern in PLACES):
+        return True
+    return key.startswith("data.") and all(isinstance(v, str) and v.endswith(PLACE_SUFFIXES) for v in values)

@@ -29,14 +29,13 @@ class TrainingBatches:
     """Give the batch of any training step, reshuffled in every epoch.
 
     The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch
-    also where the batch does not divide the split. Such a batch holds the end of one epoch and the start of the next.
+    also where the batch does not divide the split.
 
-    With `classes_per_batch` a batch holds so many classes with equally many examples each, as `BalancedOrder` chooses
-    them. An epoch is then just a number of steps: as many as it takes to draw as many examples as the split has. The
-    same holds with `class_shares`, where classes come in these shares, as `SampledOrder` draws them.
+    With `classes_per_batch` a batch holds so many classes with equally many examples each (`BalancedOrder`), with
+    `class_shares` classes come in these shares (`SampledOrder`). An epoch is then just a number of steps: as many as it
+    takes to draw as many examples as the split has.
 
     Replicas share a batch: each takes its own slice of the one order, which is the same for any number of them.
-
     Placement "device" has arrays lie beside the network, "host" has the CPU prepare batches ahead. `first_step` has the
     first batch of the order.
     """
@@ -55,10 +54,7 @@ class TrainingBatches:
     ) -> None:
         _check_batch_size(batch_size)
         if batch_size > split.size:
-            raise UserError(
-                f"Received batch size {batch_size} for {split.size} {split.name} examples; expected 1..{split.size}. "
-                f"Set trainer.batch_size={split.size}, or less."
-            )
+            raise UserError(f"Received batch size {batch_size} for {split.name}; expected 1..{split.size} examples.")
         self.split, self.batch_size, self.seed, self.first_step = split, batch_size, seed, first_step
         self.placement = resolve_placement(placement, split.source)
         self._source = split.source.on_accelerator() if self.placement == "device" else split.source
@@ -96,22 +92,19 @@ class TrainingBatches:
 
     def _ordered(self, classes_per_batch: int | None, shares: np.ndarray | None) -> Callable[[tf.Tensor], tf.Tensor]:
         """Return the order: a function from positions in an endless run of batches to positions in the split."""
-        size, seed = self.split.size, self.seed
-        if classes_per_batch is None and shares is None:
-            return lambda position: epoch_permutation(position, size, seed)
-        labels = self.split.labels
+        size, seed, batch = self.split.size, self.seed, self.batch_size
         if shares is not None:
-            return SampledOrder(labels, shares=shares, seed=seed)
-        assert classes_per_batch is not None
-        batch = self.batch_size
-        balanced = BalancedOrder(labels, classes_per_batch=classes_per_batch, batch_size=batch, seed=seed)
+            return SampledOrder(self.split.labels, shares=shares, seed=seed)
+        if classes_per_batch is None:
+            return lambda position: epoch_permutation(position, size, seed)
+        balanced = BalancedOrder(self.split.labels, classes_per_batch=classes_per_batch, batch_size=batch, seed=seed)
         return lambda position: tf.gather(balanced(position[0] // batch), position % batch)
 
     def batch(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> Batch:
         """Return the batch of a step: a pure function of (seed, step).
 
-        Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits. Inside a function
-        that XLA compiles it does not (see `epoch_permutation`); compile what uses the batch.
+        Works eagerly, in `tf.data` with any parallelism, and in a traced loop, with the same bits; not inside a
+        function that XLA compiles (see `epoch_permutation`).
         """
         indices = self.indices(step, replica=replica, replicas=replicas)
         return self.drawn(indices, step, self._places(replica, replicas))
@@ -164,12 +157,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Give every example of a split exactly once, in order, in batches of one size.
-
-    Attributes:
-        split: what is evaluated.
-        batch_size: examples per batch; the split's size when that is smaller than what was asked for.
-    """
+    """Give every example of a split exactly once, in order, in batches of one size."""
 
     def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
         _check_batch_size(batch_size)
@@ -219,7 +207,7 @@ def _held(split: Split) -> tf.Tensor:
 
 
 class BatchQueue:
-    """Give the next batch to a traced loop, which keeps taking from it wherever it is put.
+    """Give the next batch to a traced loop; `seek` moves it in place.
 
     Whoever takes batches sets `position`, the step whose batch comes next.
     """
@@ -237,7 +225,7 @@ class BatchQueue:
         return batch
 
     def seek(self, step: int) -> None:
-        """Move the queue to a step. Prepared batches are dropped; if it is at that step already, nothing happens."""
+        """Move the queue to a step, and drop the batches that are prepared; nothing happens if it is there already."""
         if step == self.position:
             return
         self._dataset = self._queued(step)

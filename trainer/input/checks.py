@@ -34,10 +34,7 @@ def check_lengths(inputs: np.ndarray, targets: np.ndarray, where: str) -> None:
 def check_shape(inputs: np.ndarray, input_shape: tuple[int, ...], where: str) -> None:
     """Check the shape of one input."""
     if inputs.shape[1:] != tuple(input_shape):
-        raise UserError(
-            f"{where}: inputs of shape {list(inputs.shape[1:])}; expected {list(input_shape)}. Resize them, or choose "
-            "the data that fits them."
-        )
+        raise UserError(f"{where}: inputs of shape {list(inputs.shape[1:])}; expected {list(input_shape)}.")
 
 
 def check_finite(inputs: np.ndarray, where: str) -> None:
@@ -47,13 +44,9 @@ def check_finite(inputs: np.ndarray, where: str) -> None:
     if inputs.dtype.kind != "f":
         return
     bad = ~np.isfinite(inputs)
-    count = int(np.count_nonzero(bad))
-    if count:
+    if count := int(np.count_nonzero(bad)):
         row = int(np.argmax(bad.reshape(len(inputs), -1).any(axis=1)))
-        raise UserError(
-            f"{where}: {count} values are NaN or infinite, the first in row {row}; expected finite numbers. Remove or "
-            "fix these rows."
-        )
+        raise UserError(f"{where}: {count} values are NaN or infinite, the first in row {row}. Remove or fix them.")
 
 
 def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray | None = None) -> None:
@@ -74,10 +67,9 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
 
 
 def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return grey values as uint8 without changing any.
+    """Return grey values of any dtype as uint8 without changing any.
 
-    Any dtype is taken as long as the values are whole and span 0..255; images that were scaled already would turn
-    almost black without notice, so they are refused.
+    Images that were scaled already would turn almost black without notice, so they are refused.
     """
     low, high = inputs.min(), inputs.max()
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))

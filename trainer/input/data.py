@@ -17,37 +17,25 @@ from hookline.trainer.input.source import Source
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Name the rows of a source that serve one purpose.
+    """Name the rows of a source that serve one purpose."""
 
-    Attributes:
-        name: "train", "validation" or "test".
-        source: where the examples lie.
-        indices: int64 [size], rows of the source, each at most once.
-        row_name: returns what a row of the source is called, such as the path of its file; None if rows have
-            numbers alone.
-    """
-
-    name: str
-    source: Source
-    indices: np.ndarray
-    row_name: Callable[[int], str] | None = None
+    name: str  # "train", "validation" or "test"
+    source: Source  # where the examples lie
+    indices: np.ndarray  # int64 [size], rows of the source, each at most once
+    row_name: Callable[[int], str] | None = None  # what a row is called, such as the path of its file; None: "row 17"
 
     def __post_init__(self) -> None:
-        indices = self.indices
-        if indices.dtype != np.int64 or indices.ndim != 1:
-            raise UserError(
-                f"Split '{self.name}' received indices of dtype {indices.dtype} and shape {list(indices.shape)}; "
-                "expected int64 [size]. Convert them with numpy.asarray(indices, numpy.int64)."
-            )
-        if not indices.size:
+        rows = self.indices
+        if rows.dtype != np.int64 or rows.ndim != 1:
+            raise UserError(f"Split '{self.name}': indices of {rows.dtype} {list(rows.shape)}; expected int64 [size].")
+        if not rows.size:
             raise UserError(f"Split '{self.name}' is empty; expected at least one example. Give it a larger share.")
-        if indices.min() < 0 or indices.max() >= self.source.size:
+        if rows.min() < 0 or rows.max() >= self.source.size:
             raise UserError(
-                f"Split '{self.name}' names rows {indices.min()}..{indices.max()}; expected rows within "
+                f"Split '{self.name}' names rows {rows.min()}..{rows.max()}; expected rows within "
                 f"0..{self.source.size - 1}. Make the indices from the source's size."
             )
-        repeated = indices.size - np.count_nonzero(_named(self))
-        if repeated:
+        if repeated := rows.size - np.count_nonzero(_named(self)):
             raise UserError(f"Split '{self.name}' repeats {repeated} rows; expected each once. Remove the repeats.")
 
     @property
@@ -93,19 +81,15 @@ class Data:
     def __post_init__(self) -> None:
         """Check that no example serves two purposes, the names of the classes, and the label of every example.
 
-        Every source passes through here. Unchecked, a label out of range is an error on a CPU, zeros on a GPU, another
-        class under XLA, and no class at all in `tf.one_hot`.
+        Unchecked, a label out of range is an error on a CPU, zeros on a GPU, and another class under XLA.
         """
-        if self.class_names and (len(self.class_names) != self.classes or len(set(self.class_names)) != self.classes):
-            raise UserError(
-                f"Data '{self.name}' received {len(self.class_names)} class names, {len(set(self.class_names))} of "
-                f"them different, for {self.classes} classes; expected one for each. Fix the names, or leave them out."
-            )
+        names = self.class_names
+        if names and (len(names) != self.classes or len(set(names)) != self.classes):
+            raise UserError(f"Data '{self.name}': {len(set(names))} different class names for {self.classes} classes.")
         for first, second in itertools.combinations(self.splits, 2):
             if first.source is not second.source:
                 continue
-            overlap = np.count_nonzero(_named(first)[second.indices])
-            if overlap:
+            if overlap := np.count_nonzero(_named(first)[second.indices]):
                 raise UserError(
                     f"Splits '{first.name}' and '{second.name}' of data '{self.name}' share {overlap} examples; "
                     "expected none. Split the indices once, before any shuffling."
@@ -113,10 +97,7 @@ class Data:
         for split in self.splits if self.classes else ():
             labels, where = split.source.labels, f"Data '{self.name}', {split.name}"
             if labels.shape != (split.source.size,):
-                raise UserError(
-                    f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}], one for each row "
-                    "of the source."
-                )
+                raise UserError(f"{where}: labels of shape {list(labels.shape)}; expected [{split.source.size}].")
             check_labels(labels[split.indices], self.classes, where, split.indices)
 
     @property
@@ -126,7 +107,7 @@ class Data:
 
     @property
     def held_out(self) -> tuple[str, ...]:
-        """Return the names of the splits that are evaluated. Another stands for none: it may be the training split."""
+        """Return the names of the splits that are evaluated; the others may be the training split itself."""
         return ("validation", "test")
 
     @property

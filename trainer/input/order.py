@@ -22,13 +22,12 @@ def epoch_permutation(position: tf.Tensor, size: int, seed: int) -> tf.Tensor:
     """Return which example stands at each position of an endless run of epochs.
 
     Epoch e covers the positions e * size .. (e + 1) * size - 1 and holds each index once, in an order keyed by
-    (seed, e). A pure function that needs no memory, however large the set. Positions of one call may lie in several
-    epochs.
+    (seed, e). Positions of one call may lie in several epochs.
 
     The permutation is the cycle-walking Simon cipher of `RandomIndexShuffle` (TensorFlow, `index_shuffle`), between
-    two rotations. The op alone is not enough: it uses 8 bits of each key word for sets up to 65,536, so epochs would
-    repeat after 256. Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and
-    the hash have kernels for the CPU only: call this outside XLA-compiled functions.
+    two rotations. The op alone uses 8 bits of each key word for sets up to 65,536, so epochs would repeat after 256.
+    Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and the hash have kernels for
+    the CPU only: call this outside XLA-compiled functions.
     """
     epoch = position // size
     same = tf.zeros_like(position)
@@ -48,8 +47,8 @@ def hashed_key(*words: tf.Tensor) -> tf.Tensor:
 def keyed_permutation(index: tf.Tensor, size: tf.Tensor | int, key: tf.Tensor) -> tf.Tensor:
     """Return what stands at each index of the permutation of [0, size) that belongs to a key.
 
-    See `epoch_permutation`. Permutations of several sizes and keys may be asked in one call. Small sizes take longer:
-    the op walks through 65,536 / size places on average, which is 0.3 ms an index for a size of 3, 15 us for 100.
+    Sizes and keys may differ in one call. Small sizes take longer: the op walks through 65,536 / size places on
+    average, which is 0.3 ms an index for a size of 3, 15 us for 100.
     """
     rotated = (index + key % size) % size
     return (_cipher(rotated, tf.zeros_like(index) + size, key) + _shift(key, 20) % size) % size
@@ -75,17 +74,16 @@ def _shift(key: tf.Tensor, bits: int) -> tf.Tensor:
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """The constants of SplitMix64 (Steele, Lea, Flood 2014)."""
-_HALF = 32  # bits of a key
 
 
 def example_seeds(seed: int, step: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Return a seed for each example of a batch: int32 [n, 2]. It has a kernel for the CPU only."""
     with tf.device(HOST):
         same = tf.zeros_like(positions)
-        # Four words, so that no key is one of the orders' in `balanced.py`, which have three.
+        # Four words, so that no key is one of the orders' in `sampling.py`, which have three.
         key = hashed_key(same + signed_seed(seed), same + step, positions, same)
         # A bitcast here would be the second in a row: Grappler makes one of them, from uint8 [n, 8], which fails.
-        return tf.stack([tf.cast(key, tf.int32), tf.cast(tf.bitwise.right_shift(key, _HALF), tf.int32)], axis=1)
+        return tf.stack([tf.cast(key, tf.int32), tf.cast(tf.bitwise.right_shift(key, 32), tf.int32)], axis=1)
 
 
 def salted(seeds: tf.Tensor, salt: str) -> tf.Tensor:
@@ -116,8 +114,7 @@ def whole_numbers(seeds: tf.Tensor, salt: str, low: int, high: int) -> tf.Tensor
 def normal(seeds: tf.Tensor, salt: str, shape: Sequence[int]) -> tf.Tensor:
     """Return numbers of the standard normal distribution: float32 [n, *shape].
 
-    They are looked up among 65,536 quantiles, so none is beyond 4.33. That takes half the time of
-    `tf.random.stateless_normal`, and devices cannot disagree about a logarithm.
+    They are looked up among 65,536 quantiles, so none is beyond 4.33, and devices cannot disagree about a logarithm.
     """
     count = math.prod(shape)
     with tf.init_scope():  # traced functions capture it; no graph holds a copy as a constant

@@ -26,9 +26,7 @@ class Preparation:
     offset: float = 0.0  # see `scale`
     peak: float | None = None  # brightest raw value, such as 255; None if raw values are not pixels
     fit: str = FITS[0]  # how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`)
-    # of raw arrays: "last" as they are, "first" with the channels before the rest, "new" without an axis of channels,
-    # of which there is one
-    axes: str = AXES[0]
+    axes: str = AXES[0]  # of raw arrays: channels "last", "first", or "new" for one channel without an axis
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -55,7 +53,13 @@ class Preparation:
                 f"Received examples of shape {list(raw.shape[1:])}. Expected {' or '.join(map(str, expected))} for "
                 "each, with an axis of examples before it."
             )
-        self._check_values(raw)
+        if raw.dtype.kind == "f" and not np.isfinite(raw).all():
+            raise UserError("Received examples with NaN or infinite values. Expected finite numbers.")
+        if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak):
+            raise UserError(
+                f"Received values from {raw.min():g} to {raw.max():g}. Expected pixels from 0 to {self.peak:g}, as "
+                "the network's data has them; it scales them itself."
+            )
         return self._scaled(raw, self.scale)
 
     def of_images(self, pixels: np.ndarray) -> np.ndarray:
@@ -70,15 +74,6 @@ class Preparation:
         if self.offset:
             values += np.float32(self.offset)
         return np.ascontiguousarray(values)
-
-    def _check_values(self, raw: np.ndarray) -> None:
-        if raw.dtype.kind == "f" and not np.isfinite(raw).all():
-            raise UserError("Received examples with NaN or infinite values. Expected finite numbers.")
-        if self.peak is not None and raw.size and (raw.min() < 0 or raw.max() > self.peak):
-            raise UserError(
-                f"Received values from {raw.min():g} to {raw.max():g}. Expected pixels from 0 to {self.peak:g}, as "
-                "the network's data has them; it scales them itself."
-            )
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "shape": list(self.shape)}

@@ -19,8 +19,7 @@ Setting = str | Mapping[Any, float]
 def class_weights(setting: Setting, labels: np.ndarray, classes: int, names: Sequence[str] = ()) -> np.ndarray:
     """Return the weight of each class's loss.
 
-    "balanced" gives a class of n of all N examples, among C classes that have any, the weight N / (C n): each class
-    then has the same sum of weights, and the mean over all examples is 1.
+    "balanced" gives a class of n of all N examples, among C classes that have any, the weight N / (C n).
     """
     counts = np.bincount(labels, minlength=classes)
     if setting == BALANCED:
@@ -41,10 +40,7 @@ def class_shares(setting: Setting, labels: np.ndarray, classes: int, names: Sequ
     given = by_label("trainer.class_sampling", setting, classes, names)
     for label in given:
         if not counts[label]:
-            raise UserError(
-                f"trainer.class_sampling names class {label}, which has no training example. Expected classes that "
-                "have some: leave it out."
-            )
+            raise UserError(f"trainer.class_sampling names class {label}, which has no training example. Leave it out.")
     total, rest = sum(given.values()), counts.astype(np.float64)
     rest[list(given)] = 0
     complete = not rest.any()
@@ -73,11 +69,7 @@ def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> 
 
 
 class _ByClass:
-    """Take examples of classes: each class runs through its own again and again, each time in a new order.
-
-    Everything follows from a seed by the keyed permutations of `trainer/input/order.py`; nothing is stored but the rows
-    of each class.
-    """
+    """Take examples of classes: each class runs through its own again and again, each time in a new order."""
 
     def __init__(self, labels: np.ndarray, counts: np.ndarray, seed: int) -> None:
         self._seed = signed_seed(seed)
@@ -98,12 +90,9 @@ class _ByClass:
 class BalancedOrder(_ByClass):
     """Choose the examples of a step: P classes that differ, and K examples of each that differ.
 
-    The steps run through the classes in rounds. A round is a permutation of all classes, cut into steps of P; if P does
-    not divide their number, the last classes of the permutation are left out, different ones in every round. A class
-    runs through its examples in the same way, K per round. So classes come equally often however large they are, and so
-    do the examples within a class. A class of fewer than K examples repeats some.
-
-    P is `classes_per_batch`, K is `examples_per_class`.
+    A round is a permutation of all classes, cut into steps of P = `classes_per_batch`; if P does not divide their
+    number, the last classes of the permutation are left out, different ones in every round. A class runs through its
+    examples in the same way, K = `examples_per_class` per round; one of fewer than K examples repeats some.
     """
 
     def __init__(self, labels: np.ndarray, *, classes_per_batch: int, batch_size: int, seed: int) -> None:
@@ -141,9 +130,8 @@ class SampledOrder(_ByClass):
     """Choose examples so that classes come in given shares.
 
     An epoch draws as many examples as the split has. How many of each class is fixed, to within one: its share of the
-    epoch. Their positions in it are a permutation, a new one in every epoch. A class runs through its own examples
-    again and again, each time in a new order: examples of one class come equally often, small classes repeat, and large
-    ones are spread over several epochs.
+    epoch. Their positions in it are a permutation, a new one in every epoch. Small classes repeat their examples, and
+    large ones are spread over several epochs.
     """
 
     def __init__(self, labels: np.ndarray, *, shares: np.ndarray, seed: int) -> None:

@@ -34,10 +34,7 @@ def split_indices(
             raise UserError(f"Received {name} of shape {list(values.shape)} for {size} examples; expected [{size}].")
     if keys is not None:
         if labels is not None or groups is not None:
-            raise UserError(
-                "Received keys with labels or groups; expected keys alone, because their hash alone decides. Leave "
-                "them out; examples that belong together may have one key."
-            )
+            raise UserError("Received keys with labels or groups; expected keys alone, whose hash decides.")
         parts = _by_hash(keys, held_out, seed)
     elif groups is not None:
         parts = _by_group(groups, held_out, seed, np.zeros(size, np.int64) if labels is None else labels)
@@ -75,7 +72,7 @@ def _by_group(
     """Return parts of whole groups.
 
     The groups come in random order. Each goes to the part that still needs most of its classes, relative to the part's
-    target for them; to a held-out part only if that brings its size nearer to its target.
+    target; to a held-out part only if that brings its size nearer to its target.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     _, class_of = np.unique(labels, return_inverse=True)
@@ -99,12 +96,12 @@ def _by_group(
 
 
 def _fill_empty(part_of: np.ndarray, sizes: np.ndarray, parts: int) -> None:
-    """Give each part without a group the smallest of the part with most groups: all were too large for it."""
+    """Give each part without a group the smallest one of the part with most groups."""
     for part in range(parts):
         owned = np.bincount(part_of, minlength=parts)
-        giver = int(np.argmax(owned))
-        if not owned[part] and owned[giver] > 1:
-            candidates = np.flatnonzero(part_of == giver)
+        largest = int(np.argmax(owned))
+        if not owned[part] and owned[largest] > 1:
+            candidates = np.flatnonzero(part_of == largest)
             part_of[candidates[np.argmin(sizes[candidates])]] = part
 
 
@@ -113,8 +110,8 @@ def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -
     counts = [f"{name}: {amount}" for name, amount in held_out.items() if not isinstance(amount, float)]
     if counts:
         raise UserError(
-            f"Received a number of examples with keys ({', '.join(counts)}); expected shares such as 0.1, because an "
-            "example that arrives later must not move another. Give shares, or leave the keys out."
+            f"Received a number of examples with keys ({', '.join(counts)}); expected shares such as 0.1, so that an "
+            "example that arrives later moves no other."
         )
     hashes = np.array([_hash(key, seed) for key in keys.tolist()], np.uint64)
     parts: dict[str, np.ndarray] = {TRAIN: hashes}
@@ -143,13 +140,9 @@ def _check(size: int, held_out: Mapping[str, float | int], seed: int) -> None:
                 f"Received {name} fraction {amount!r}; expected a number above 0 and below 1, or a whole number of "
                 "examples of 1 or more."
             )
-    shares = {name: amount for name, amount in held_out.items() if _is_share(amount)}
-    if sum(shares.values()) >= 1:
-        raise UserError(f"Received fractions {_listing(shares)}; expected a sum below 1, to leave some to train on.")
-    if len(shares) < len(held_out) and sum(_count(amount, size) for amount in held_out.values()) >= size:
-        raise UserError(
-            f"Received {_listing(held_out)} for {size} examples; expected fewer in all, to leave some to train on."
-        )
+    shares = sum(amount for amount in held_out.values() if _is_share(amount))
+    if shares >= 1 or sum(_count(amount, size) for amount in held_out.values()) >= size:
+        raise UserError(f"Received {_listing(held_out)} for {size} examples; expected some left to train on.")
     if not is_whole_number(seed) or seed < 0:
         raise UserError(f"Received split seed {seed!r}; expected an integer of 0 or more.")
 

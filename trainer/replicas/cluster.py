@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hookline.trainer.config.schema import batch_sizes_for
 from hookline.trainer.errors import UserError
-from hookline.trainer.input.shares import batch_sizes_for
 
 NONE, MULTI_WORKER = "none", "multi_worker"
 EXPECTED = "Expected python scripts/launch.py workers=<number> ..., TF_CONFIG, srun, or RANK and WORLD_SIZE."

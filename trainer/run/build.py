@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from hookline.trainer.config.build import build, parameters_of, resolve
-from hookline.trainer.config.parts import TARGET
+from hookline.trainer.config.schema import TARGET
 from hookline.trainer.errors import UserError, did_you_mean
 from hookline.trainer.hook import AT, GraphHook, Hook
 from hookline.trainer.input.augment import Augment

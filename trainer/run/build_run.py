@@ -13,13 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from hookline.trainer.config.schema import check_class_parts
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.hook import GraphHook, Hook, HostHook
 from hookline.trainer.input.augment import Augmentation
 from hookline.trainer.input.batches import BatchQueue, TrainingBatches
 from hookline.trainer.input.data import Data
 from hookline.trainer.input.sampling import Setting, class_shares, class_weights
-from hookline.trainer.input.shares import check_class_parts
 from hookline.trainer.network import Network
 from hookline.trainer.objective import Batch
 from hookline.trainer.order import order_hooks
@@ -109,9 +109,7 @@ def _build_parts(
 ) -> tuple[Data, TrainingBatches, int, list[Trainer], list[HostHook]]:
     """Return data, training batches, the number of steps, a trainer for each replica, and the host hooks."""
     settings, count = blueprint.settings, replicas[0].count
-    check_class_parts(
-        settings["classes_per_batch"], count, received=f"{count} replicas", where="for each", fewer="replicas"
-    )
+    check_class_parts(settings["classes_per_batch"], count, f"{count} replicas", "replicas")
     blueprint.check()
     augments, hooks = blueprint.build_augments(), blueprint.build_hooks()
     keras.utils.set_random_seed(blueprint.seed)

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from hookline.trainer.config.build import bind, resolve
-from hookline.trainer.config.parts import KINDS, NAMED_SECTIONS, TARGET
+from hookline.trainer.config.parts import KINDS
 from hookline.trainer.config.preflight import Job
+from hookline.trainer.config.schema import NAMED, TARGET
 from hookline.trainer.deferred import NeedsFramework, run_precheck, without_frameworks
 from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import NONE
@@ -19,7 +20,7 @@ from hookline.trainer.replicas.cluster import NONE
 def part_checks(config: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
     """Yield a check for each part, that its path, its kind and its arguments are right; nothing is called."""
     for section in KINDS:
-        if section not in NAMED_SECTIONS:
+        if section not in NAMED:
             yield partial(bind, config[section], group=section, plugins=config["plugins"])
             continue
         for name, node in config.get(section, {}).items():

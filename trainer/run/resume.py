@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookline.trainer.config.plugins import used_plugins
-from hookline.trainer.config.resume import CONFIG_DIGEST
-from hookline.trainer.config.stored import FILE_NAME, read_stored
+from hookline.trainer.config.stored import CONFIG_DIGEST, FILE_NAME, read_stored
 from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import read_json
 from hookline.trainer.run.control import Journal

@@ -13,8 +13,7 @@ import keras
 import tensorflow as tf
 import yaml
 
-from hookline.trainer.config.resume import CONFIG_DIGEST, config_digest
-from hookline.trainer.config.stored import read_stored
+from hookline.trainer.config.stored import CONFIG_DIGEST, config_digest, read_stored
 from hookline.trainer.errors import UnsavedError, UserError
 from hookline.trainer.run.blueprint import from_config
 from hookline.trainer.run.build_run import build_run

@@ -11,8 +11,8 @@ from tensorboard.plugins.hparams import api_pb2
 
 from hookline.hooks import catalogue
 from hookline.hooks.techniques import technique_hooks
+from hookline.trainer.config.schema import show
 from hookline.trainer.config.settings import IGNORED, TARGET, overridden_key, spread_settings
-from hookline.trainer.config.values import show
 from hookline.trainer.run.results import COMPLETE, metric_rows
 
 Value = bool | float | str

@@ -83,7 +83,7 @@ def test_the_slices_of_all_replicas_are_the_batch_of_one_with_its_draws(order):
         )
 
 
-def test_index_names_the_rows_of_the_source():
+def test_index_names_the_rows_of_the_source_in_an_order_of_the_seed():
     split = make_split(30)
     batch = TrainingBatches(split, batch_size=7, seed=4).batch(step_of(9))
     assert batch["index"].dtype == tf.int64
@@ -103,26 +103,18 @@ class AddDraw(Augment):
         return {**batch, "inputs": batch["inputs"] + uniform(seeds, "add", [1, 1, 1])}
 
 
-def augmented(**arguments):
-    augmentation = Augmentation([AddDraw()], classes=10)
-    return TrainingBatches(make_split(30), batch_size=7, augmentation=augmentation, **arguments)
-
-
 def test_the_draws_of_an_example_are_those_of_its_step_and_place():
-    batches = augmented(seed=4)
+    augmentation = Augmentation([AddDraw()], classes=10)
+    batches = TrainingBatches(make_split(30), batch_size=7, augmentation=augmentation, seed=4)
     batch = batches.batch(step_of(9))
     plain = batches.read(batch["index"])
     added = (batch["inputs"] - plain["inputs"]).numpy()[:, 0, 0, 0]
     assert len(np.unique(added.round(6))) == added.size
-    assert_same_bits(*({"targets": each["targets"].numpy()} for each in (plain, batch)))
-    again = batches.drawn(batch["index"], step_of(9))
-    np.testing.assert_array_equal(again["inputs"], batch["inputs"])
+    np.testing.assert_array_equal(plain["targets"], batch["targets"])
+    np.testing.assert_array_equal(batches.drawn(batch["index"], step_of(9))["inputs"], batch["inputs"])
     part = batches.drawn(batch["index"][:3], step_of(9))
     np.testing.assert_array_equal(part["inputs"], batch["inputs"][:3])
     assert not np.isclose(batches.drawn(batch["index"], step_of(10))["inputs"], batch["inputs"]).any()
-    np.testing.assert_array_equal(
-        batches.read(batch["index"])["inputs"], batches.split.source.gather(batch["index"])["inputs"]
-    )
 
 
 def test_no_op_of_a_batch_is_stateful_and_no_data_is_in_the_graph():
@@ -162,7 +154,7 @@ def test_batches_that_cannot_be_made_are_refused():
     for options, message in (
         ({"batch_size": 0}, "batch size 0"),
         ({"batch_size": 2.0}, "batch size 2.0"),
-        ({"batch_size": 11}, r"batch size 11 for 10 train examples; expected 1\.\.10"),
+        ({"batch_size": 11}, r"batch size 11 for train; expected 1\.\.10"),
         ({"placement": "devise"}, "'device'"),
     ):
         with pytest.raises(UserError, match=message):
@@ -171,28 +163,13 @@ def test_batches_that_cannot_be_made_are_refused():
         EvaluationBatches(split, batch_size=0)
 
 
-@pytest.fixture
-def batches() -> TrainingBatches:
-    source = ArraySource({"inputs": np.arange(50, dtype=np.float32), "targets": np.arange(50)}, lambda batch: batch)
-    split = Split("train", source, np.arange(50, dtype=np.int64))
-    return TrainingBatches(split, batch_size=8, seed=0, placement="host")
-
-
-def expected(batches: TrainingBatches, steps: range) -> list[list[int]]:
-    return [batches.indices(tf.constant(step, tf.int64)).numpy().tolist() for step in steps]
-
-
-def test_a_traced_function_follows_the_queue_wherever_it_is_put(batches: TrainingBatches) -> None:
+def test_a_traced_function_follows_the_queue_wherever_it_is_put() -> None:
+    batches = TrainingBatches(make_split(50), batch_size=8, seed=0, placement="host")
     queue = BatchQueue(batches)
     take = tf.function(lambda: queue(tf.constant(0, tf.int64))["index"], autograph=False).get_concrete_function()
-
-    def taken(count: int) -> list[list[int]]:
-        found = [take().numpy().tolist() for _ in range(count)]
-        queue.position += count
-        return found
-
-    assert taken(3) == expected(batches, range(3))
-    for start in (40, 2, 100, 0):
+    for start in (0, 40, 2, 100, 0):
         queue.seek(start)
         assert queue.position == start
-        assert taken(4) == expected(batches, range(start, start + 4))
+        for step in range(start, start + 4):
+            np.testing.assert_array_equal(take(), batches.indices(step_of(step)))
+        queue.position += 4

@@ -51,8 +51,8 @@ def test_splits_that_share_examples_are_refused():
 def test_names_and_labels_that_do_not_fit_the_classes_are_refused():
     assert make_data(class_names=("ant", "bee", "cat")).class_names == ("ant", "bee", "cat")
     for options, message in (
-        ({"class_names": ("ant", "bee")}, "2 class names"),
-        ({"class_names": ("ant", "bee", "bee")}, "3 class names, 2 of them different"),
+        ({"class_names": ("ant", "bee")}, "2 different class names for 3"),
+        ({"class_names": ("ant", "bee", "bee")}, "2 different class names for 3"),
         ({"targets": (0, 1, 3)}, "'tiny', test: 1 labels lie outside 0..2, the first is 3 in row 2"),
         ({"targets": (0, -1, 2)}, "'tiny', validation: 1 labels lie outside 0..2, the first is -1 in row 1"),
         ({"targets": (0.0, 1.0, 2.0)}, "float64"),
