@@ -191,7 +191,8 @@ def check(signs, largest: int) -> Thresholds:
     found = find_thresholds(signs, largest, signs(np.arange(1)).shape[1])
     integers = np.arange(-largest, largest + 1)
     assert found is not None
-    np.testing.assert_array_equal(found(integers[:, None]), signs(integers))
+    rising, falling = integers[:, None] >= found.values, integers[:, None] <= found.values
+    np.testing.assert_array_equal(np.where(found.descending, falling, rising), signs(integers))
     return found
 
 

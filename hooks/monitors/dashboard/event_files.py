@@ -27,9 +27,9 @@ PATTERN = "events.out.tfevents.*"
 
 
 class EventFiles:
-    """Write events into `<directory>/<split>`. A thread of each writer writes; its errors surface at the next event.
+    """Write events into `<directory>/<split>`; errors of a writer's thread surface at the next event.
 
-    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are made again.
+    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are repeated.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
@@ -55,7 +55,7 @@ class EventFiles:
                 path.unlink()
 
     def write(self, split: str, step: int, summary: Summary) -> None:
-        """Write a summary; one without values is left out."""
+        """Write a summary, unless it is empty."""
         if summary.value:
             self.add(split, Event(step=step, summary=summary))
 
@@ -126,12 +126,11 @@ def _show_others(failure: threading.ExceptHookArgs) -> None:
         SHOW(failure)
 
 
-WARM_UP = 20
-"""Steps before a profile: the first ones set things up."""
+WARM_UP = 20  # steps before a profile: the first ones set things up
 
 
 class StepProfile:
-    """Take the profile of some steps, once per process. If it fails, that is one line, and training continues."""
+    """Take the profile of some steps, once per process. A failure is one warning, and training continues."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -140,15 +139,8 @@ class StepProfile:
 
     def plan(self, step: int, total_steps: int, steps_per_epoch: float) -> None:
         """Choose the steps: after 20 of this process, or fewer where no more are left; without an evaluation."""
-        if not self.steps:
-            return
         begin = min(step + WARM_UP, total_steps - self.steps)
-        if begin <= step:
-            warnings.warn(
-                f"No profile: hooks.tensorboard.profile_steps={self.steps} of the {total_steps - step} steps to come "
-                "leave none to warm up.",
-                stacklevel=2,
-            )
+        if not self.steps or begin <= step:
             return
         evaluation = Cadence(total_steps, steps_per_epoch, 1, None).next_evaluation(begin - 1)
         if evaluation < begin + self.steps and evaluation + 1 + self.steps <= total_steps:

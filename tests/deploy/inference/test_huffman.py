@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookline.deploy.inference.container import DamagedError
 from hookline.deploy.inference.huffman import (
     BLOCK,
     MAX_BITS,
@@ -26,6 +25,7 @@ from hookline.deploy.inference.huffman import (
     write_fields,
     write_lengths,
 )
+from hookline.trainer.errors import UserError
 
 symbols_of = st.integers(1, 8).flatmap(lambda bits: st.lists(st.integers(0, 2**bits - 1), min_size=1, max_size=400))
 
@@ -75,7 +75,7 @@ def test_a_single_symbol_takes_no_bits():
         symbols = np.full(count, 7, np.uint8)
         assert encode(symbols, lengths).size == 0
         np.testing.assert_array_equal(decode(np.zeros(0, np.uint8), lengths, count), symbols)
-        with pytest.raises(DamagedError):
+        with pytest.raises(UserError):
             decode(np.zeros(1, np.uint8), lengths, count)
 
 
@@ -93,13 +93,13 @@ def test_lengths_that_make_no_code_are_refused():
     for lengths in ([1, 1, 1], [1, 2], [2], [15, 15], [0, 0], []):
         padded = [*lengths, *[0] * (len(lengths) % 2)]
         stream = np.array([high << 4 | low for high, low in zip(padded[::2], padded[1::2], strict=True)], np.uint8)
-        with pytest.raises(DamagedError, match="Kraft"):
+        with pytest.raises(UserError, match="Kraft"):
             read_lengths(stream, 256)
     stream = write_lengths(code_lengths(np.array([3, 2, 1])))
     assert read_lengths(stream, 3).tolist() == [1, 2, 2]
-    with pytest.raises(DamagedError, match="more than 2 symbols"):
+    with pytest.raises(UserError, match="more than 2 symbols"):
         read_lengths(stream, 2)
-    with pytest.raises(DamagedError):
+    with pytest.raises(UserError):
         read_lengths(np.zeros(10**6, np.uint8), 256)
 
 
@@ -108,13 +108,13 @@ def test_a_stream_that_ends_early_or_late_is_refused(symbols: list[int], bytes_l
     numbers = np.array([*symbols, 0, 255], np.uint8)
     lengths = code_lengths(np.bincount(numbers))
     stream = encode(numbers, lengths)
-    with pytest.raises(DamagedError):
+    with pytest.raises(UserError):
         decode(stream[:-bytes_less], lengths, len(numbers))
-    with pytest.raises(DamagedError):
+    with pytest.raises(UserError):
         decode(np.append(stream, np.zeros(bytes_less, np.uint8)), lengths, len(numbers))
-    with pytest.raises(DamagedError):
+    with pytest.raises(UserError):
         decode(stream, lengths, len(numbers) + 8 * len(stream))
-    with pytest.raises(DamagedError, match="too short"):
+    with pytest.raises(UserError, match="too short"):
         decode(stream, lengths, 10**15)  # before memory is taken
 
 
@@ -130,14 +130,14 @@ def test_a_stream_of_another_length_than_its_numbers_is_refused():
     assert write_fields(np.array([5, 1]), np.array([3, 2])).tolist() == [0b10101000]  # the highest bits first
     stream = write_fields(np.arange(5, dtype=np.uint8), np.full(5, 5))
     for length, count in ((3, 5), (4, 7), (4, 100)):
-        with pytest.raises(DamagedError, match="bits has"):
+        with pytest.raises(UserError, match="bits has"):
             read_fields(stream[:length], 5, count)
     stream = write_fields(np.array([3, 3, 3], np.uint8), np.full(3, 3))
     stream[-1] |= 1  # behind the last number
-    with pytest.raises(DamagedError, match="continues after"):
+    with pytest.raises(UserError, match="continues after"):
         read_fields(stream, 3, 3)
     check_end(np.array([255, 255], np.uint8), 16)
-    with pytest.raises(DamagedError):
+    with pytest.raises(UserError):
         check_end(np.array([255, 255], np.uint8), 15)
 
 
@@ -174,5 +174,5 @@ def test_gaps_that_lead_elsewhere_are_refused():
         ([3, 0], 2, 4),  # the last one lies at 4
         ([3, 7], 1, 20),  # a filler at the end leads nowhere
     ):
-        with pytest.raises(DamagedError):
+        with pytest.raises(UserError):
             from_gaps(np.array(numbers, np.uint8), 3, kept, size)

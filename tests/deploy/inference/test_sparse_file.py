@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hookline.deploy.inference.container import SPARSE, compress_json, read_container, write_container
 from hookline.deploy.inference.sparse_file import NETWORK, read_sparse, read_sparse_network, tensor_name
-from hookline.deploy.sparse_weight import store
+from hookline.deploy.sparse import store
 from hookline.trainer.errors import UserError
 
 
