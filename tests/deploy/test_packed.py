@@ -16,11 +16,10 @@ from hookline.deploy.inference.card import read_card
 from hookline.deploy.inference.container import PACKED, container_sizes, read_container
 from hookline.deploy.inference.engine import Model, load_model
 from hookline.deploy.options import ExportOptions
-from hookline.deploy.packed import differ_by_rounding, packed_nodes, predictions_differ_by_rounding, write_packed
+from hookline.deploy.packed import differ_by_rounding, predictions_differ_by_rounding, write_packed
 from hookline.hooks import fused_batch_norm
 from hookline.hooks.bnn_rounding import BnnRounding
 from hookline.hooks.fused_batch_norm import FusedBatchNorm
-from hookline.trainer.errors import UserError
 from hookline.trainer.final_activation import take_off
 from hookline.trainer.hook import GraphHook
 from hookline.trainer.network import Network
@@ -310,24 +309,3 @@ def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
     for name, array in half.items():
         np.testing.assert_array_equal(array, full[name], err_msg=name)
     assert sum((array % 2 == 1).any() for name, array in full.items() if name.endswith("thresholds")) == 1
-
-
-class Subclassed(keras.Model):
-    """Have no graph."""
-
-    def build(self, shape) -> None:
-        self.built = True
-
-    def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        return inputs
-
-
-def two_inputs() -> keras.Model:
-    first, second = keras.Input((FEATURES,)), keras.Input((FEATURES,))
-    return keras.Model([first, second], [layers.Dense(CLASSES)(layers.Add()([first, second]))], name="net")
-
-
-def test_what_is_no_graph_of_one_input_is_refused():
-    for make, words in ((Subclassed, "is a Subclassed"), (two_inputs, "'net' has 2 inputs and 1 outputs")):
-        with pytest.raises(UserError, match=words):
-            packed_nodes(make(), lambda *_: pytest.fail("nothing is computed"))

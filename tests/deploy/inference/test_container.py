@@ -188,36 +188,14 @@ def test_what_is_no_file_is_refused_without_waiting(tmp_path):
             read_container(tmp_path / name, PACKED)
 
 
-def test_a_failed_write_leaves_what_was_there(file, monkeypatch):
-    before = file.read_bytes()
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(UserError, match="cannot be written: No space left on device"):
-        write_container(file, PACKED, {}, {})
-    assert file.read_bytes() == before
-    assert os.listdir(file.parent) == [file.name]
-
-
 def test_what_no_file_may_hold_is_not_written(tmp_path):
-    for name in ("../x", "a b", "", "x" * 201, "a:0"):
-        with pytest.raises(ValueError, match="names an array"):
-            write_container(tmp_path / "a", PACKED, {}, {name: np.zeros(1, np.uint8)})
-    for array in (np.zeros(1, bool), np.array(["a"]), np.array([None]), np.zeros(1, complex)):
-        with pytest.raises(ValueError, match="no file may hold 'x'"):
-            write_container(tmp_path / "a", PACKED, {}, {"x": array})
-    for model, array, words in (
-        ({"x": float("nan")}, np.zeros(1, np.uint8), "Out of range|not JSON compliant"),
-        ({"x": "y" * 2**22}, np.zeros(1, np.uint8), "the header takes"),
-        ({}, np.zeros((1,) * 9, np.uint8), "axes"),
+    for name, array, model, words in (
+        ("a b", np.zeros(1, np.uint8), {}, "names an array"),
+        ("x", np.zeros(1, bool), {}, "no file may hold 'x'"),
+        ("x", np.zeros((1,) * 9, np.uint8), {}, "with 9 axes"),
+        ("x", np.zeros(1, np.uint8), {"x": float("nan")}, "Out of range|not JSON compliant"),
+        ("x", np.zeros(1, np.uint8), {"x": "y" * 2**22}, "the header takes"),
     ):
         with pytest.raises(ValueError, match=words):
-            write_container(tmp_path / "a", PACKED, model, {"x": array})
+            write_container(tmp_path / "a", PACKED, model, {name: array})
     assert os.listdir(tmp_path) == []
-
-
-def test_there_is_one_file_for_what_it_holds(file, tmp_path):
-    write_container(tmp_path / "b", PACKED, MODEL, dict(reversed(TENSORS.items())))
-    assert (tmp_path / "b").read_bytes() == file.read_bytes()
